@@ -1,0 +1,363 @@
+/*
+ * The operation table: what a back end can do, and all that model code may ask of it.
+ *
+ * An operation has the size of a fused CUDA kernel and lives in up to three places under one name:
+ * kernels/reference/NAME.c (plain scalar C, double accumulation: the oracle), kernels/cpu/NAME.c
+ * (threads, vectors, oneDNN) and kernels/cuda/NAME.cu. kernels/shapes.c holds one table of shapes that
+ * tests all three.
+ *
+ * Rules, for every operation:
+ *  - Arguments are a structure, so that an option can be added without touching callers. A tensor whose
+ *    data is NULL is an argument left out. Inputs and outputs are F32 unless the comment says otherwise;
+ *    weights may also be BF16, and on the GPU activations may be BF16 (sums are always fp32).
+ *  - Tensors are contiguous except where "rows may be strided" is said.
+ *  - Outputs do not overlap inputs, except where "in place" is said.
+ *  - Work is queued on the device's stream in order; nothing waits for it except `download` and `sync`.
+ *  - The result does not depend on the batch size, on the number of threads, or on what else is in the
+ *    batch (up to the order of fp32 sums inside a matrix product).
+ *  - Shapes are the caller's duty and are checked with NL_ERROR_INTERNAL at the table's front door
+ *    (kernels/check.c), not in each back end.
+ *
+ * Letters in shapes: B images, T tokens of an image, D hidden size, h heads, d = D / h head size,
+ * C channels, H x W pixels, M rows.
+ */
+#ifndef NL_OPS_H
+#define NL_OPS_H
+
+#include "nl_tensor.h"
+
+typedef struct nl_device nl_device;
+
+/* ---- Backbone */
+
+typedef enum nl_epilogue {
+    NL_EPILOGUE_NONE,
+    NL_EPILOGUE_GELU_TANH,
+    NL_EPILOGUE_SILU,
+    NL_EPILOGUE_GATE_RESIDUAL /* y = residual + gate[image] * (x W^T + b) */
+} nl_epilogue;
+
+/* y = epilogue(x W^T + bias) */
+typedef struct nl_linear_args {
+    nl_tensor x;      /* [M, K]; rows may be strided */
+    nl_tensor weight; /* [N, K], F32 or BF16 */
+    nl_tensor bias;   /* [N] or left out */
+    nl_tensor y;      /* [M, N]; rows may be strided */
+    nl_epilogue epilogue;
+    nl_tensor residual; /* [M, N]; may be y itself (in place) */
+    nl_tensor gate;     /* [M / rows_per_image, N]; rows may be strided */
+    int64_t rows_per_image;
+} nl_linear_args;
+
+/* y = LN(x) (1 + scale[image]) + shift[image], LN over D without affine, biased variance, eps inside
+ * the root (facts.md A3). */
+typedef struct nl_layernorm_modulate_args {
+    nl_tensor x;            /* [M, D] */
+    nl_tensor shift, scale; /* [M / rows_per_image, D]; rows may be strided */
+    nl_tensor y;            /* [M, D] */
+    int64_t rows_per_image;
+    float eps; /* 1e-6 in DiT */
+} nl_layernorm_modulate_args;
+
+typedef enum nl_feature_map { /* config.md */
+    NL_FEATURES_COSINE,
+    NL_FEATURES_SPLIT,
+    NL_FEATURES_RELU,
+    NL_FEATURES_ELU1,
+    NL_FEATURES_POWER,
+    NL_FEATURES_COSINE_CONSTANT
+} nl_feature_map;
+
+/* Width of the features of one head: 2d for cosine, cosine_constant and split; d otherwise. */
+int64_t nl_feature_width(nl_feature_map map, int64_t head_size);
+
+/* Norm-aware linear attention (nala-attention.md), q, k, v read in place from the qkvg product. */
+typedef struct nl_nala_attention_args {
+    nl_tensor qkvg; /* [B * T, >= 3D]: columns q | k | v (| g), each head-major; rows may be strided */
+    nl_tensor out;  /* [B * T, D] */
+    nl_tensor state; /* left out, or [B * h, F, d] F32: S, saved for the backward pass */
+    nl_tensor total; /* left out, or [B * h, F] F32: z */
+    int64_t batch, tokens, heads, head_size;
+    nl_feature_map feature_map;
+    float lambda, tau;
+    bool rope;                 /* rotate the features in the numerator (facts.md H.5) */
+    int64_t grid_height, grid_width; /* of the tokens; needed with rope */
+} nl_nala_attention_args;
+
+/* y = (LN(x) weight + bias) SiLU(g), LN over D (eps 1e-5). */
+typedef struct nl_layernorm_gate_args {
+    nl_tensor x;            /* [M, D] */
+    nl_tensor weight, bias; /* [D] */
+    nl_tensor g;            /* [M, D], rows may be strided; left out: no gate */
+    nl_tensor y;            /* [M, D]; may be x (in place) */
+    float eps;
+} nl_layernorm_gate_args;
+
+/* softmax(q k^T scale) v, q, k, v read in place from the qkv product. Any head size (the mid block of
+ * the VAE has one head of 512). Never holds a T x T matrix. */
+typedef struct nl_softmax_attention_args {
+    nl_tensor qkv; /* [B * T, >= 3D]: columns q | k | v, each head-major; rows may be strided */
+    nl_tensor out; /* [B * T, D] */
+    nl_tensor lse; /* left out, or [B * h, T] F32: log of the sum of exponentials, for the backward pass */
+    int64_t batch, tokens, heads, head_size;
+    float scale; /* head_size^-1/2 */
+} nl_softmax_attention_args;
+
+/* out += depthwise convolution of x over the token grid, odd kernel, zero padding (lepe). */
+typedef struct nl_depthwise_conv_args {
+    nl_tensor x;      /* [B * T, D], rows may be strided */
+    nl_tensor weight; /* [D, 1, k, k] */
+    nl_tensor bias;   /* [D] */
+    nl_tensor out;    /* [B * T, D], added to */
+    int64_t batch, grid_height, grid_width;
+} nl_depthwise_conv_args;
+
+/* Patches of x through the embedding convolution, plus the position table. Tokens row-major. */
+typedef struct nl_patch_embed_args {
+    nl_tensor x;        /* [B, C, H, W] */
+    nl_tensor weight;   /* [D, C, p, p] */
+    nl_tensor bias;     /* [D] */
+    nl_tensor position; /* [T, D], T = (H / p)(W / p) */
+    nl_tensor tokens;   /* [B * T, D] */
+} nl_patch_embed_args;
+
+/* Token columns (row, column, channel) of a patch back to the picture; only the first C of the head's
+ * C_head channels are written (a SiT drops the others). */
+typedef struct nl_unpatchify_args {
+    nl_tensor tokens; /* [B * T, p * p * C_head] */
+    nl_tensor x;      /* [B, C, H, W] */
+    int64_t patch;
+    int64_t head_channels; /* C_head >= C */
+} nl_unpatchify_args;
+
+/* features = [cos(t f_i) | sin(t f_i)], f_i = exp(-ln(10000) i / half), fp32 as the public code. */
+typedef struct nl_time_features_args {
+    nl_tensor t;        /* [B] */
+    nl_tensor features; /* [B, 2 half]; half = 128 */
+} nl_time_features_args;
+
+/* c = time + table[label]; y = SiLU(c) (every reader of c in DiT starts with SiLU). */
+typedef struct nl_add_label_args {
+    nl_tensor time;   /* [B, D], or [1, D] when all images share a time */
+    nl_tensor table;  /* [classes + 1, D], F32 or BF16 */
+    nl_tensor labels; /* [B] I32, 0 <= label < rows of table */
+    nl_tensor c;      /* [B, D], or left out */
+    nl_tensor y;      /* [B, D] */
+} nl_add_label_args;
+
+/* ---- Autoencoders and Inception; pictures and features NHWC */
+
+typedef enum nl_activation { NL_ACT_NONE, NL_ACT_RELU, NL_ACT_SILU, NL_ACT_SOFT_CLAMP } nl_activation;
+
+/* y = activation(conv(x) + bias + residual) */
+typedef struct nl_conv2d_args {
+    nl_tensor x;        /* [B, H, W, C] */
+    nl_tensor weight;   /* [O, C, kh, kw], F32 or BF16 */
+    nl_tensor bias;     /* [O] or left out */
+    nl_tensor residual; /* as y, or left out */
+    nl_tensor y;        /* [B, H', W', O] */
+    int stride;
+    int pad_top, pad_left, pad_bottom, pad_right;
+    nl_activation activation; /* NONE, RELU or SILU */
+} nl_conv2d_args;
+
+/* GroupNorm (affine, biased variance), then SiLU if asked. */
+typedef struct nl_groupnorm_args {
+    nl_tensor x;            /* [B, H, W, C] */
+    nl_tensor weight, bias; /* [C] */
+    nl_tensor y;            /* as x; may be x (in place) */
+    int64_t groups;
+    float eps; /* 1e-6 in the Stable Diffusion VAE */
+    bool silu;
+} nl_groupnorm_args;
+
+/* Nearest neighbour, twice as high and wide. */
+typedef struct nl_upsample2x_args {
+    nl_tensor x; /* [B, H, W, C] */
+    nl_tensor y; /* [B, 2H, 2W, C] */
+} nl_upsample2x_args;
+
+typedef enum nl_pool { NL_POOL_MAX, NL_POOL_AVERAGE /* padding not counted */ } nl_pool;
+
+typedef struct nl_pool_args {
+    nl_tensor x; /* [B, H, W, C] */
+    nl_tensor y; /* [B, H', W', C] */
+    nl_pool kind;
+    int kernel, stride, pad;
+} nl_pool_args;
+
+/* y = act(x); SOFT_CLAMP is 3 tanh(x / 3), TAESD's first layer. In place allowed. */
+typedef struct nl_activate_args {
+    nl_tensor x, y; /* same shape, any */
+    nl_activation activation;
+} nl_activate_args;
+
+/* y = scale x + shift, changing layout. */
+typedef struct nl_layout_args {
+    nl_tensor x;
+    nl_tensor y;
+    bool to_nhwc; /* x [B, C, H, W] -> y [B, H, W, C]; otherwise the other way round */
+    float scale, shift;
+} nl_layout_args;
+
+/* y = clamp(trunc(scale x + shift), 0, 255): 127.5, 128 as DiT and SiT; 127.5, 127.5 as ADM and REPA. */
+typedef struct nl_to_uint8_args {
+    nl_tensor x; /* any shape */
+    nl_tensor y; /* U8, same shape */
+    float scale, shift;
+} nl_to_uint8_args;
+
+/* ---- Sampling; [B, ...] tensors are images of E = count / B elements */
+
+/* Classifier-free guidance. In the first `channels` channels y = u + scale (c - u), in the others y = c. */
+typedef struct nl_guide_args {
+    nl_tensor prediction; /* [2B, C, H, W]: conditional images first, then unconditional ones */
+    nl_tensor y;          /* [B, C, H, W] */
+    float scale;
+    int64_t channels; /* of C */
+} nl_guide_args;
+
+enum { NL_MAX_TERMS = 9 };
+
+/* y = sum over terms of coefficient[term][image] * x[term], summed in term order in fp32 (fused
+ * multiply-adds allowed). y may be one of the x (in place). */
+typedef struct nl_combine_args {
+    int terms;
+    nl_tensor x[NL_MAX_TERMS];  /* [B, ...] each */
+    const double *coefficients; /* host, [terms, B], or [terms, 1] when per_image is false */
+    bool per_image;
+    nl_tensor y; /* [B, ...] */
+} nl_combine_args;
+
+/* One DDPM or DDIM step (facts.md A4):
+ *   eps      = the first C channels of prediction (or from x_0 when predicts_x_start)
+ *   x_0      = x_0_from_x * x - x_0_from_eps * eps, clamped to [-1, 1] if clip
+ *   mean     = mean_from_x_0 * x_0 + mean_from_x * x
+ *   log var  = with learned_range: f log_beta + (1 - f) log_posterior, f = (v + 1) / 2, v the last C
+ *              channels; otherwise log_variance
+ *   y        = mean + noise_scale * exp(log var / 2) * noise      (noise left out: no last term)
+ * and DDIM, where ddim is true:
+ *   y = ddim_x_0 * x_0 + ddim_eps * eps' + ddim_noise * noise, eps' re-derived from the x_0 (clamped). */
+typedef struct nl_diffusion_step_args {
+    nl_tensor x;          /* [B, C, ...] */
+    nl_tensor prediction; /* [B, C or 2C, ...] */
+    nl_tensor noise;      /* [B, C, ...] or left out */
+    nl_tensor y;          /* [B, C, ...]; may be x (in place) */
+    bool predicts_x_start, learned_range, clip, ddim;
+    float x_0_from_x, x_0_from_eps;
+    float mean_from_x_0, mean_from_x;
+    float log_beta, log_posterior, log_variance, noise_scale;
+    float ddim_x_0, ddim_eps, ddim_noise;
+} nl_diffusion_step_args;
+
+/* rms[image] = sqrt(mean over the image of (x / (atol + rtol max(|a|, |b|)))^2), in double, on the host.
+ * Waits for the device. b may be left out (then |a| alone). */
+typedef struct nl_scaled_norm_args {
+    nl_tensor x, a, b; /* [B, ...] */
+    double atol, rtol;
+    double *rms; /* host, [B] */
+} nl_scaled_norm_args;
+
+/* Standard normal numbers by (seed, image, stream, element): nl_random.h. */
+typedef struct nl_normal_args {
+    nl_tensor y;           /* [B, ...] */
+    uint64_t seed, stream;
+    const int64_t *images; /* host, [B] image indices */
+} nl_normal_args;
+
+/* *finite is false when an element is NaN or infinite. Waits for the device. */
+typedef struct nl_finite_args {
+    nl_tensor x;
+    bool *finite; /* host */
+} nl_finite_args;
+
+/* ---- The table */
+
+typedef struct nl_ops {
+    const char *name;
+
+    /* Memory of the device. alloc counts against the context's budget. */
+    nl_status (*alloc)(nl_device *device, const char *what, int64_t bytes, void **pointer);
+    void (*free)(nl_device *device, void *pointer, int64_t bytes);
+    nl_status (*upload)(nl_device *device, void *to, const void *from, int64_t bytes);
+    nl_status (*download)(nl_device *device, void *to, const void *from, int64_t bytes); /* waits */
+    nl_status (*copy)(nl_device *device, void *to, const void *from, int64_t bytes);
+    nl_status (*sync)(nl_device *device);
+    void (*destroy)(nl_device *device); /* frees device->state */
+
+#define NL_OPERATIONS(X)                                                                           \
+    X(linear)                                                                                      \
+    X(layernorm_modulate)                                                                          \
+    X(nala_attention)                                                                              \
+    X(layernorm_gate)                                                                              \
+    X(softmax_attention)                                                                           \
+    X(depthwise_conv)                                                                              \
+    X(patch_embed)                                                                                 \
+    X(unpatchify)                                                                                  \
+    X(time_features)                                                                               \
+    X(add_label)                                                                                   \
+    X(conv2d)                                                                                      \
+    X(groupnorm)                                                                                   \
+    X(upsample2x)                                                                                  \
+    X(pool)                                                                                        \
+    X(activate)                                                                                    \
+    X(layout)                                                                                      \
+    X(to_uint8)                                                                                    \
+    X(guide)                                                                                       \
+    X(combine)                                                                                     \
+    X(diffusion_step)                                                                              \
+    X(scaled_norm)                                                                                 \
+    X(normal)                                                                                      \
+    X(finite)
+
+#define NL_OPERATION(operation) nl_status (*operation)(nl_device *, const nl_##operation##_args *);
+    NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+} nl_ops;
+
+/* A device: its operations, and one arena from which activations come.
+ *
+ * The arena is a stack: take a mark, take tensors, go back to the mark. Model code is written once and
+ * run twice: on a measuring device (every operation a no-op, nothing is backed by memory) its arena's
+ * peak is exactly the memory that the same calls need on a real one. */
+struct nl_device {
+    const nl_ops *ops;
+    nl_context *context;
+    char name[64];  /* "cpu", "cuda:0 (NVIDIA H200)" */
+    int threads;    /* CPU threads that operations may use */
+    nl_dtype dtype; /* of matrix weights: NL_F32 or NL_BF16 */
+    bool measuring;
+    uint8_t *arena; /* arena_size bytes */
+    int64_t arena_size, arena_used, arena_peak;
+    void *state; /* of the back end */
+};
+
+/* name: "auto", "cpu", "reference", "cuda[:i]"; dtype: "auto", "f32", "bf16" (NULL: auto). */
+nl_status nl_device_create(nl_context *context, const char *name, const char *dtype, int threads,
+                           nl_device **device);
+void nl_device_destroy(nl_device *device); /* NULL is allowed */
+
+/* A device like `like` whose operations do nothing and whose arena only counts. */
+void nl_device_measuring(const nl_device *like, nl_device *measuring);
+
+/* Makes the arena at least `bytes` large. Only while nothing is taken from it. */
+nl_status nl_arena_reserve(nl_device *device, int64_t bytes);
+int64_t nl_arena_mark(const nl_device *device);
+void nl_arena_release(nl_device *device, int64_t mark);
+/* A contiguous tensor from the arena, 256-byte aligned, not cleared. */
+nl_status nl_arena_tensor(nl_device *device, nl_dtype dtype, int ndim, const int64_t *shape,
+                          nl_tensor *tensor) NL_MUST_CHECK;
+
+/* Checks the arguments (kernels/check.c) and calls the operation: NL_OP(device, linear, .x = a, ...). */
+#define NL_OP(device, operation, ...)                                                              \
+    nl_op_##operation(device, &(nl_##operation##_args){__VA_ARGS__})
+
+#define NL_OPERATION(operation)                                                                    \
+    nl_status nl_op_##operation(nl_device *device, const nl_##operation##_args *args) NL_MUST_CHECK;
+NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+
+/* The back ends. nl_cuda_ops is there in builds with CUDA only; see kernels/device.c. */
+extern const nl_ops nl_reference_ops, nl_cpu_ops;
+
+#endif

@@ -1,0 +1,86 @@
+/* What a checkpoint is: config.md as a structure. JSON in, JSON out; the same text stands in checkpoints,
+ * PNG metadata, run folders and --config files. */
+#ifndef NL_CONFIG_H
+#define NL_CONFIG_H
+
+#include "nl_checkpoint.h"
+#include "ops.h"
+
+typedef enum nl_architecture { NL_ARCH_DIT, NL_ARCH_SIT } nl_architecture;
+typedef enum nl_attention { NL_ATTENTION_SOFTMAX, NL_ATTENTION_NALA } nl_attention;
+typedef enum nl_schedule { NL_SCHEDULE_LINEAR, NL_SCHEDULE_COSINE } nl_schedule;
+typedef enum nl_predicts { NL_PREDICTS_EPSILON, NL_PREDICTS_X_START } nl_predicts;
+typedef enum nl_variance {
+    NL_VARIANCE_LEARNED_RANGE,
+    NL_VARIANCE_FIXED_SMALL,
+    NL_VARIANCE_FIXED_LARGE
+} nl_variance;
+typedef enum nl_path { NL_PATH_LINEAR, NL_PATH_GVP, NL_PATH_VP } nl_path;
+typedef enum nl_prediction {
+    NL_PREDICTION_VELOCITY,
+    NL_PREDICTION_NOISE,
+    NL_PREDICTION_SCORE
+} nl_prediction;
+typedef enum nl_autoencoder { NL_AUTOENCODER_KL, NL_AUTOENCODER_TINY, NL_AUTOENCODER_NONE } nl_autoencoder;
+
+typedef struct nl_class_name {
+    char *wnid; /* or NULL */
+    char *name; /* or NULL */
+} nl_class_name;
+
+typedef struct nl_config {
+    nl_architecture architecture;
+    nl_attention attention;
+    nl_feature_map feature_map;
+    double lambda, tau;
+    bool gate, lepe, rope;
+    int depth, hidden_size, num_heads, patch_size;
+    int input_height, input_width; /* of the latent */
+    int in_channels, num_classes;
+    bool learn_sigma; /* the head has 2 in_channels channels */
+    double class_dropout_prob;
+    nl_schedule schedule; /* DiT */
+    int diffusion_steps;
+    nl_predicts predicts;
+    nl_variance variance;
+    nl_path path; /* SiT */
+    nl_prediction prediction;
+    double train_eps, sample_eps; /* negative: by facts.md B3 */
+    nl_class_name *class_names;   /* [num_classes] or NULL */
+    nl_autoencoder autoencoder;
+    double latent_scale, latent_shift;
+    int64_t images_seen; /* the rest is for people */
+    double ema_decay;
+    char *trained_on, *license;
+} nl_config;
+
+/* Defaults of config.md. */
+void nl_config_init(nl_config *config);
+void nl_config_free(nl_context *context, nl_config *config);
+
+/* "NaLaSiT-S/2", "DiT-XL/2", "SiT-B/4": architecture, attention, depth, hidden size, heads, patch. */
+nl_status nl_config_from_name(nl_context *context, const char *name, nl_config *config);
+/* "NaLaSiT-S/2"; a custom size is named by its numbers. */
+const char *nl_config_name(const nl_config *config, char *text, size_t size);
+
+/* `config` comes initialised; keys in the JSON replace its values. Everything is range-checked, also in
+ * combination. */
+nl_status nl_config_parse(nl_context *context, const char *where, const char *json, size_t size,
+                          nl_config *config);
+nl_status nl_config_check(nl_context *context, const char *where, const nl_config *config);
+/* Allocated JSON text. */
+nl_status nl_config_print(nl_context *context, const nl_config *config, char **json);
+
+/* From the metadata key "nalagen"; without it from names and shapes of the tensors, with what those cannot
+ * tell taken from `architecture` ("DiT", ... or NULL: guessed from the file name, and said so in the log). */
+nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char *architecture,
+                                    nl_config *config);
+
+/* Index of a class given as index, wnid or name; "null" is num_classes. */
+nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text, int *index);
+
+/* Channels of the head: in_channels, twice with learn_sigma. */
+int nl_config_head_channels(const nl_config *config);
+int64_t nl_config_tokens(const nl_config *config);
+
+#endif

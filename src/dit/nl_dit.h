@@ -1,0 +1,84 @@
+/*
+ * The backbone: DiT, SiT and their NaLa twins are one transformer (config.md), written once in terms of
+ * operations. Source: facts.md A and B, nala-attention.md, reference nala_torch.py.
+ */
+#ifndef NL_DIT_H
+#define NL_DIT_H
+
+#include "nl_config.h"
+#include "ops.h"
+
+/* ---- The parameter table: one list that yields name, shape, initial value and place of every parameter.
+ * Reading, writing, initialising, counting, EMA and AdamW walk it. */
+
+typedef enum nl_init {
+    NL_INIT_ZERO,
+    NL_INIT_ONE,
+    NL_INIT_XAVIER,      /* uniform, fan in and out of the [rows, rest] view */
+    NL_INIT_NORMAL_002,  /* N(0, 0.02^2) */
+    NL_INIT_LEPE         /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
+} nl_init;
+
+typedef struct nl_param {
+    char name[96];  /* the public name: "blocks.3.attn.qkv.weight" */
+    int ndim;
+    int64_t shape[NL_MAX_DIMS];
+    nl_init init;
+    bool matrix;    /* weight of a matrix product: stored in the device's dtype; others are F32 */
+    bool decay;     /* takes weight decay when there is any */
+    nl_tensor *tensor; /* where it lives in the model */
+} nl_param;
+
+typedef struct nl_block_params {
+    nl_tensor qkv_weight, qkv_bias;   /* [3D or 4D, D]: rows q | k | v (| g) */
+    nl_tensor ln_weight, ln_bias;     /* [D], NaLa */
+    nl_tensor lepe_weight, lepe_bias; /* [D, 1, 5, 5], [D] */
+    nl_tensor proj_weight, proj_bias; /* [D, D] */
+    nl_tensor fc1_weight, fc1_bias;   /* [4D, D] */
+    nl_tensor fc2_weight, fc2_bias;   /* [D, 4D] */
+    nl_tensor adaln_weight, adaln_bias; /* [6D, D]: views of nl_dit.adaln_weight */
+} nl_block_params;
+
+typedef struct nl_dit {
+    nl_device *device;
+    nl_config config;
+    nl_tensor patch_weight, patch_bias;
+    nl_tensor time_weight[2], time_bias[2];
+    nl_tensor label_table;
+    nl_block_params *blocks;
+    nl_tensor adaln_weight, adaln_bias; /* of all blocks and the final layer: [(6 depth + 2) D, D] */
+    nl_tensor final_adaln_weight, final_adaln_bias;
+    nl_tensor head_weight, head_bias;
+    nl_tensor position; /* [T, D], computed for the grid in double, rounded to float */
+    int param_count;
+    nl_param *params;
+    void *storage; /* one allocation on the device holds all parameters */
+    int64_t storage_bytes;
+} nl_dit;
+
+/* A model of this configuration (copied) with uninitialised parameters. */
+nl_status nl_dit_create(nl_device *device, const nl_config *config, nl_dit **dit);
+void nl_dit_destroy(nl_dit *dit);
+
+/* Fills the parameters. Strict: every missing, unexpected or misshaped tensor is named. */
+nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint);
+/* The recipe's initial weights by nl_random (facts.md A3, Init). */
+nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed);
+/* Writes the parameters as safetensors with the configuration as metadata. matrix_dtype: F32, BF16, F16,
+ * or I8 with row scales (then small tensors, embeddings and the head stay BF16). */
+nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dtype matrix_dtype);
+
+int64_t nl_dit_parameter_count(const nl_dit *dit);
+
+/* prediction = network(x, t, label). x [B, C, H, W], labels I32 [B] on the device (num_classes: the null
+ * class); t is on the host, [B], or [1] with t_count 1 when all images share it. prediction [B, C_out, H, W]
+ * where C_out is C or, with learn_sigma, C or 2C: as many channels as the tensor has.
+ * Takes its activations from device's arena and gives them back; `device` is the model's own or a measuring
+ * one. */
+nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x, const float *t,
+                         int64_t t_count, const nl_tensor *labels, const nl_tensor *prediction);
+
+/* [rows * columns, D] position table into `table` (facts.md A3). */
+void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * Pictures: PNG with text chunks written through stb_image_write (to memory, then our checked writer), PNG and
+ * JPEG read through libpng and libjpeg-turbo, grids, previews in the terminal. RGB, 8 bits, [height, width, 3].
+ */
+#ifndef NL_IMAGE_H
+#define NL_IMAGE_H
+
+#include "nl_io.h"
+
+typedef struct nl_image {
+    int height, width;
+    uint8_t *rgb;  /* allocated */
+    char **text;   /* PNG text chunks: pairs of keyword and value, ended by NULL; or NULL */
+} nl_image;
+
+/* PNG or JPEG by content; grey, palette and alpha become RGB (alpha over white). At most 2^28 pixels. */
+nl_status nl_image_read(nl_context *context, const char *path, nl_image *image);
+/* Only the text chunks and the size of a PNG (rgb NULL); checks every CRC it passes. */
+nl_status nl_png_read_text(nl_context *context, const char *path, nl_image *image);
+void nl_image_free(nl_context *context, nl_image *image);
+
+/* PNG bytes in memory (allocated). text as in nl_image; values go into iTXt (UTF-8) chunks. */
+nl_status nl_png_encode(nl_context *context, const uint8_t *rgb, int height, int width,
+                        const char *const *text, uint8_t **bytes, size_t *size);
+nl_status nl_png_write(nl_context *context, const char *path, bool overwrite, const uint8_t *rgb, int height,
+                       int width, const char *const *text);
+
+/* count pictures of one size into rows x columns with a gap of `gap` white pixels; missing ones white. */
+nl_status nl_image_grid(nl_context *context, const uint8_t *const *pictures, int count, int height, int width,
+                        int rows, int columns, int gap, nl_image *grid);
+
+/* A picture in the terminal behind `stream`. AUTO picks by the environment (KITTY_WINDOW_ID, TERM, TERM_PROGRAM,
+ * COLORTERM). Half blocks are scaled down to `columns` characters. */
+typedef enum nl_show { NL_SHOW_AUTO, NL_SHOW_KITTY, NL_SHOW_ITERM2, NL_SHOW_BLOCKS } nl_show;
+nl_status nl_image_show(nl_context *context, void *stream /* FILE * */, nl_show how, const uint8_t *rgb, int height,
+                        int width, int columns);
+
+#endif

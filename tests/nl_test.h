@@ -1,0 +1,91 @@
+/* What every test program shares: cmocka, a context that prints its errors, golden files. */
+#ifndef NL_TEST_H
+#define NL_TEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "nl_checkpoint.h"
+#include "nl_io.h"
+#include "ops.h"
+
+/* Fails the test with the context's message. */
+#define assert_ok(context, call)                                                                   \
+    do {                                                                                           \
+        nl_status assert_ok_status = (call);                                                       \
+        if (assert_ok_status != NL_OK)                                                             \
+            fail_msg("%s: %s: %s", #call, nl_status_name(assert_ok_status),                        \
+                     nl_last_error(context));                                                      \
+    } while (0)
+
+/* A context without a device, or on the named one. Ends the test program when that fails. */
+static inline nl_context *test_context(const char *device)
+{
+    nl_context *context = NULL;
+    nl_context_options options = {.device = device, .dtype = "f32"};
+    nl_status status = device ? nl_context_create(&options, &context)
+                              : nl_core_context_create(&options, &context);
+    if (status != NL_OK)
+        fail_msg("no context: %s", nl_status_name(status));
+    return context;
+}
+
+/* tests/golden/NAME if it is there, otherwise ../shared/golden/NAME; the test is skipped without either. */
+static inline nl_checkpoint *test_golden(nl_context *context, const char *name)
+{
+    const char *folders[] = {NL_SOURCE_DIR "/tests/golden", NL_SHARED_DIR "/golden"};
+    char path[4096];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folders[i], name);
+        if (nl_path_exists(path)) {
+            nl_checkpoint *checkpoint = NULL;
+            assert_ok(context, nl_checkpoint_open(context, path, &checkpoint));
+            return checkpoint;
+        }
+    }
+    print_message("SKIPPED: %s is not in this checkout (see docs/testing.md)\n", name);
+    skip();
+    return NULL;
+}
+
+/* A golden tensor as floats (malloc). Its shape, when asked for. */
+static inline float *test_read(const nl_checkpoint *golden, const char *name, nl_tensor *shape)
+{
+    const nl_entry *entry = nl_checkpoint_find(golden, name);
+    if (!entry)
+        fail_msg("%s: no tensor %s", golden->path, name);
+    int64_t count = nl_entry_count(entry);
+    float *data = malloc((size_t)(count ? count : 1) * sizeof(float));
+    nl_convert_to_float(entry->data, entry->dtype, count, data);
+    if (shape)
+        *shape = nl_tensor_of(data, NL_F32, entry->ndim, entry->shape);
+    return data;
+}
+
+/* ||a - b|| / ||b||; NaN anywhere gives NaN, which no comparison below passes. */
+static inline double test_relative_error(const float *a, const float *b, int64_t count)
+{
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += (double)b[i] * b[i];
+    }
+    return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+}
+
+#define assert_close(a, b, count, tolerance)                                                       \
+    do {                                                                                           \
+        double assert_close_error = test_relative_error(a, b, count);                              \
+        if (!(assert_close_error <= (tolerance)))                                                  \
+            fail_msg("%s against %s: relative error %.3g, allowed %.3g", #a, #b,                   \
+                     assert_close_error, (double)(tolerance));                                     \
+    } while (0)
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * Autoencoders between pictures and latents: "tiny" (TAESD's layout), "kl" (AutoencoderKL, the Stable
+ * Diffusion VAE) and "none" (pixel-space models: latents are pixels in [-1, 1]).
+ * Source: facts.md D, reference taesd_torch.py.
+ */
+#ifndef NL_VAE_H
+#define NL_VAE_H
+
+#include "nl_checkpoint.h"
+#include "ops.h"
+
+typedef enum nl_vae_kind { NL_VAE_KL, NL_VAE_TINY, NL_VAE_NONE } nl_vae_kind;
+
+typedef struct nl_vae nl_vae;
+
+/* Tells the kind from the tensors' names. A file may hold one half only (TAESD's come in two files: a
+ * second checkpoint may be given, or NULL); the missing half is an error when it is first used. Names:
+ * TAESD's with or without "encoder." / "decoder." in front; AutoencoderKL's in diffusers' and CompVis'
+ * spelling. scale, shift: latent = scale * (encoded - shift). */
+nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint, const nl_checkpoint *second,
+                      double scale, double shift, nl_vae **vae);
+/* "none": decode and encode pass pixels through. */
+nl_status nl_vae_none(nl_device *device, nl_vae **vae);
+void nl_vae_destroy(nl_vae *vae);
+
+nl_vae_kind nl_vae_get_kind(const nl_vae *vae);
+int nl_vae_factor(const nl_vae *vae);          /* pixels for one latent: 8, or 1 */
+int nl_vae_latent_channels(const nl_vae *vae); /* 4, or 3 */
+
+/* Both on the device. rgb [B, H, W, 3] in [-1, 1] nominally (decode does not clamp); latents [B, C, h, w].
+ * `device` is the vae's own or a measuring one; activations come from its arena.
+ * KL: decode starts at latents / scale + shift; encode yields the posterior's mean (or, when `logvar` is not
+ * NULL, mean and log variance [B, C, h, w], unscaled). */
+nl_status nl_vae_decode(const nl_vae *vae, nl_device *device, const nl_tensor *latents,
+                        const nl_tensor *rgb);
+nl_status nl_vae_encode(const nl_vae *vae, nl_device *device, const nl_tensor *rgb,
+                        const nl_tensor *latents, const nl_tensor *logvar);
+
+/* The same for pictures of any size on the host, in batches and overlapping tiles that fit the memory left:
+ * latents [count, C, h, w] -> rgb [count, h f, w f, 3] uint8 (trunc(127.5 x + 128)). A picture that fits is
+ * decoded whole; otherwise tiles are blended with a linear ramp so that seams do not show. */
+nl_status nl_vae_decode_pictures(nl_vae *vae, const float *latents, int64_t count, int64_t height,
+                                 int64_t width, uint8_t *rgb);
+nl_status nl_vae_encode_pictures(nl_vae *vae, const uint8_t *rgb, int64_t count, int64_t height,
+                                 int64_t width, float *latents);
+
+#endif
