@@ -1,0 +1,90 @@
+# shellcheck shell=sh disable=SC2034,SC2154
+# Shared by ./nalagen and ./test: packages, configuration, build. Sourced with $root set.
+# Everything it says goes to stderr: stdout belongs to the program that runs afterwards.
+
+build_packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libcjson-dev libzip-dev zlib1g-dev libjpeg62-turbo-dev libpng-dev libstb-dev"
+test_packages="libcmocka-dev bats python3-minimal python3-numpy python3-scipy"
+
+say() { printf 'nalagen: %s\n' "$*" >&2; }
+
+missing_packages() {
+    for package in "$@"; do
+        # A compiler or tool from elsewhere serves as well as the package.
+        case $package in
+        gcc) command -v cc >/dev/null 2>&1 && continue ;;
+        cmake | bats) command -v "$package" >/dev/null 2>&1 && continue ;;
+        ninja-build) command -v ninja >/dev/null 2>&1 && continue ;;
+        pkg-config) command -v pkg-config >/dev/null 2>&1 && continue ;;
+        esac
+        dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' || printf '%s ' "$package"
+    done
+}
+
+install_packages() {
+    if ! command -v dpkg-query >/dev/null 2>&1; then
+        if [ ! -d "$root/build" ]; then
+            say "this is not a Debian system. Needed: a C11 compiler, CMake >= 3.22, Ninja, pkg-config, and the"
+            say "development files of oneDNN, cJSON, libzip, zlib, libjpeg-turbo, libpng, stb (stb_image_write.h)."
+            say "For the tests also cmocka, bats, python3 with numpy and scipy."
+        fi
+        return 0
+    fi
+    # shellcheck disable=SC2086 # a list of words
+    missing=$(missing_packages $1)
+    [ -n "$missing" ] || return 0
+    if [ "$(id -u)" = 0 ]; then
+        say "installing $missing"
+        log=$(mktemp)
+        # shellcheck disable=SC2086
+        if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } \
+            >"$log" 2>&1 </dev/null; then
+            tail -n 20 "$log" >&2
+            say "the packages could not be installed; the full log is $log"
+            exit 1
+        fi
+        rm -f "$log"
+    else
+        say "packages are missing. Install them with this command, then try again:"
+        say "    sudo apt-get install --no-install-recommends $missing"
+        exit 1
+    fi
+}
+
+# The CUDA back end is built where it can run, or when NALAGEN_CUDA=on asks for it; nvcc takes minutes.
+want_cuda() {
+    case ${NALAGEN_CUDA:-auto} in
+    on) printf ON ;;
+    off) printf OFF ;;
+    *) if command -v nvcc >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then printf ON; else printf OFF; fi ;;
+    esac
+}
+
+# build_tree FOLDER PRESET OPTIONS...: configures once, builds when a source is newer than the last build.
+build_tree() {
+    folder=$1
+    preset=$2
+    shift 2
+    mkdir -p "$folder"
+    (
+        command -v flock >/dev/null 2>&1 && flock 9
+        options="$preset $* $(want_cuda)"
+        if [ -f "$folder/.built" ] && [ "$(cat "$folder/.built")" = "$options" ]; then
+            newer=$(find "$root/CMakeLists.txt" "$root/src" "$root/kernels" "$root/weights" "$root/vae" "$root/include" \
+                "$root/tests" "$root/bench" "$root/eval" "$root/examples" -newer "$folder/.built" \
+                \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
+            [ -n "$newer" ] || exit 0
+        fi
+        say "building (log: $folder/build.log)"
+        started=$(date +%s)
+        touch "$folder/.building"
+        if ! { cmake -S "$root" --preset "$preset" -B "$folder" -DNL_CUDA="$(want_cuda)" "$@" &&
+            cmake --build "$folder"; } >"$folder/build.log" 2>&1 </dev/null; then
+            tail -n 40 "$folder/build.log" >&2
+            say "the build failed; the full log is $folder/build.log"
+            exit 1
+        fi
+        printf '%s' "$options" >"$folder/.built"
+        touch -r "$folder/.building" "$folder/.built" # what changed during the build is newer
+        say "built in $(($(date +%s) - started)) s"
+    ) 9>"$folder/.lock" || exit 1
+}
