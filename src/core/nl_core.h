@@ -6,7 +6,9 @@
 #define NL_CORE_H
 
 #include <stdarg.h>
+#ifndef __cplusplus
 #include <stdatomic.h>
+#endif
 
 #include "nalagen.h"
 
@@ -35,18 +37,23 @@
 
 enum { NL_MESSAGE_SIZE = 2048 };
 
+#ifdef __cplusplus
+extern "C" {
+#else
 struct nl_context {
     nl_context_options options;
     char message[NL_MESSAGE_SIZE];     /* last failure */
+    atomic_flag message_lock;          /* operations may fail on several threads at once */
     atomic_bool cancelled;
     _Atomic int64_t memory_used;       /* bytes, host and device together, of nl_alloc and nl_account */
     _Atomic int64_t memory_peak;
-    _Atomic int64_t allocations;       /* calls of nl_alloc so far */
-    _Atomic int64_t writes;            /* calls of the file writer so far */
+    _Atomic int64_t allocations;       /* calls of nl_alloc, and growths by nl_account, so far */
+    _Atomic int64_t writes;            /* steps of file writers so far: writes, syncs, renames */
     int64_t fail_allocation;           /* test hook: the allocation of this number fails; 0: none */
     int64_t fail_write;                /* test hook: the write of this number fails; 0: none */
     struct nl_device *device;          /* created with the context by kernels/device.c */
 };
+#endif
 
 /* A context without a device: for tests and tools that only read and write files. */
 nl_status nl_core_context_create(const nl_context_options *options, nl_context **context);
@@ -60,8 +67,9 @@ nl_status nl_fail_in(nl_context *context, nl_status code, const char *format, ..
 
 void nl_log(nl_context *context, nl_log_level level, const char *format, ...) NL_PRINTF(3, 4);
 
-/* NL_OK, or NL_CANCELLED when nl_cancel was called or the progress callback returned false. */
+/* NL_CANCELLED once for each nl_cancel, so that the context is usable afterwards: pass it on. */
 nl_status nl_check_cancelled(nl_context *context);
+/* Calls the progress callback. NL_CANCELLED as well when that returned false. */
 nl_status nl_report_progress(nl_context *context, const nl_progress *progress);
 
 /* ---- Memory: 64-byte aligned, counted against options.max_memory, with a fault hook. */
@@ -80,6 +88,8 @@ nl_status nl_strdup(nl_context *context, const char *text, char **copy) NL_MUST_
 /* Allocated, formatted text. */
 nl_status nl_format(nl_context *context, char **text, const char *format, ...)
     NL_PRINTF(3, 4) NL_MUST_CHECK;
+nl_status nl_vformat(nl_context *context, char **text, const char *format,
+                     va_list arguments) NL_PRINTF(3, 0) NL_MUST_CHECK;
 /* Counts memory that another allocator gave (device memory): +bytes or -bytes. A growth beyond the
  * budget is refused and not counted. */
 nl_status nl_account(nl_context *context, const char *what, int64_t bytes) NL_MUST_CHECK;
@@ -89,5 +99,9 @@ int64_t nl_memory_left(const nl_context *context);
 /* ---- Checked arithmetic for sizes that come from files: false on overflow or negative input. */
 bool nl_mul_size(int64_t a, int64_t b, int64_t *product);
 bool nl_add_size(int64_t a, int64_t b, int64_t *sum);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -4,6 +4,10 @@
 
 #include "nl_core.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum nl_dtype {
     NL_F32,
     NL_BF16,
@@ -57,5 +61,9 @@ uint16_t nl_float_to_f16(float x);
 void nl_convert_to_float(const void *from, nl_dtype dtype, int64_t count, float *to);
 /* count floats to F32, BF16, F16 or F64. */
 void nl_convert_from_float(const float *from, int64_t count, nl_dtype dtype, void *to);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

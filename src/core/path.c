@@ -1,0 +1,50 @@
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "nl_io.h"
+
+bool nl_path_exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+bool nl_path_is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+nl_status nl_make_folder(nl_context *context, const char *path)
+{
+    char *part = NULL;
+    nl_status status = NL_OK;
+    if (path[0] == '\0')
+        return nl_fail(context, NL_ERROR_USAGE, "the name of a folder is empty");
+    NL_TRY(nl_strdup(context, path, &part));
+    for (char *end = part + 1;; end++) {
+        if (*end != '/' && *end != '\0')
+            continue;
+        char saved = *end;
+        *end = '\0';
+        if (mkdir(part, 0777) != 0 && !nl_path_is_folder(part)) {
+            int reason = nl_path_exists(part) ? ENOTDIR : errno;
+            NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: folder %s cannot be made: %s", path, part,
+                           strerror(reason)));
+        }
+        *end = saved;
+        if (saved == '\0')
+            break;
+    }
+cleanup:
+    nl_free(context, part);
+    return status;
+}
+
+nl_status nl_path_join(nl_context *context, const char *folder, const char *name, char **path)
+{
+    size_t length = strlen(folder);
+    const char *separator = length == 0 || folder[length - 1] == '/' ? "" : "/";
+    return nl_format(context, path, "%s%s%s", folder, separator, name);
+}
