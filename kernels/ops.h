@@ -26,6 +26,10 @@
 
 #include "nl_tensor.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct nl_device nl_device;
 
 /* ---- Backbone */
@@ -359,5 +363,9 @@ NL_OPERATIONS(NL_OPERATION)
 
 /* The back ends. nl_cuda_ops is there in builds with CUDA only; see kernels/device.c. */
 extern const nl_ops nl_reference_ops, nl_cpu_ops;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
