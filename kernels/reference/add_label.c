@@ -1,0 +1,17 @@
+#include "reference.h"
+
+/* time [B or 1, D], table [classes + 1, D], labels [B] -> c, y [B, D] */
+nl_status nl_reference_add_label(nl_device *device, const nl_add_label_args *args)
+{
+    const int32_t *labels = args->labels.data;
+    (void)device;
+    for (int64_t image = 0; image < args->y.shape[0]; image++)
+        for (int64_t i = 0; i < args->y.shape[1]; i++) {
+            double c = nl_get(&args->time, args->time.shape[0] == 1 ? 0 : image, i) +
+                       nl_get(&args->table, labels[image], i);
+            if (args->c.data)
+                nl_put(&args->c, image, i, c);
+            nl_put(&args->y, image, i, nl_silu(c));
+        }
+    return NL_OK;
+}

@@ -1,0 +1,20 @@
+/* Mean and 1 / sqrt(variance + eps) of one row, biased variance. */
+#ifndef NL_REFERENCE_LAYERNORM_H
+#define NL_REFERENCE_LAYERNORM_H
+
+#include "reference.h"
+
+static inline void nl_row_moments(const nl_tensor *x, int64_t row, double eps, double *mean,
+                                  double *inverse_deviation)
+{
+    int64_t size = x->shape[x->ndim - 1];
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < size; i++)
+        sum += nl_get(x, row, i);
+    *mean = sum / size;
+    for (int64_t i = 0; i < size; i++)
+        squares += (nl_get(x, row, i) - *mean) * (nl_get(x, row, i) - *mean);
+    *inverse_deviation = 1 / sqrt(squares / size + eps);
+}
+
+#endif

@@ -1,0 +1,18 @@
+#include "layernorm.h"
+
+/* x [M, D]; shift, scale [M / rows_per_image, D] -> y [M, D] */
+nl_status nl_reference_layernorm_modulate(nl_device *device, const nl_layernorm_modulate_args *args)
+{
+    (void)device;
+    for (int64_t m = 0; m < args->x.shape[0]; m++) {
+        int64_t image = m / args->rows_per_image;
+        double mean, inverse_deviation;
+        nl_row_moments(&args->x, m, args->eps, &mean, &inverse_deviation);
+        for (int64_t i = 0; i < args->x.shape[1]; i++) {
+            double normal = (nl_get(&args->x, m, i) - mean) * inverse_deviation;
+            nl_put(&args->y, m, i,
+                   normal * (1 + nl_get(&args->scale, image, i)) + nl_get(&args->shift, image, i));
+        }
+    }
+    return NL_OK;
+}

@@ -1,0 +1,20 @@
+#include "host_memory.h"
+#include "reference.h"
+
+static void destroy(nl_device *device)
+{
+    (void)device; /* holds no state */
+}
+
+const nl_ops nl_reference_ops = {.name = "reference",
+                                 .alloc = nl_host_alloc,
+                                 .free = nl_host_free,
+                                 .upload = nl_host_upload,
+                                 .download = nl_host_download,
+                                 .copy = nl_host_copy,
+                                 .sync = nl_host_sync,
+                                 .destroy = destroy,
+#define NL_OPERATION(operation) .operation = nl_reference_##operation,
+                                 NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+};
