@@ -111,8 +111,9 @@ nl_status nl_fail_in(nl_context *context, nl_status code, const char *format, ..
     va_start(arguments, format);
     vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    size_t length = strlen(message);
-    snprintf(message + length, sizeof(message) - length, ": %s", context->message);
+    const char *parts[] = {": ", context->message}; /* cut off where the message is full */
+    for (int i = 0; i < NL_COUNT(parts); i++)
+        strncat(message, parts[i], sizeof(message) - strlen(message) - 1);
     set_message(context, message);
     return code;
 }
