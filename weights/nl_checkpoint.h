@@ -22,6 +22,7 @@ typedef struct nl_checkpoint {
     nl_context *context;
     char *path;
     nl_mapping mapping;
+    bool borrowed; /* the mapping's bytes are the caller's */
     int64_t count;
     nl_entry *entries;   /* sorted by name; the ".scale" companions are folded in and not listed */
     char **metadata;     /* pairs of key and value, ended by NULL */
@@ -31,6 +32,9 @@ typedef struct nl_checkpoint {
 
 /* Tells the format from the content. */
 nl_status nl_checkpoint_open(nl_context *context, const char *path, nl_checkpoint **checkpoint);
+/* The same from memory that outlives the checkpoint; `name` stands for the path in messages. */
+nl_status nl_checkpoint_open_memory(nl_context *context, const char *name, const void *data,
+                                    int64_t size, nl_checkpoint **checkpoint);
 void nl_checkpoint_close(nl_checkpoint *checkpoint); /* NULL is allowed */
 
 const nl_entry *nl_checkpoint_find(const nl_checkpoint *checkpoint, const char *name);
@@ -43,7 +47,8 @@ nl_status nl_entry_read(const nl_checkpoint *checkpoint, const nl_entry *entry, 
  * checkpoint->mapping. On failure everything they allocated is freed. */
 nl_status nl_safetensors_parse(nl_checkpoint *checkpoint);
 
-/* What to strive for when several tensors do not fit: names at most 20 of them, then a count. */
+/* What to strive for when several tensors do not fit: names at most 20 of them, then a count. Starts as
+ * {0}; text is then a list of lines, each with a line break in front. */
 typedef struct nl_problems {
     int count;
     char text[1600];
@@ -85,6 +90,9 @@ typedef struct nl_npy {
 } nl_npy;
 
 nl_status nl_npy_open(nl_context *context, const char *path, nl_npy *npy);
+/* The same from memory that outlives npy; `name` stands for the path in messages. */
+nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
+                             nl_npy *npy);
 void nl_npy_close(nl_context *context, nl_npy *npy);
 nl_status nl_npy_write(nl_context *context, const char *path, bool overwrite, nl_dtype dtype, int ndim,
                        const int64_t *shape, const void *data);

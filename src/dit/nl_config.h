@@ -6,7 +6,11 @@
 #include "nl_checkpoint.h"
 #include "ops.h"
 
-typedef enum nl_architecture { NL_ARCH_DIT, NL_ARCH_SIT } nl_architecture;
+typedef enum nl_architecture {
+    NL_ARCH_UNKNOWN = -1, /* not said yet; refused by nl_config_check */
+    NL_ARCH_DIT,
+    NL_ARCH_SIT
+} nl_architecture;
 typedef enum nl_attention { NL_ATTENTION_SOFTMAX, NL_ATTENTION_NALA } nl_attention;
 typedef enum nl_schedule { NL_SCHEDULE_LINEAR, NL_SCHEDULE_COSINE } nl_schedule;
 typedef enum nl_predicts { NL_PREDICTS_EPSILON, NL_PREDICTS_X_START } nl_predicts;
@@ -57,6 +61,8 @@ typedef struct nl_config {
 /* Defaults of config.md. */
 void nl_config_init(nl_config *config);
 void nl_config_free(nl_context *context, nl_config *config);
+/* *copy, uninitialised before, owns its strings. */
+nl_status nl_config_copy(nl_context *context, const nl_config *config, nl_config *copy);
 
 /* "NaLaSiT-S/2", "DiT-XL/2", "SiT-B/4": architecture, attention, depth, hidden size, heads, patch. */
 nl_status nl_config_from_name(nl_context *context, const char *name, nl_config *config);
