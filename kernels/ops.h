@@ -280,6 +280,10 @@ typedef struct nl_finite_args {
 typedef struct nl_ops {
     const char *name;
 
+    /* Sets up device number `index` (of cuda:index) and may set name, dtype and state. NL_ERROR_DEVICE
+     * when there is none. NULL: nothing to set up. */
+    nl_status (*create)(nl_device *device, int index);
+
     /* Memory of the device. alloc counts against the context's budget. */
     nl_status (*alloc)(nl_device *device, const char *what, int64_t bytes, void **pointer);
     void (*free)(nl_device *device, void *pointer, int64_t bytes);
@@ -331,7 +335,8 @@ struct nl_device {
     int threads;    /* CPU threads that operations may use */
     nl_dtype dtype; /* of matrix weights: NL_F32 or NL_BF16 */
     bool measuring;
-    uint8_t *arena; /* arena_size bytes */
+    uint8_t *arena;    /* arena_size bytes, 256-byte aligned */
+    void *arena_block; /* what alloc gave for it */
     int64_t arena_size, arena_used, arena_peak;
     void *state; /* of the back end */
 };

@@ -1,0 +1,353 @@
+/* The front doors of the operations: arguments checked against ops.h, then the device's table. */
+#include <math.h>
+
+#include "arguments.h"
+
+#define SIZES(...)                                                                                 \
+    NL_COUNT(((int64_t[]){__VA_ARGS__})), (int64_t[])                                              \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define TENSOR(field, flags, ...)                                                                  \
+    nl_check_tensor(a, #field, &args->field, flags, SIZES(__VA_ARGS__))
+/* field has the shape of another tensor, its own when that is the same one. */
+#define TENSOR_AS(field, flags, other)                                                             \
+    nl_check_tensor(a, #field, &args->field, flags, args->other.ndim, args->other.shape)
+
+/* Sizes of a tensor that was not checked yet read as 0 or 1 beyond ndim: harmless, and refused later. */
+
+/* M / rows_per_image, or a size that no tensor has. */
+static int64_t images_of(nl_arguments *a, int64_t rows, int64_t rows_per_image)
+{
+    bool whole = rows_per_image > 0 && rows % rows_per_image == 0;
+    nl_check(a, whole, "%lld rows are not a whole number of images of %lld rows", (long long)rows,
+             (long long)rows_per_image);
+    return whole ? rows / rows_per_image : 0;
+}
+
+static void check_eps(nl_arguments *a, float eps)
+{
+    nl_check(a, eps > 0 && isfinite(eps), "eps is %g, expected more than 0", (double)eps);
+}
+
+static void check_linear(nl_arguments *a, const nl_linear_args *args)
+{
+    TENSOR(x, NL_ARG_STRIDED, NL_ANY, NL_ANY);
+    int64_t rows = args->x.shape[0], inputs = args->x.shape[1];
+    TENSOR(weight, NL_ARG_WEIGHT, NL_ANY, inputs);
+    int64_t outputs = args->weight.shape[0];
+    TENSOR(bias, NL_ARG_OPTIONAL, outputs);
+    TENSOR(y, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, outputs);
+    nl_check(a, args->epilogue <= NL_EPILOGUE_GATE_RESIDUAL, "no epilogue %d", (int)args->epilogue);
+    if (args->epilogue != NL_EPILOGUE_GATE_RESIDUAL) {
+        nl_check(a, !args->residual.data && !args->gate.data,
+                 "residual or gate given without the epilogue that takes them");
+        return;
+    }
+    TENSOR(residual, NL_ARG_STRIDED | NL_ARG_IN_PLACE, rows, outputs);
+    TENSOR(gate, NL_ARG_STRIDED, images_of(a, rows, args->rows_per_image), outputs);
+}
+
+static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulate_args *args)
+{
+    TENSOR(x, 0, NL_ANY, NL_ANY);
+    int64_t rows = args->x.shape[0], hidden = args->x.shape[1];
+    int64_t images = images_of(a, rows, args->rows_per_image);
+    TENSOR(shift, NL_ARG_STRIDED, images, hidden);
+    TENSOR(scale, NL_ARG_STRIDED, images, hidden);
+    TENSOR(y, NL_ARG_OUTPUT, rows, hidden);
+    check_eps(a, args->eps);
+}
+
+int64_t nl_feature_width(nl_feature_map map, int64_t head_size)
+{
+    bool two_halves =
+        map == NL_FEATURES_COSINE || map == NL_FEATURES_COSINE_CONSTANT || map == NL_FEATURES_SPLIT;
+    return two_halves ? 2 * head_size : head_size;
+}
+
+/* B, T, h, d of an attention, each small enough that their products are sizes. */
+static bool check_attention_sizes(nl_arguments *a, int64_t batch, int64_t tokens, int64_t heads,
+                                  int64_t head_size)
+{
+    const int64_t most = 1 << 30;
+    bool fits = batch > 0 && tokens > 0 && heads > 0 && head_size > 0 && batch <= most &&
+                tokens <= most && heads <= most && head_size <= most && heads * head_size <= most &&
+                batch * heads <= most;
+    nl_check(a, fits, "no attention of %lld images, %lld tokens, %lld heads of %lld",
+             (long long)batch, (long long)tokens, (long long)heads, (long long)head_size);
+    return fits;
+}
+
+static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *args)
+{
+    if (!check_attention_sizes(a, args->batch, args->tokens, args->heads, args->head_size))
+        return;
+    nl_check(a, args->feature_map <= NL_FEATURES_COSINE_CONSTANT, "no feature map %d",
+             (int)args->feature_map);
+    int64_t rows = args->batch * args->tokens, hidden = args->heads * args->head_size;
+    int64_t pairs = args->batch * args->heads;
+    int64_t features = nl_feature_width(args->feature_map, args->head_size);
+    TENSOR(qkvg, NL_ARG_STRIDED, rows, NL_MAX(args->qkvg.shape[1], 3 * hidden));
+    TENSOR(out, NL_ARG_OUTPUT, rows, hidden);
+    TENSOR(state, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features, args->head_size);
+    TENSOR(total, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features);
+    nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
+    if (!args->rope)
+        return;
+    nl_check(a,
+             args->grid_height > 0 && args->grid_width > 0 &&
+                 args->tokens % args->grid_height == 0 &&
+                 args->tokens / args->grid_height == args->grid_width,
+             "rope: a grid of %lld x %lld is not one of %lld tokens", (long long)args->grid_height,
+             (long long)args->grid_width, (long long)args->tokens);
+    nl_check(a, args->head_size % 4 == 0, "rope: head size %lld is no multiple of 4",
+             (long long)args->head_size);
+}
+
+static void check_layernorm_gate(nl_arguments *a, const nl_layernorm_gate_args *args)
+{
+    TENSOR(x, NL_ARG_IN_PLACE, NL_ANY, NL_ANY);
+    int64_t rows = args->x.shape[0], hidden = args->x.shape[1];
+    TENSOR(weight, 0, hidden);
+    TENSOR(bias, 0, hidden);
+    TENSOR(g, NL_ARG_OPTIONAL | NL_ARG_STRIDED, rows, hidden);
+    TENSOR(y, NL_ARG_OUTPUT, rows, hidden);
+    check_eps(a, args->eps);
+}
+
+static void check_softmax_attention(nl_arguments *a, const nl_softmax_attention_args *args)
+{
+    if (!check_attention_sizes(a, args->batch, args->tokens, args->heads, args->head_size))
+        return;
+    int64_t rows = args->batch * args->tokens, hidden = args->heads * args->head_size;
+    TENSOR(qkv, NL_ARG_STRIDED, rows, NL_MAX(args->qkv.shape[1], 3 * hidden));
+    TENSOR(out, NL_ARG_OUTPUT, rows, hidden);
+    TENSOR(lse, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, args->batch * args->heads,
+           args->tokens);
+    nl_check(a, isfinite(args->scale), "scale is not finite");
+}
+
+static void check_depthwise_conv(nl_arguments *a, const nl_depthwise_conv_args *args)
+{
+    int64_t rows;
+    nl_check(a,
+             nl_mul_size(args->batch, args->grid_height, &rows) &&
+                 nl_mul_size(rows, args->grid_width, &rows) && rows > 0,
+             "no grid of %lld x %lld x %lld", (long long)args->batch, (long long)args->grid_height,
+             (long long)args->grid_width);
+    if (a->status != NL_OK)
+        return;
+    int64_t channels = args->x.shape[1], kernel = args->weight.shape[3];
+    TENSOR(x, NL_ARG_STRIDED, rows, NL_ANY);
+    TENSOR(weight, 0, channels, 1, kernel, kernel);
+    nl_check(a, kernel % 2 == 1, "weight: kernel %lld is not odd", (long long)kernel);
+    TENSOR(bias, 0, channels);
+    TENSOR(out, NL_ARG_OUTPUT, rows, channels);
+}
+
+/* Tokens of a picture cut into patches, or a size that no tensor has. */
+static int64_t grid_tokens(nl_arguments *a, int64_t height, int64_t width, int64_t patch)
+{
+    bool whole = patch > 0 && height % patch == 0 && width % patch == 0;
+    nl_check(a, whole, "patches of %lld do not divide %lld x %lld", (long long)patch,
+             (long long)height, (long long)width);
+    return whole ? height / patch * (width / patch) : 0;
+}
+
+static void check_patch_embed(nl_arguments *a, const nl_patch_embed_args *args)
+{
+    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    const int64_t *x = args->x.shape;
+    int64_t patch = args->weight.shape[3], hidden = args->weight.shape[0];
+    TENSOR(weight, 0, NL_ANY, x[1], patch, patch);
+    int64_t tokens = grid_tokens(a, x[2], x[3], patch);
+    TENSOR(bias, 0, hidden);
+    TENSOR(position, 0, tokens, hidden);
+    TENSOR(tokens, NL_ARG_OUTPUT, x[0] * tokens, hidden);
+}
+
+static void check_unpatchify(nl_arguments *a, const nl_unpatchify_args *args)
+{
+    TENSOR(x, NL_ARG_OUTPUT, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    const int64_t *x = args->x.shape;
+    int64_t tokens = grid_tokens(a, x[2], x[3], args->patch), columns;
+    nl_check(a,
+             args->head_channels >= x[1] &&
+                 nl_mul_size(args->patch * args->patch, args->head_channels, &columns),
+             "head_channels is %lld, expected the %lld channels of x or more",
+             (long long)args->head_channels, (long long)x[1]);
+    if (a->status == NL_OK)
+        TENSOR(tokens, 0, x[0] * tokens, columns);
+}
+
+static void check_time_features(nl_arguments *a, const nl_time_features_args *args)
+{
+    TENSOR(t, NL_ARG_F32, NL_ANY);
+    TENSOR(features, NL_ARG_OUTPUT, args->t.shape[0], NL_ANY);
+    nl_check(a, args->features.shape[1] % 2 == 0, "features: width %lld is odd",
+             (long long)args->features.shape[1]);
+}
+
+static void check_add_label(nl_arguments *a, const nl_add_label_args *args)
+{
+    TENSOR(labels, NL_ARG_I32, NL_ANY);
+    int64_t images = args->labels.shape[0];
+    TENSOR(time, 0, args->time.shape[0] == 1 ? 1 : images, NL_ANY);
+    int64_t hidden = args->time.shape[1];
+    TENSOR(table, NL_ARG_WEIGHT, NL_ANY, hidden);
+    TENSOR(c, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, images, hidden);
+    TENSOR(y, NL_ARG_OUTPUT, images, hidden);
+}
+
+/* Positions of a window, or a size that no tensor has. */
+static int64_t window_count(int64_t size, int64_t padding, int64_t kernel, int64_t stride)
+{
+    int64_t free = size + padding - kernel;
+    return stride > 0 && free >= 0 ? free / stride + 1 : 0;
+}
+
+static void check_conv2d(nl_arguments *a, const nl_conv2d_args *args)
+{
+    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    const int64_t *x = args->x.shape, *w = args->weight.shape;
+    TENSOR(weight, NL_ARG_WEIGHT, NL_ANY, x[3], NL_ANY, NL_ANY);
+    TENSOR(bias, NL_ARG_OPTIONAL, w[0]);
+    nl_check(a,
+             args->stride > 0 && args->pad_top >= 0 && args->pad_left >= 0 &&
+                 args->pad_bottom >= 0 && args->pad_right >= 0,
+             "no stride %d or padding %d %d %d %d", args->stride, args->pad_top, args->pad_left,
+             args->pad_bottom, args->pad_right);
+    int64_t height =
+        window_count(x[1], (int64_t)args->pad_top + args->pad_bottom, w[2], args->stride);
+    int64_t width =
+        window_count(x[2], (int64_t)args->pad_left + args->pad_right, w[3], args->stride);
+    TENSOR(y, NL_ARG_OUTPUT, x[0], height, width, w[0]);
+    TENSOR(residual, NL_ARG_OPTIONAL, x[0], height, width, w[0]);
+    nl_check(a, args->activation <= NL_ACT_SILU, "no activation %d", (int)args->activation);
+}
+
+static void check_groupnorm(nl_arguments *a, const nl_groupnorm_args *args)
+{
+    TENSOR(x, NL_ARG_IN_PLACE, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    int64_t channels = args->x.shape[3];
+    TENSOR(weight, 0, channels);
+    TENSOR(bias, 0, channels);
+    TENSOR_AS(y, NL_ARG_OUTPUT, x);
+    nl_check(a, args->groups > 0 && channels % args->groups == 0,
+             "%lld groups do not divide %lld channels", (long long)args->groups,
+             (long long)channels);
+    check_eps(a, args->eps);
+}
+
+static void check_upsample2x(nl_arguments *a, const nl_upsample2x_args *args)
+{
+    const int64_t *x = args->x.shape;
+    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(y, NL_ARG_OUTPUT, x[0], 2 * x[1], 2 * x[2], x[3]);
+}
+
+static void check_pool(nl_arguments *a, const nl_pool_args *args)
+{
+    const int64_t *x = args->x.shape;
+    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    /* Every window must touch the picture. */
+    nl_check(a, args->kernel > 0 && args->stride > 0 && args->pad >= 0 && args->pad < args->kernel,
+             "no pooling of kernel %d, stride %d, padding %d", args->kernel, args->stride,
+             args->pad);
+    nl_check(a, args->kind <= NL_POOL_AVERAGE, "no pooling %d", (int)args->kind);
+    int64_t padding = 2 * (int64_t)args->pad;
+    TENSOR(y, NL_ARG_OUTPUT, x[0], window_count(x[1], padding, args->kernel, args->stride),
+           window_count(x[2], padding, args->kernel, args->stride), x[3]);
+}
+
+static void check_activate(nl_arguments *a, const nl_activate_args *args)
+{
+    TENSOR_AS(x, NL_ARG_IN_PLACE, x);
+    TENSOR_AS(y, NL_ARG_OUTPUT, x);
+    nl_check(a, args->activation <= NL_ACT_SOFT_CLAMP, "no activation %d", (int)args->activation);
+}
+
+static void check_layout(nl_arguments *a, const nl_layout_args *args)
+{
+    const int64_t *x = args->x.shape;
+    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    if (args->to_nhwc)
+        TENSOR(y, NL_ARG_OUTPUT, x[0], x[2], x[3], x[1]);
+    else
+        TENSOR(y, NL_ARG_OUTPUT, x[0], x[3], x[1], x[2]);
+}
+
+static void check_to_uint8(nl_arguments *a, const nl_to_uint8_args *args)
+{
+    TENSOR_AS(x, 0, x);
+    TENSOR_AS(y, NL_ARG_OUTPUT | NL_ARG_U8, x);
+}
+
+static void check_guide(nl_arguments *a, const nl_guide_args *args)
+{
+    const int64_t *y = args->y.shape;
+    TENSOR(y, NL_ARG_OUTPUT, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(prediction, 0, 2 * y[0], y[1], y[2], y[3]);
+    nl_check(a, args->channels >= 0 && args->channels <= y[1],
+             "channels is %lld, expected 0 to %lld", (long long)args->channels, (long long)y[1]);
+}
+
+static void check_combine(nl_arguments *a, const nl_combine_args *args)
+{
+    nl_check(a, args->terms >= 1 && args->terms <= NL_MAX_TERMS, "terms is %d, expected 1 to %d",
+             args->terms, NL_MAX_TERMS);
+    nl_check(a, args->coefficients, "coefficients are missing");
+    TENSOR_AS(y, NL_ARG_OUTPUT, y);
+    for (int i = 0; a->status == NL_OK && i < args->terms; i++)
+        nl_check_tensor(a, "x", &args->x[i], NL_ARG_IN_PLACE, args->y.ndim, args->y.shape);
+}
+
+static void check_diffusion_step(nl_arguments *a, const nl_diffusion_step_args *args)
+{
+    TENSOR_AS(x, NL_ARG_IN_PLACE, x);
+    nl_check(a, args->x.ndim >= 2, "x has %d sizes, expected [B, C, ...]", args->x.ndim);
+    nl_tensor expected = args->x;
+    if (args->learned_range || args->prediction.shape[1] != args->x.shape[1])
+        expected.shape[1] *= 2;
+    nl_check_tensor(a, "prediction", &args->prediction, 0, expected.ndim, expected.shape);
+    TENSOR_AS(noise, NL_ARG_OPTIONAL, x);
+    TENSOR_AS(y, NL_ARG_OUTPUT, x);
+}
+
+static void check_scaled_norm(nl_arguments *a, const nl_scaled_norm_args *args)
+{
+    TENSOR_AS(x, 0, x);
+    TENSOR_AS(a, 0, x);
+    TENSOR_AS(b, NL_ARG_OPTIONAL, x);
+    nl_check(a, args->rms, "rms is missing");
+}
+
+static void check_normal(nl_arguments *a, const nl_normal_args *args)
+{
+    TENSOR_AS(y, NL_ARG_OUTPUT, y);
+    nl_check(a, args->images, "images are missing");
+}
+
+static void check_finite(nl_arguments *a, const nl_finite_args *args)
+{
+    TENSOR_AS(x, 0, x);
+    nl_check(a, args->finite, "finite is missing");
+}
+
+#define NL_OPERATION(operation_)                                                                   \
+    nl_status nl_op_##operation_(nl_device *device, const nl_##operation_##_args *args)            \
+    {                                                                                              \
+        nl_arguments arguments = {.device = device, .operation = #operation_};                     \
+        check_##operation_(&arguments, args);                                                      \
+        nl_status status = nl_arguments_end(&arguments);                                           \
+        if (status != NL_OK)                                                                       \
+            return status;                                                                         \
+        if (!device->ops->operation_)                                                              \
+            return nl_fail(device->context, NL_ERROR_INTERNAL,                                     \
+                           "operation %s is not in the back end %s", #operation_,                  \
+                           device->ops->name);                                                     \
+        return device->ops->operation_(device, args);                                              \
+    }
+NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION

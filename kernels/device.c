@@ -1,0 +1,160 @@
+/*
+ * Which back ends this build has, and how a name becomes a device. A back end is its nl_ops and nothing
+ * more; one that was not built is not in the table.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arena.h"
+
+enum { MAX_THREADS = 1024 }; /* OpenMP ends the process when it cannot start its threads */
+
+#ifdef NL_CUDA
+extern const nl_ops nl_cuda_ops;
+#define CUDA_OPS &nl_cuda_ops
+#else
+#define CUDA_OPS NULL
+#endif
+
+/* CPUs that the process may run on, or what OMP_NUM_THREADS says. */
+static int default_threads(void)
+{
+    const char *text = getenv("OMP_NUM_THREADS");
+    long asked = text ? strtol(text, NULL, 10) : 0;
+    int threads = asked > 0 && asked < MAX_THREADS ? (int)asked : 1;
+    if (asked > 0)
+        return threads;
+    /* The kernel refuses a mask that is too short for the machine. */
+    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+        cpu_set_t *mask = CPU_ALLOC(cpus);
+        if (!mask)
+            break;
+        size_t size = CPU_ALLOC_SIZE(cpus);
+        bool known = sched_getaffinity(0, size, mask) == 0;
+        if (known)
+            threads = CPU_COUNT_S(size, mask);
+        CPU_FREE(mask);
+        if (known)
+            break;
+    }
+    return NL_MAX(1, NL_MIN(threads, MAX_THREADS));
+}
+
+/* "cuda" or "cuda:N" with N from 0 to 999. */
+static bool parse_cuda(const char *name, int *index)
+{
+    *index = 0;
+    if (strcmp(name, "cuda") == 0)
+        return true;
+    if (strncmp(name, "cuda:", 5) != 0)
+        return false;
+    const char *digits = name + 5;
+    size_t length = strlen(digits);
+    if (length < 1 || length > 3 || strspn(digits, "0123456789") != length)
+        return false;
+    *index = atoi(digits);
+    return true;
+}
+
+static nl_status parse_dtype(nl_context *context, const char *text, nl_dtype automatic,
+                             nl_dtype *dtype)
+{
+    *dtype = automatic;
+    if (!text || strcmp(text, "auto") == 0)
+        return NL_OK;
+    if (nl_dtype_parse(text, dtype) && (*dtype == NL_F32 || *dtype == NL_BF16))
+        return NL_OK;
+    return nl_fail(context, NL_ERROR_USAGE, "dtype: expected auto, f32 or bf16, found \"%s\"",
+                   text);
+}
+
+static nl_status create_with(nl_context *context, const nl_ops *ops, int index, const char *dtype,
+                             int threads, nl_device **device)
+{
+    nl_device *created = NULL;
+    void *pointer;
+    nl_status status = NL_OK;
+    NL_TRY(nl_alloc_zero(context, "a device", sizeof(*created), &pointer));
+    created = pointer;
+    created->ops = ops;
+    created->context = context;
+    created->threads = threads > 0 ? threads : default_threads();
+    snprintf(created->name, sizeof(created->name), "%s", ops->name);
+    NL_TRY(parse_dtype(context, dtype, ops == CUDA_OPS ? NL_BF16 : NL_F32, &created->dtype));
+    if (ops->create)
+        NL_TRY(ops->create(created, index));
+    *device = created;
+    return NL_OK;
+cleanup:
+    nl_free(context, created);
+    return status;
+}
+
+nl_status nl_device_create(nl_context *context, const char *name, const char *dtype, int threads,
+                           nl_device **device)
+{
+    int index;
+    *device = NULL;
+    if (!name)
+        name = "auto";
+    if (threads < 0 || threads > MAX_THREADS)
+        return nl_fail(context, NL_ERROR_USAGE, "threads: expected 0 (all) to %d, found %d",
+                       MAX_THREADS, threads);
+    if (strcmp(name, "auto") == 0) {
+        if (CUDA_OPS && create_with(context, CUDA_OPS, 0, dtype, threads, device) == NL_OK)
+            return NL_OK;
+        if (CUDA_OPS)
+            nl_log(context, NL_LOG_INFO, "%s; using the CPU", nl_last_error(context));
+        return create_with(context, &nl_cpu_ops, 0, dtype, threads, device);
+    }
+    if (strcmp(name, "cpu") == 0)
+        return create_with(context, &nl_cpu_ops, 0, dtype, threads, device);
+    if (strcmp(name, "reference") == 0)
+        return create_with(context, &nl_reference_ops, 0, dtype, threads, device);
+    if (!parse_cuda(name, &index))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "device: expected auto, cpu, reference, cuda or cuda:N, found \"%s\"", name);
+    if (!CUDA_OPS)
+        return nl_fail(context, NL_ERROR_DEVICE,
+                       "device %s: this build has no CUDA; configure it with the preset \"cuda\" "
+                       "(-DNL_CUDA=ON), or use the device cpu",
+                       name);
+    return create_with(context, CUDA_OPS, index, dtype, threads, device);
+}
+
+void nl_device_destroy(nl_device *device)
+{
+    if (!device)
+        return;
+    device->arena_used = 0;
+    nl_arena_free(device);
+    if (device->ops->destroy)
+        device->ops->destroy(device);
+    nl_free(device->context, device);
+}
+
+nl_status nl_context_create(const nl_context_options *options, nl_context **context)
+{
+    nl_status status = nl_core_context_create(options, context);
+    if (status != NL_OK)
+        return status;
+    const nl_context_options *o = options ? options : &(*context)->options;
+    status = nl_device_create(*context, o->device, o->dtype, o->threads, &(*context)->device);
+    if (status != NL_OK) {
+        /* The message would go with the context. */
+        nl_log(*context, NL_LOG_ERROR, "%s", nl_last_error(*context));
+        nl_core_context_destroy(*context);
+        *context = NULL;
+    }
+    return status;
+}
+
+void nl_context_destroy(nl_context *context)
+{
+    if (!context)
+        return;
+    nl_device_destroy(context->device);
+    nl_core_context_destroy(context);
+}
