@@ -39,7 +39,8 @@ extern const char *const nl_last_step_names[];
 /* Everything that decides a trajectory besides the network and the noise. */
 typedef struct nl_sampler_options {
     nl_method method;
-    int steps;             /* steps taken; for SDEs the last step counts; DDPM, DDIM: the respaced length */
+    int steps;             /* steps taken; an SDE's last step, if it has one, counts; DDPM, DDIM: the respaced
+                              length */
     const char *respacing; /* DDPM, DDIM: "250", "ddim50", "10,15,20"; NULL: from steps */
     /* diffusion (DiT) */
     nl_schedule schedule;
@@ -78,13 +79,16 @@ typedef struct nl_sample_job {
     nl_device *device; /* intermediate tensors come from its arena */
     nl_model_function model;
     nl_noise_function noise; /* call may be NULL for methods without noise */
-    /* Called after each step; x is the state. NULL: nothing. Anything but NL_OK ends the run. */
+    /* Called after each step with the number of steps done, of `steps` (0: not known beforehand). x is the
+     * state; t the time it has reached, or the timestep that DDPM and DDIM have just worked on. NULL: nothing.
+     * Anything but NL_OK ends the run. */
     nl_status (*step)(void *user, int step, int steps, double t, const nl_tensor *x);
     void *user;
     int64_t *evaluations; /* [B] of the network, added to; or NULL */
 } nl_sample_job;
 
-/* x [B, C, H, W]: noise on entry, the result on return (in place). */
+/* x [B, C, H, W]: noise on entry, the result on return (in place). A state with NaN or infinity ends the run
+ * with NL_ERROR_NOT_FINITE and the number of the step. Runs on a measuring device too. */
 nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, const nl_tensor *x);
 
 /* ---- Guidance as a model function around a network that takes labels. Evaluates the conditional and the

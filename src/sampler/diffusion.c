@@ -1,0 +1,114 @@
+/* DDPM and DDIM (facts.md A4). */
+#include <math.h>
+#include <stdio.h>
+
+#include "nl_plan.h"
+
+nl_status nl_diffusion_plan(nl_sampler *sampler)
+{
+    nl_status status = NL_OK;
+    const nl_sampler_options *options = &sampler->options;
+    char steps[16];
+    snprintf(steps, sizeof(steps), "%d", options->steps);
+    NL_TRY(nl_diffusion_levels(sampler->context, options->schedule, options->diffusion_steps,
+                               options->respacing ? options->respacing : steps, &sampler->levels,
+                               &sampler->steps));
+    NL_TRY(nl_alloc_array(sampler->context, "timesteps", sampler->steps,
+                          sizeof(*sampler->timesteps), (void **)&sampler->timesteps));
+    for (int i = 0; i < sampler->steps; i++)
+        sampler->timesteps[i] = sampler->levels[i].timestep;
+cleanup:
+    return status;
+}
+
+/* Log variance of level i where the network does not predict it. */
+static double fixed_log_variance(const nl_sampler *sampler, int i)
+{
+    const nl_diffusion_level *level = &sampler->levels[i];
+    if (sampler->options.variance == NL_VARIANCE_FIXED_LARGE && i > 0)
+        return log(level->beta);
+    return level->posterior_log_variance;
+}
+
+/* From level i to the one below: y = sqrt(a') x_0 + sqrt(1 - a' - s^2) eps + s noise. */
+static void ddim_coefficients(const nl_diffusion_level *level, double eta,
+                              nl_diffusion_step_args *args)
+{
+    double a = level->alpha_bar, before = level->alpha_bar_before;
+    double sigma = eta * sqrt((1 - before) / (1 - a)) * sqrt(1 - a / before);
+    args->ddim_x_0 = (float)sqrt(before);
+    args->ddim_eps = (float)sqrt(fmax(1 - before - sigma * sigma, 0));
+    args->ddim_noise = (float)sigma;
+}
+
+/* From level i to the one above; over the highest lies pure noise. */
+static void ddim_reverse_coefficients(const nl_sampler *sampler, int i,
+                                      nl_diffusion_step_args *args)
+{
+    double next = i + 1 < sampler->steps ? sampler->levels[i + 1].alpha_bar : 0;
+    args->ddim_x_0 = (float)sqrt(next);
+    args->ddim_eps = (float)sqrt(1 - next);
+}
+
+static nl_diffusion_step_args step_args(const nl_sampler *sampler, int i)
+{
+    const nl_sampler_options *options = &sampler->options;
+    const nl_diffusion_level *level = &sampler->levels[i];
+    nl_diffusion_step_args args = {
+        .predicts_x_start = options->predicts == NL_PREDICTS_X_START,
+        .learned_range = options->variance == NL_VARIANCE_LEARNED_RANGE,
+        .clip = options->clip_denoised,
+        .ddim = options->method == NL_METHOD_DDIM,
+        .x_0_from_x = (float)sqrt(1 / level->alpha_bar),
+        .x_0_from_eps = (float)sqrt(1 / level->alpha_bar - 1),
+        .mean_from_x_0 = (float)level->mean_from_x_0,
+        .mean_from_x = (float)level->mean_from_x,
+        .log_beta = (float)log(level->beta),
+        .log_posterior = (float)level->posterior_log_variance,
+        .log_variance = (float)fixed_log_variance(sampler, i),
+        .noise_scale = 1,
+    };
+    if (args.ddim && options->reverse)
+        ddim_reverse_coefficients(sampler, i, &args);
+    else if (args.ddim)
+        ddim_coefficients(level, options->eta, &args);
+    return args;
+}
+
+static nl_status prediction_tensor(nl_run *run, nl_tensor *prediction)
+{
+    int64_t shape[NL_MAX_DIMS];
+    for (int i = 0; i < run->x.ndim; i++)
+        shape[i] = run->x.shape[i];
+    if (run->sampler->options.variance == NL_VARIANCE_LEARNED_RANGE)
+        shape[1] *= 2;
+    return nl_arena_tensor(run->job->device, NL_F32, run->x.ndim, shape, prediction);
+}
+
+nl_status nl_diffusion_run(nl_run *run)
+{
+    nl_status status = NL_OK;
+    const nl_sampler *sampler = run->sampler;
+    const nl_sample_job *job = run->job;
+    bool needs_noise = nl_sampler_needs_noise(sampler);
+    nl_tensor prediction, noise = {0};
+    NL_TRY(prediction_tensor(run, &prediction));
+    if (needs_noise)
+        NL_TRY(nl_run_tensor(run, &noise));
+    for (int k = 0; k < sampler->steps; k++) {
+        int i = sampler->options.reverse ? k : sampler->steps - 1 - k;
+        nl_diffusion_step_args args = step_args(sampler, i);
+        nl_run_set_time(run, sampler->timesteps[i]);
+        NL_TRY(nl_run_evaluate(run, &run->x, &prediction));
+        if (needs_noise && i > 0) { /* the last step is the mean */
+            NL_TRY(job->noise.call(job->noise.user, k, &noise));
+            args.noise = noise;
+        }
+        args.x = args.y = run->x;
+        args.prediction = prediction;
+        NL_TRY(nl_op_diffusion_step(job->device, &args));
+        NL_TRY(nl_run_step_done(run, k + 1, sampler->timesteps[i]));
+    }
+cleanup:
+    return status;
+}

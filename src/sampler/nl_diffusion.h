@@ -1,0 +1,21 @@
+/* Discrete diffusion: noise schedules and their respacing (facts.md A4), in double. */
+#ifndef NL_DIFFUSION_H
+#define NL_DIFFUSION_H
+
+#include "nl_config.h"
+
+typedef struct nl_diffusion_level {
+    int timestep; /* in the full schedule: what the network sees */
+    double beta, alpha_bar;
+    double alpha_bar_before; /* of the level below, 1 under the lowest */
+    double posterior_variance;
+    double posterior_log_variance;     /* clipped: the lowest level takes that of the one above */
+    double mean_from_x_0, mean_from_x; /* posterior mean */
+} nl_diffusion_level;
+
+/* Kept levels of a schedule of `steps` levels, ascending, with betas made anew for what was kept.
+ * respacing: "250", "10,15,20" (sections) or "ddim50"; NULL keeps all. Freed with nl_free. */
+nl_status nl_diffusion_levels(nl_context *context, nl_schedule schedule, int steps,
+                              const char *respacing, nl_diffusion_level **levels, int *count);
+
+#endif

@@ -1,0 +1,75 @@
+/* What the parts of a sampler share. Private to src/sampler. */
+#ifndef NL_PLAN_H
+#define NL_PLAN_H
+
+#include "nl_diffusion.h"
+#include "nl_path.h"
+
+enum { NL_MAX_STAGES = 7 };
+
+/* Explicit Runge-Kutta: k_i = drift(x + h sum_j a_ij k_j, t + c_i h), x' = x + h sum b_i k_i. */
+typedef struct nl_tableau {
+    int stages;
+    double c[NL_MAX_STAGES];
+    double a[NL_MAX_STAGES][NL_MAX_STAGES - 1];
+    double b[NL_MAX_STAGES];
+} nl_tableau;
+
+/* drift(x, t) = form.x * x + form.f * prediction(x, t) */
+typedef struct nl_drift {
+    double t;
+    nl_linear_form form;
+} nl_drift;
+
+/* One update of a transport with a fixed step. */
+typedef struct nl_move {
+    double t, h;
+    const nl_tableau *tableau;
+    nl_drift drift[4]; /* of each stage */
+    double noise;      /* sqrt(2 w h); 0 without noise */
+} nl_move;
+
+struct nl_sampler {
+    nl_context *context;
+    nl_sampler_options options; /* respacing is not kept */
+    int steps;                  /* 0 for dopri5 */
+    /* diffusion */
+    nl_diffusion_level *levels; /* [steps] */
+    int *timesteps;             /* [steps] */
+    /* transport */
+    double t0, t1;
+    nl_move *moves; /* [move_count] */
+    int move_count;
+    nl_drift last; /* x' = last.form.x * x + last.form.f * prediction; SDE with a last step */
+};
+
+/* A run under way. */
+typedef struct nl_run {
+    const nl_sampler *sampler;
+    const nl_sample_job *job;
+    nl_tensor x; /* the state, the caller's */
+    int64_t batch;
+    float *t;           /* [batch], as the network sees it */
+    const bool *active; /* [batch]: images whose evaluations count; NULL: all */
+} nl_run;
+
+bool nl_method_is_diffusion(nl_method method);
+bool nl_method_is_sde(nl_method method);
+
+nl_status nl_diffusion_plan(nl_sampler *sampler);
+nl_status nl_transport_plan(nl_sampler *sampler);
+/* Refuses with the reason when a coefficient at time t is not finite. */
+nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form form);
+nl_status nl_diffusion_run(nl_run *run);
+nl_status nl_transport_run(nl_run *run);
+nl_status nl_dopri5_run(nl_run *run);
+
+/* Calls the network with run->t and counts the evaluation. */
+nl_status nl_run_evaluate(nl_run *run, const nl_tensor *x, const nl_tensor *prediction);
+void nl_run_set_time(nl_run *run, double t);
+/* After step number `step` (from 1), which reached t: finite, cancelled, the caller's function. */
+nl_status nl_run_step_done(nl_run *run, int step, double t);
+/* A tensor like the state from the arena. */
+nl_status nl_run_tensor(nl_run *run, nl_tensor *tensor);
+
+#endif

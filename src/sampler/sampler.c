@@ -1,0 +1,218 @@
+#include <math.h>
+#include <stdio.h>
+
+#include "nl_plan.h"
+
+const char *const nl_method_names[] = {"ddpm", "ddim",   "euler",     "midpoint", "heun", "heun2",
+                                       "rk4",  "dopri5", "sde-euler", "sde-heun", NULL};
+const char *const nl_sde_form_names[] = {
+    "constant", "sbdm", "sigma", "linear", "decreasing", "increasing-decreasing", NULL};
+const char *const nl_last_step_names[] = {"none", "mean", "tweedie", "euler", NULL};
+
+enum { MAX_STEPS = 100000 };
+
+bool nl_method_is_diffusion(nl_method method)
+{
+    return method == NL_METHOD_DDPM || method == NL_METHOD_DDIM;
+}
+
+bool nl_method_is_sde(nl_method method)
+{
+    return method == NL_METHOD_SDE_EULER || method == NL_METHOD_SDE_HEUN;
+}
+
+void nl_sampler_options_init(nl_sampler_options *options)
+{
+    *options = (nl_sampler_options){
+        .method = NL_METHOD_HEUN,
+        .steps = 20,
+        .schedule = NL_SCHEDULE_LINEAR,
+        .diffusion_steps = 1000,
+        .predicts = NL_PREDICTS_EPSILON,
+        .variance = NL_VARIANCE_LEARNED_RANGE,
+        .path = NL_PATH_LINEAR,
+        .prediction = NL_PREDICTION_VELOCITY,
+        .sample_eps = -1,
+        .sde_form = NL_SDE_SIGMA,
+        .sde_norm = 1,
+        .last_step = NL_LAST_MEAN,
+        .last_step_size = 0.04,
+        .atol = 1e-6,
+        .rtol = 1e-3,
+    };
+}
+
+static nl_status check_range(nl_context *context, const char *what, double value, double low,
+                             double high)
+{
+    if (value >= low && value <= high)
+        return NL_OK;
+    return nl_fail(context, NL_ERROR_USAGE, "%s is %g: expected %g to %g", what, value, low, high);
+}
+
+static nl_status check_diffusion_options(nl_context *context, const nl_sampler_options *options)
+{
+    nl_status status = NL_OK;
+    if (!options->respacing)
+        NL_TRY(check_range(context, "steps", options->steps, 1, options->diffusion_steps));
+    if (options->reverse && options->method != NL_METHOD_DDIM)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "ddpm does not run from data to noise: choose ddim");
+    if (options->method == NL_METHOD_DDIM)
+        NL_TRY(check_range(context, "eta", options->eta, 0, 1));
+    if (options->reverse && options->eta != 0)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "eta is %g: ddim from data to noise draws no noise, choose 0", options->eta);
+cleanup:
+    return status;
+}
+
+static nl_status check_transport_options(nl_context *context, const nl_sampler_options *options)
+{
+    nl_status status = NL_OK;
+    const char *method = nl_method_names[options->method];
+    if (options->respacing)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "respacing '%s' belongs to ddpm and ddim; %s takes a number of steps",
+                       options->respacing, method);
+    if (options->reverse)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s does not run from data to noise: that takes a DiT and ddim", method);
+    if (options->sample_eps >= 0 || isnan(options->sample_eps))
+        NL_TRY(check_range(context, "sample_eps", options->sample_eps, 0, 0.4));
+    if (options->method == NL_METHOD_DOPRI5) {
+        NL_TRY(check_range(context, "atol", options->atol, 1e-12, 1e3));
+        NL_TRY(check_range(context, "rtol", options->rtol, 0, 1e3));
+        return NL_OK;
+    }
+    int fewest = 1;
+    if (nl_method_is_sde(options->method)) {
+        NL_TRY(check_range(context, "sde_norm", options->sde_norm, 0, 1e3));
+        if (options->last_step != NL_LAST_NONE) {
+            NL_TRY(check_range(context, "last_step_size", options->last_step_size, 1e-6, 0.5));
+            fewest = 2; /* the last step counts */
+        }
+    }
+    NL_TRY(check_range(context, "steps", options->steps, fewest, MAX_STEPS));
+cleanup:
+    return status;
+}
+
+nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *options,
+                            nl_sampler **sampler)
+{
+    nl_status status = NL_OK;
+    nl_sampler *made = NULL;
+    bool diffusion = nl_method_is_diffusion(options->method);
+    *sampler = NULL;
+    NL_TRY(nl_alloc_zero(context, "sampler", sizeof(*made), (void **)&made));
+    made->context = context;
+    made->options = *options;
+    NL_TRY(diffusion ? check_diffusion_options(context, options)
+                     : check_transport_options(context, options));
+    NL_TRY(diffusion ? nl_diffusion_plan(made) : nl_transport_plan(made));
+    made->options.respacing = NULL; /* the caller's memory */
+    *sampler = made;
+    made = NULL;
+cleanup:
+    nl_sampler_destroy(made);
+    return status;
+}
+
+void nl_sampler_destroy(nl_sampler *sampler)
+{
+    if (!sampler)
+        return;
+    nl_free(sampler->context, sampler->levels);
+    nl_free(sampler->context, sampler->timesteps);
+    nl_free(sampler->context, sampler->moves);
+    nl_free(sampler->context, sampler);
+}
+
+int nl_sampler_steps(const nl_sampler *sampler)
+{
+    return sampler->steps;
+}
+
+bool nl_sampler_needs_noise(const nl_sampler *sampler)
+{
+    nl_method method = sampler->options.method;
+    return method == NL_METHOD_DDPM || nl_method_is_sde(method) ||
+           (method == NL_METHOD_DDIM && sampler->options.eta > 0);
+}
+
+const int *nl_sampler_timesteps(const nl_sampler *sampler, int *count)
+{
+    *count = sampler->timesteps ? sampler->steps : 0;
+    return sampler->timesteps;
+}
+
+nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, const nl_tensor *x)
+{
+    nl_status status = NL_OK;
+    nl_device *device = job->device;
+    nl_run run = {.sampler = sampler, .job = job, .x = *x, .batch = x->shape[0]};
+    nl_method method = sampler->options.method;
+    int64_t mark = nl_arena_mark(device);
+    if (x->ndim < 2 || x->dtype != NL_F32 || !nl_tensor_contiguous(x) || nl_tensor_count(x) < 1)
+        return nl_fail(device->context, NL_ERROR_INTERNAL,
+                       "sampler: the state must be a contiguous F32 tensor [B, C, ...]");
+    if (nl_sampler_needs_noise(sampler) && !job->noise.call)
+        return nl_fail(device->context, NL_ERROR_INTERNAL, "%s needs a noise function",
+                       nl_method_names[method]);
+    NL_TRY(nl_alloc_array(device->context, "times", run.batch, sizeof(*run.t), (void **)&run.t));
+    NL_TRY(nl_method_is_diffusion(method) ? nl_diffusion_run(&run)
+           : method == NL_METHOD_DOPRI5   ? nl_dopri5_run(&run)
+                                          : nl_transport_run(&run));
+cleanup:
+    nl_free(device->context, run.t);
+    nl_arena_release(device, mark);
+    return status;
+}
+
+nl_status nl_run_evaluate(nl_run *run, const nl_tensor *x, const nl_tensor *prediction)
+{
+    const nl_sample_job *job = run->job;
+    nl_status status = job->model.call(job->model.user, x, run->t, prediction);
+    if (status == NL_OK && job->evaluations)
+        for (int64_t image = 0; image < run->batch; image++)
+            job->evaluations[image] += !run->active || run->active[image];
+    return status;
+}
+
+void nl_run_set_time(nl_run *run, double t)
+{
+    for (int64_t image = 0; image < run->batch; image++)
+        run->t[image] = (float)t;
+}
+
+/* Waits for the device at every step: a fraction of a network evaluation, and the price of naming the
+ * step that failed, of a progress that is true, and of stopping at once. */
+nl_status nl_run_step_done(nl_run *run, int step, double t)
+{
+    nl_status status = NL_OK;
+    const nl_sample_job *job = run->job;
+    nl_context *context = job->device->context;
+    int steps = run->sampler->steps;
+    bool finite = true;
+    NL_TRY(NL_OP(job->device, finite, .x = run->x, .finite = &finite));
+    if (!finite) {
+        char of[32] = "";
+        if (steps > 0)
+            snprintf(of, sizeof(of), " of %d", steps);
+        return nl_fail(context, NL_ERROR_NOT_FINITE,
+                       "%s, step %d%s, t = %g: the latents hold NaN or infinity; try dtype f32, a "
+                       "smaller guidance scale or more steps",
+                       nl_method_names[run->sampler->options.method], step, of, t);
+    }
+    NL_TRY(nl_check_cancelled(context));
+    if (job->step)
+        NL_TRY(job->step(job->user, step, steps, t, &run->x));
+cleanup:
+    return status;
+}
+
+nl_status nl_run_tensor(nl_run *run, nl_tensor *tensor)
+{
+    return nl_arena_tensor(run->job->device, NL_F32, run->x.ndim, run->x.shape, tensor);
+}

@@ -1,0 +1,237 @@
+/* Transports with fixed steps: probability-flow ODEs and SDEs (facts.md B3 to B5). */
+#include <math.h>
+
+#include "nl_plan.h"
+
+static const nl_tableau euler = {.stages = 1, .b = {1}};
+static const nl_tableau midpoint = {.stages = 2, .c = {0, 0.5}, .a = {{0}, {0.5}}, .b = {0, 1}};
+static const nl_tableau trapezoid = {.stages = 2, .c = {0, 1}, .a = {{0}, {1}}, .b = {0.5, 0.5}};
+static const nl_tableau three_eighths = {.stages = 4,
+                                         .c = {0, 1.0 / 3, 2.0 / 3, 1},
+                                         .a = {{0}, {1.0 / 3}, {-1.0 / 3, 1}, {1, -1, 1}},
+                                         .b = {1.0 / 8, 3.0 / 8, 3.0 / 8, 1.0 / 8}};
+
+static const nl_tableau *tableau_of(nl_method method, bool last)
+{
+    switch (method) {
+    case NL_METHOD_MIDPOINT:
+        return &midpoint;
+    case NL_METHOD_HEUN:
+        return last ? &euler : &trapezoid;
+    case NL_METHOD_HEUN2:
+    case NL_METHOD_SDE_HEUN:
+        return &trapezoid;
+    case NL_METHOD_RK4:
+        return &three_eighths;
+    default:
+        return &euler;
+    }
+}
+
+nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form form)
+{
+    static const char *const paths[] = {"linear", "gvp", "vp"};
+    static const char *const predictions[] = {"velocity", "noise", "score"};
+    const nl_sampler_options *options = &sampler->options;
+    if (isfinite(form.x) && isfinite(form.f))
+        return NL_OK;
+    bool sde = nl_method_is_sde(options->method);
+    const char *advice = "a sample_eps above 0, such as 0.001";
+    if (sde && t == 0 && options->sde_form == NL_SDE_SBDM)
+        advice = "another SDE form, such as sigma, or a sample_eps above 0";
+    else if (sde && t == 1)
+        advice = "a last step, such as mean, or a sample_eps above 0";
+    return nl_fail(sampler->context, NL_ERROR_USAGE,
+                   "%s on the path %s with prediction %s%s%s divides by zero at t = %g: choose %s",
+                   nl_method_names[options->method], paths[options->path],
+                   predictions[options->prediction], sde ? " and SDE form " : "",
+                   sde ? nl_sde_form_names[options->sde_form] : "", t, advice);
+}
+
+/* v, or v + w s for an SDE. */
+static nl_status drift_at(const nl_sampler *sampler, double t, nl_drift *drift)
+{
+    const nl_sampler_options *options = &sampler->options;
+    *drift = (nl_drift){t, nl_path_velocity(options->path, options->prediction, t)};
+    if (nl_method_is_sde(options->method)) {
+        nl_linear_form score = nl_path_score(options->path, options->prediction, t);
+        double w = nl_path_diffusion(options->path, options->sde_form, options->sde_norm, t);
+        drift->form.x += w * score.x;
+        drift->form.f += w * score.f;
+    }
+    return nl_transport_check(sampler, t, drift->form);
+}
+
+/* The step that ends an SDE at t1, as one linear form. */
+static nl_status plan_last(nl_sampler *sampler)
+{
+    nl_status status = NL_OK;
+    const nl_sampler_options *options = &sampler->options;
+    double t = sampler->t1, size = options->last_step_size;
+    nl_drift drift;
+    nl_path_point point = nl_path_at(options->path, t);
+    nl_linear_form score = nl_path_score(options->path, options->prediction, t);
+    nl_linear_form velocity = nl_path_velocity(options->path, options->prediction, t);
+    NL_TRY(drift_at(sampler, t, &drift));
+    if (options->last_step == NL_LAST_MEAN) {
+        sampler->last.form = (nl_linear_form){1 + size * drift.form.x, size * drift.form.f};
+    } else if (options->last_step == NL_LAST_EULER) {
+        sampler->last.form = (nl_linear_form){1 + size * velocity.x, size * velocity.f};
+    } else { /* Tweedie: E[x_1 | x] = (x + sigma^2 s) / alpha */
+        double variance = point.sigma * point.sigma;
+        sampler->last.form = (nl_linear_form){(1 + variance * score.x) / point.alpha,
+                                              variance * score.f / point.alpha};
+    }
+    sampler->last.t = t;
+    NL_TRY(nl_transport_check(sampler, t, sampler->last.form));
+cleanup:
+    return status;
+}
+
+static nl_status plan_moves(nl_sampler *sampler)
+{
+    nl_status status = NL_OK;
+    const nl_sampler_options *options = &sampler->options;
+    bool sde = nl_method_is_sde(options->method);
+    int count = sampler->move_count;
+    double h = (sampler->t1 - sampler->t0) / count;
+    NL_TRY(nl_alloc_array(sampler->context, "sampling plan", count, sizeof(*sampler->moves),
+                          (void **)&sampler->moves));
+    for (int k = 0; k < count; k++) {
+        bool last = k == count - 1;
+        nl_move *move = &sampler->moves[k];
+        *move = (nl_move){
+            .t = sampler->t0 + k * h, .h = h, .tableau = tableau_of(options->method, last)};
+        for (int stage = 0; stage < move->tableau->stages; stage++) {
+            double c = move->tableau->c[stage];
+            double t =
+                last && c == 1 ? sampler->t1 : move->t + c * h; /* the end without rounding */
+            NL_TRY(drift_at(sampler, t, &move->drift[stage]));
+        }
+        if (sde)
+            move->noise = sqrt(
+                2 * h *
+                nl_path_diffusion(options->path, options->sde_form, options->sde_norm, move->t));
+    }
+cleanup:
+    return status;
+}
+
+nl_status nl_transport_plan(nl_sampler *sampler)
+{
+    nl_status status = NL_OK;
+    const nl_sampler_options *options = &sampler->options;
+    bool sde = nl_method_is_sde(options->method);
+    bool last_step = sde && options->last_step != NL_LAST_NONE;
+    nl_path_interval(options->path, options->prediction, sde, options->sde_form,
+                     options->sample_eps, last_step ? options->last_step_size : 0, &sampler->t0,
+                     &sampler->t1);
+    if (options->method == NL_METHOD_DOPRI5) {
+        nl_drift drift;
+        NL_TRY(drift_at(sampler, sampler->t0, &drift));
+        NL_TRY(drift_at(sampler, sampler->t1, &drift));
+        return NL_OK;
+    }
+    sampler->steps = options->steps;
+    sampler->move_count = options->steps - last_step;
+    NL_TRY(plan_moves(sampler));
+    if (last_step)
+        NL_TRY(plan_last(sampler));
+cleanup:
+    return status;
+}
+
+/* Evaluates the network at drift->t into k, and makes the drift of it. */
+static nl_status evaluate_drift(nl_run *run, const nl_drift *drift, const nl_tensor *x,
+                                const nl_tensor *k)
+{
+    nl_status status = NL_OK;
+    nl_run_set_time(run, drift->t);
+    NL_TRY(nl_run_evaluate(run, x, k));
+    if (drift->form.x != 0 || drift->form.f != 1)
+        NL_TRY(NL_OP(run->job->device, combine, .terms = 2, .x = {*x, *k},
+                     .coefficients = (double[]){drift->form.x, drift->form.f}, .y = *k));
+cleanup:
+    return status;
+}
+
+/* y = x + h sum_j weights_j k_j (+ scale noise) */
+static nl_status advance(nl_run *run, double h, int stages, const double *weights,
+                         const nl_tensor *k, double scale, const nl_tensor *noise,
+                         const nl_tensor *y)
+{
+    double coefficients[NL_MAX_TERMS] = {1};
+    nl_combine_args args = {.terms = 1, .x = {run->x}, .coefficients = coefficients, .y = *y};
+    for (int stage = 0; stage < stages; stage++) {
+        if (weights[stage] == 0)
+            continue;
+        coefficients[args.terms] = h * weights[stage];
+        args.x[args.terms++] = k[stage];
+    }
+    if (scale != 0) {
+        coefficients[args.terms] = scale;
+        args.x[args.terms++] = *noise;
+    }
+    return nl_op_combine(run->job->device, &args);
+}
+
+typedef struct nl_workspace {
+    nl_tensor k[4];
+    nl_tensor stage; /* with more than one stage */
+    nl_tensor noise; /* SDE */
+} nl_workspace;
+
+/* Euler-Maruyama adds the noise after its drift, Heun before its first. */
+static nl_status run_move(nl_run *run, int index, const nl_workspace *work)
+{
+    nl_status status = NL_OK;
+    const nl_move *move = &run->sampler->moves[index];
+    const nl_tableau *tableau = move->tableau;
+    const nl_sample_job *job = run->job;
+    double noise = move->noise;
+    if (nl_sampler_needs_noise(run->sampler))
+        NL_TRY(job->noise.call(job->noise.user, index, &work->noise));
+    if (run->sampler->options.method == NL_METHOD_SDE_HEUN) {
+        NL_TRY(advance(run, 0, 0, NULL, NULL, noise, &work->noise, &run->x));
+        noise = 0;
+    }
+    for (int stage = 0; stage < tableau->stages; stage++) {
+        const nl_tensor *x = stage ? &work->stage : &run->x;
+        if (stage)
+            NL_TRY(advance(run, move->h, stage, tableau->a[stage], work->k, 0, NULL, x));
+        NL_TRY(evaluate_drift(run, &move->drift[stage], x, &work->k[stage]));
+    }
+    NL_TRY(
+        advance(run, move->h, tableau->stages, tableau->b, work->k, noise, &work->noise, &run->x));
+cleanup:
+    return status;
+}
+
+nl_status nl_transport_run(nl_run *run)
+{
+    nl_status status = NL_OK;
+    const nl_sampler *sampler = run->sampler;
+    int stages = sampler->moves[0].tableau->stages;
+    nl_workspace work = {0};
+    for (int stage = 0; stage < stages; stage++)
+        NL_TRY(nl_run_tensor(run, &work.k[stage]));
+    if (stages > 1)
+        NL_TRY(nl_run_tensor(run, &work.stage));
+    if (nl_sampler_needs_noise(sampler))
+        NL_TRY(nl_run_tensor(run, &work.noise));
+    for (int index = 0; index < sampler->move_count; index++) {
+        const nl_move *move = &sampler->moves[index];
+        NL_TRY(run_move(run, index, &work));
+        NL_TRY(nl_run_step_done(run, index + 1, move->t + move->h));
+    }
+    if (sampler->steps > sampler->move_count) {
+        nl_run_set_time(run, sampler->last.t);
+        NL_TRY(nl_run_evaluate(run, &run->x, &work.k[0]));
+        NL_TRY(NL_OP(run->job->device, combine, .terms = 2, .x = {run->x, work.k[0]},
+                     .coefficients = (double[]){sampler->last.form.x, sampler->last.form.f},
+                     .y = run->x));
+        NL_TRY(nl_run_step_done(run, sampler->steps, 1));
+    }
+cleanup:
+    return status;
+}
