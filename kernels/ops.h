@@ -3,8 +3,8 @@
  *
  * An operation has the size of a fused CUDA kernel and lives in up to three places under one name:
  * kernels/reference/NAME.c (plain scalar C, double accumulation: the oracle), kernels/cpu/NAME.c
- * (threads, vectors, oneDNN) and kernels/cuda/NAME.cu. kernels/shapes.c holds one table of shapes that
- * tests all three.
+ * (threads, vectors, oneDNN) and kernels/cuda/NAME.cu. One table of cases tests all three:
+ * tests/op_cases.h.
  *
  * Rules, for every operation:
  *  - Arguments are a structure, so that an option can be added without touching callers. A tensor whose
@@ -79,7 +79,7 @@ int64_t nl_feature_width(nl_feature_map map, int64_t head_size);
 typedef struct nl_nala_attention_args {
     nl_tensor qkvg; /* [B * T, >= 3D]: columns q | k | v (| g), each head-major; rows may be strided */
     nl_tensor out;  /* [B * T, D] */
-    nl_tensor state; /* left out, or [B * h, F, d] F32: S, saved for the backward pass */
+    nl_tensor state; /* left out, or [B * h, F, d] F32: S (of the rotated keys), for the backward pass */
     nl_tensor total; /* left out, or [B * h, F] F32: z */
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
@@ -204,7 +204,8 @@ typedef struct nl_layout_args {
     float scale, shift;
 } nl_layout_args;
 
-/* y = clamp(trunc(scale x + shift), 0, 255): 127.5, 128 as DiT and SiT; 127.5, 127.5 as ADM and REPA. */
+/* y = clamp(trunc(scale x + shift), 0, 255): 127.5, 128 as DiT and SiT; 127.5, 127.5 as ADM and REPA.
+ * NaN gives 0. */
 typedef struct nl_to_uint8_args {
     nl_tensor x; /* any shape */
     nl_tensor y; /* U8, same shape */

@@ -1,0 +1,382 @@
+/* Cases of the backbone's operations. */
+#include "op_cases.h"
+
+static const struct linear_case {
+    const char *text;
+    int64_t batch, rows, k, n; /* rows of one image */
+    nl_epilogue epilogue;
+    bool no_bias, in_place;
+    int64_t gap;
+    nl_dtype weight;
+} linear_cases[] = {
+    CASE(.batch = 1, .rows = 1, .k = 1, .n = 1),
+    CASE(.batch = 1, .rows = 1, .k = 64, .n = 192),
+    CASE(.batch = 3, .rows = 1, .k = 72, .n = 432, .epilogue = NL_EPILOGUE_SILU),
+    CASE(.batch = 1, .rows = 67, .k = 384, .n = 96, .no_bias = true),
+    CASE(.batch = 1, .rows = 67, .k = 33, .n = 31, .gap = 5),
+    CASE(.batch = 3, .rows = 16, .k = 64, .n = 256, .epilogue = NL_EPILOGUE_GELU_TANH),
+    CASE(.batch = 2, .rows = 64, .k = 256, .n = 64, .epilogue = NL_EPILOGUE_GATE_RESIDUAL),
+    CASE(.batch = 3, .rows = 49, .k = 72, .n = 72, .epilogue = NL_EPILOGUE_GATE_RESIDUAL,
+         .in_place = true, .gap = 8),
+    CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .epilogue = NL_EPILOGUE_GATE_RESIDUAL,
+         .no_bias = true, .in_place = true),
+    CASE(.batch = 1, .rows = 3, .k = 1536, .n = 384),
+    CASE(.batch = 2, .rows = 25, .k = 384, .n = 384, .weight = NL_BF16),
+    CASE(.batch = 3, .rows = 1, .k = 256, .n = 72, .epilogue = NL_EPILOGUE_SILU, .weight = NL_BF16),
+};
+
+static nl_status run_linear(op_run *run, const void *op_case)
+{
+    const struct linear_case *c = op_case;
+    int64_t m = c->batch * c->rows;
+    bool gated = c->epilogue == NL_EPILOGUE_GATE_RESIDUAL;
+    run->batch = c->batch;
+    run->batch_tolerance = OP_MATRIX_PRODUCT;
+    if (c->weight == NL_BF16)
+        run->tolerance = 1e-2;
+    nl_linear_args args = {.epilogue = c->epilogue, .rows_per_image = c->rows};
+    args.x = OP_TENSOR(run, .shape = {m, c->k}, .gap = c->gap);
+    args.weight = OP_TENSOR(run, .shape = {c->n, c->k}, .shared = true, .dtype = c->weight,
+                            .scale = 1 / sqrt((double)c->k));
+    if (!c->no_bias)
+        args.bias = OP_TENSOR(run, .shape = {c->n}, .shared = true);
+    args.y =
+        OP_TENSOR(run, .shape = {m, c->n}, .gap = c->gap, .output = "y", .in_place = c->in_place);
+    if (gated) {
+        args.residual = c->in_place ? args.y : OP_TENSOR(run, .shape = {m, c->n});
+        args.gate = OP_TENSOR(run, .shape = {c->batch, c->n}, .gap = c->gap);
+    }
+    return nl_op_linear(run->device, &args);
+}
+
+static const struct layernorm_modulate_case {
+    const char *text;
+    int64_t batch, rows, d, gap;
+} layernorm_modulate_cases[] = {
+    CASE(.batch = 1, .rows = 1, .d = 1),
+    CASE(.batch = 1, .rows = 1, .d = 64),
+    CASE(.batch = 3, .rows = 1, .d = 72),
+    CASE(.batch = 1, .rows = 67, .d = 384),
+    CASE(.batch = 3, .rows = 16, .d = 72),
+    CASE(.batch = 2, .rows = 49, .d = 384, .gap = 5 * 384),
+    CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5),
+};
+
+static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
+{
+    const struct layernorm_modulate_case *c = op_case;
+    int64_t m = c->batch * c->rows;
+    run->batch = c->batch;
+    float *x = op_normal(run, m * c->d);
+    for (int64_t i = 0; i < c->d && m > 1; i++) {
+        x[i] += 30;                /* a mean far from 0 */
+        x[(m - 1) * c->d + i] = 0; /* no variance */
+    }
+    nl_layernorm_modulate_args args = {.rows_per_image = c->rows, .eps = 1e-6f};
+    args.x = OP_TENSOR(run, .shape = {m, c->d}, .values = x);
+    args.shift = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
+    args.scale = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
+    args.y = OP_TENSOR(run, .shape = {m, c->d}, .output = "y");
+    return nl_op_layernorm_modulate(run->device, &args);
+}
+
+static const struct layernorm_gate_case {
+    const char *text;
+    int64_t rows, d, gap;
+    bool no_gate, in_place;
+} layernorm_gate_cases[] = {
+    CASE(.rows = 1, .d = 64),
+    CASE(.rows = 3, .d = 72, .gap = 3 * 72, .in_place = true),
+    CASE(.rows = 67, .d = 384, .gap = 3 * 384),
+    CASE(.rows = 67, .d = 33, .gap = 5, .in_place = true),
+    CASE(.rows = 5, .d = 384, .no_gate = true),
+    CASE(.rows = 2, .d = 1152, .no_gate = true, .in_place = true),
+};
+
+static nl_status run_layernorm_gate(op_run *run, const void *op_case)
+{
+    const struct layernorm_gate_case *c = op_case;
+    run->batch = c->rows;
+    nl_layernorm_gate_args args = {.eps = 1e-5f};
+    args.y = OP_TENSOR(run, .shape = {c->rows, c->d}, .output = "y", .in_place = c->in_place);
+    args.x = c->in_place ? args.y : OP_TENSOR(run, .shape = {c->rows, c->d});
+    args.weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    if (!c->no_gate)
+        args.g = OP_TENSOR(run, .shape = {c->rows, c->d}, .gap = c->gap, .scale = 3);
+    return nl_op_layernorm_gate(run->device, &args);
+}
+
+static const struct nala_attention_case {
+    const char *text;
+    int64_t batch, grid_height, grid_width, heads, d, parts, gap; /* parts: 3 for q k v, 4 with g */
+    nl_feature_map map;
+    bool rope, save;
+    float lambda, tau; /* 0: 3 and 0.5 */
+} nala_attention_cases[] = {
+    CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .d = 8, .parts = 3),
+    CASE(.batch = 2, .grid_height = 1, .grid_width = 1, .heads = 2, .d = 64, .parts = 4,
+         .save = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 24, .parts = 4, .gap = 5),
+    CASE(.batch = 3, .grid_height = 8, .grid_width = 8, .heads = 2, .d = 72, .parts = 3,
+         .save = true),
+    CASE(.batch = 2, .grid_height = 16, .grid_width = 16, .heads = 6, .d = 64, .parts = 4),
+    CASE(.batch = 1, .grid_height = 4, .grid_width = 64, .heads = 1, .d = 128, .parts = 4),
+    CASE(.batch = 1, .grid_height = 7, .grid_width = 7, .heads = 1, .d = 9, .parts = 3, .gap = 1),
+    CASE(.batch = 2, .grid_height = 5, .grid_width = 3, .heads = 2, .d = 16, .parts = 3,
+         .lambda = 2, .tau = 0.75f),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 64, .parts = 4,
+         .lambda = 2.5f, .tau = 1),
+    CASE(.batch = 2, .grid_height = 4, .grid_width = 16, .heads = 2, .d = 72, .parts = 4,
+         .rope = true, .save = true),
+    CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .heads = 2, .d = 4, .parts = 3,
+         .rope = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 64, .parts = 4,
+         .map = NL_FEATURES_SPLIT, .save = true),
+    CASE(.batch = 2, .grid_height = 5, .grid_width = 13, .heads = 1, .d = 72, .parts = 4,
+         .map = NL_FEATURES_SPLIT, .rope = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 64, .parts = 4,
+         .map = NL_FEATURES_RELU, .save = true),
+    CASE(.batch = 1, .grid_height = 16, .grid_width = 4, .heads = 2, .d = 72, .parts = 3,
+         .map = NL_FEATURES_RELU, .rope = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 64, .parts = 4,
+         .map = NL_FEATURES_ELU1, .save = true),
+    CASE(.batch = 1, .grid_height = 2, .grid_width = 8, .heads = 2, .d = 32, .parts = 4,
+         .map = NL_FEATURES_ELU1, .rope = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 64, .parts = 4,
+         .map = NL_FEATURES_POWER, .save = true),
+    CASE(.batch = 1, .grid_height = 8, .grid_width = 8, .heads = 2, .d = 72, .parts = 4,
+         .map = NL_FEATURES_POWER, .rope = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 64, .parts = 4,
+         .map = NL_FEATURES_COSINE_CONSTANT, .save = true),
+    CASE(.batch = 1, .grid_height = 8, .grid_width = 2, .heads = 2, .d = 8, .parts = 4,
+         .map = NL_FEATURES_COSINE_CONSTANT, .rope = true),
+};
+
+static void scale_head(float *qkvg, int64_t token, int64_t width, int64_t column, int64_t d,
+                       float by)
+{
+    for (int64_t i = 0; i < d; i++)
+        qkvg[token * width + column + i] *= by;
+}
+
+static nl_status run_nala_attention(op_run *run, const void *op_case)
+{
+    const struct nala_attention_case *c = op_case;
+    int64_t tokens = c->grid_height * c->grid_width, size = c->heads * c->d,
+            width = c->parts * size;
+    int64_t features = nl_feature_width(c->map, c->d), rows = c->batch * tokens;
+    run->batch = c->batch;
+    run->batch_tolerance = OP_MATRIX_PRODUCT;
+    float *qkvg = op_normal(run, rows * width);
+    if (tokens > 4) {
+        scale_head(qkvg, 0, width, 0, c->d, 0);                      /* a zero query */
+        scale_head(qkvg, 1, width, 0, c->d, 50);                     /* a long query */
+        scale_head(qkvg, 2, width, 2 * size - c->d, c->d, 0);        /* a zero key */
+        scale_head(qkvg, rows - 1, width, 2 * size - c->d, c->d, 8); /* a long key */
+    }
+    nl_nala_attention_args args = {
+        .batch = op_images(run),
+        .tokens = tokens,
+        .heads = c->heads,
+        .head_size = c->d,
+        .feature_map = c->map,
+        .lambda = c->lambda > 0 ? c->lambda : 3,
+        .tau = c->tau > 0 ? c->tau : 0.5f,
+        .rope = c->rope,
+        .grid_height = c->grid_height,
+        .grid_width = c->grid_width,
+    };
+    args.qkvg = OP_TENSOR(run, .shape = {rows, width}, .gap = c->gap, .values = qkvg);
+    args.out = OP_TENSOR(run, .shape = {rows, size}, .output = "out");
+    if (c->save) {
+        args.state =
+            OP_TENSOR(run, .shape = {c->batch * c->heads, features, c->d}, .output = "state");
+        args.total = OP_TENSOR(run, .shape = {c->batch * c->heads, features}, .output = "total");
+    }
+    return nl_op_nala_attention(run->device, &args);
+}
+
+static const struct softmax_attention_case {
+    const char *text;
+    int64_t batch, tokens, heads, d, gap;
+    bool lse;
+} softmax_attention_cases[] = {
+    CASE(.batch = 1, .tokens = 1, .heads = 1, .d = 8),
+    CASE(.batch = 3, .tokens = 1, .heads = 2, .d = 64, .lse = true),
+    CASE(.batch = 2, .tokens = 49, .heads = 3, .d = 24, .gap = 5, .lse = true),
+    CASE(.batch = 3, .tokens = 64, .heads = 2, .d = 72),
+    CASE(.batch = 2, .tokens = 256, .heads = 2, .d = 64, .lse = true),
+    CASE(.batch = 1, .tokens = 67, .heads = 1, .d = 9),
+    CASE(.batch = 1, .tokens = 33, .heads = 2, .d = 128, .gap = 256),
+    CASE(.batch = 2, .tokens = 70, .heads = 1, .d = 512),
+};
+
+static nl_status run_softmax_attention(op_run *run, const void *op_case)
+{
+    const struct softmax_attention_case *c = op_case;
+    int64_t size = c->heads * c->d, rows = c->batch * c->tokens;
+    run->batch = c->batch;
+    run->batch_tolerance = OP_MATRIX_PRODUCT;
+    float *qkv = op_normal(run, rows * 3 * size);
+    scale_head(qkv, rows - 1, 3 * size, 0, c->d,
+               50); /* exp overflows unless the maximum is taken off */
+    nl_softmax_attention_args args = {
+        .batch = op_images(run),
+        .tokens = c->tokens,
+        .heads = c->heads,
+        .head_size = c->d,
+        .scale = (float)(1 / sqrt((double)c->d)),
+    };
+    args.qkv = OP_TENSOR(run, .shape = {rows, 3 * size}, .gap = c->gap, .values = qkv);
+    args.out = OP_TENSOR(run, .shape = {rows, size}, .output = "out");
+    if (c->lse)
+        args.lse = OP_TENSOR(run, .shape = {c->batch * c->heads, c->tokens}, .output = "lse");
+    return nl_op_softmax_attention(run->device, &args);
+}
+
+static const struct depthwise_conv_case {
+    const char *text;
+    int64_t batch, grid_height, grid_width, d, kernel, gap;
+} depthwise_conv_cases[] = {
+    CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .d = 64, .kernel = 5),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .d = 72, .kernel = 5, .gap = 3 * 72),
+    CASE(.batch = 2, .grid_height = 4, .grid_width = 16, .d = 384, .kernel = 5),
+    CASE(.batch = 3, .grid_height = 5, .grid_width = 3, .d = 33, .kernel = 3, .gap = 5),
+    CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .d = 8, .kernel = 1),
+    CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .d = 16, .kernel = 7),
+};
+
+static nl_status run_depthwise_conv(op_run *run, const void *op_case)
+{
+    const struct depthwise_conv_case *c = op_case;
+    int64_t rows = c->batch * c->grid_height * c->grid_width;
+    run->batch = c->batch;
+    nl_depthwise_conv_args args = {
+        .batch = op_images(run), .grid_height = c->grid_height, .grid_width = c->grid_width};
+    args.x = OP_TENSOR(run, .shape = {rows, c->d}, .gap = c->gap);
+    args.weight = OP_TENSOR(run, .shape = {c->d, 1, c->kernel, c->kernel}, .shared = true,
+                            .scale = 1.0 / c->kernel);
+    args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    args.out = OP_TENSOR(run, .shape = {rows, c->d}, .output = "out", .in_place = true);
+    return nl_op_depthwise_conv(run->device, &args);
+}
+
+static const struct patch_embed_case {
+    const char *text;
+    int64_t batch, channels, height, width, patch, d;
+} patch_embed_cases[] = {
+    CASE(.batch = 1, .channels = 1, .height = 1, .width = 1, .patch = 1, .d = 8),
+    CASE(.batch = 3, .channels = 4, .height = 8, .width = 8, .patch = 2, .d = 72),
+    CASE(.batch = 2, .channels = 4, .height = 14, .width = 6, .patch = 2, .d = 64),
+    CASE(.batch = 2, .channels = 3, .height = 5, .width = 7, .patch = 1, .d = 33),
+    CASE(.batch = 2, .channels = 4, .height = 8, .width = 32, .patch = 4, .d = 384),
+    CASE(.batch = 1, .channels = 16, .height = 32, .width = 16, .patch = 8, .d = 64),
+};
+
+static nl_status run_patch_embed(op_run *run, const void *op_case)
+{
+    const struct patch_embed_case *c = op_case;
+    int64_t tokens = c->height / c->patch * (c->width / c->patch);
+    run->batch = c->batch;
+    run->batch_tolerance = OP_MATRIX_PRODUCT;
+    nl_patch_embed_args args = {0};
+    args.x = OP_TENSOR(run, .shape = {c->batch, c->channels, c->height, c->width});
+    args.weight = OP_TENSOR(run, .shape = {c->d, c->channels, c->patch, c->patch}, .shared = true,
+                            .scale = 1 / sqrt((double)(c->channels * c->patch * c->patch)));
+    args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    args.position = OP_TENSOR(run, .shape = {tokens, c->d}, .shared = true);
+    args.tokens = OP_TENSOR(run, .shape = {c->batch * tokens, c->d}, .output = "tokens");
+    return nl_op_patch_embed(run->device, &args);
+}
+
+static const struct unpatchify_case {
+    const char *text;
+    int64_t batch, channels, head_channels, height, width, patch;
+} unpatchify_cases[] = {
+    CASE(.batch = 1, .channels = 1, .head_channels = 1, .height = 1, .width = 1, .patch = 1),
+    CASE(.batch = 3, .channels = 8, .head_channels = 8, .height = 8, .width = 8, .patch = 2),
+    CASE(.batch = 2, .channels = 4, .head_channels = 8, .height = 14, .width = 6, .patch = 2),
+    CASE(.batch = 2, .channels = 3, .head_channels = 6, .height = 5, .width = 7, .patch = 1),
+    CASE(.batch = 2, .channels = 4, .head_channels = 4, .height = 8, .width = 32, .patch = 4),
+    CASE(.batch = 1, .channels = 4, .head_channels = 8, .height = 32, .width = 16, .patch = 8),
+};
+
+static nl_status run_unpatchify(op_run *run, const void *op_case)
+{
+    const struct unpatchify_case *c = op_case;
+    int64_t tokens = c->height / c->patch * (c->width / c->patch);
+    run->batch = c->batch;
+    run->tolerance = 0;
+    nl_unpatchify_args args = {.patch = c->patch, .head_channels = c->head_channels};
+    args.tokens =
+        OP_TENSOR(run, .shape = {c->batch * tokens, c->patch * c->patch * c->head_channels});
+    args.x = OP_TENSOR(run, .shape = {c->batch, c->channels, c->height, c->width}, .output = "x");
+    return nl_op_unpatchify(run->device, &args);
+}
+
+static const struct time_features_case {
+    const char *text;
+    int64_t batch, half;
+} time_features_cases[] = {
+    CASE(.batch = 1, .half = 128),
+    CASE(.batch = 67, .half = 128),
+    CASE(.batch = 3, .half = 5),
+};
+
+static nl_status run_time_features(op_run *run, const void *op_case)
+{
+    const struct time_features_case *c = op_case;
+    static const float usual[] = {999, 0, 1, 0.5f, 500, 0.25f};
+    run->batch = c->batch;
+    float *t = op_normal(run, c->batch);
+    for (int64_t i = 0; i < c->batch; i++)
+        t[i] = i < NL_COUNT(usual) ? usual[i] : fabsf(t[i]) * (i % 2 ? 1 : 300);
+    nl_time_features_args args = {0};
+    args.t = OP_TENSOR(run, .shape = {c->batch}, .values = t);
+    args.features = OP_TENSOR(run, .shape = {c->batch, 2 * c->half}, .output = "features");
+    return nl_op_time_features(run->device, &args);
+}
+
+static const struct add_label_case {
+    const char *text;
+    int64_t batch, d, classes;
+    bool one_time, c;
+    nl_dtype table;
+} add_label_cases[] = {
+    CASE(.batch = 1, .d = 64, .classes = 0),
+    CASE(.batch = 3, .d = 72, .classes = 10, .c = true),
+    CASE(.batch = 67, .d = 384, .classes = 1000, .one_time = true),
+    CASE(.batch = 5, .d = 33, .classes = 3, .one_time = true, .c = true, .table = NL_BF16),
+};
+
+static nl_status run_add_label(op_run *run, const void *op_case)
+{
+    const struct add_label_case *c = op_case;
+    run->batch = c->batch;
+    float *labels = op_normal(run, c->batch);
+    for (int64_t i = 0; i < c->batch; i++)
+        labels[i] = i ? (float)op_integer(run, c->classes + 1) : (float)c->classes;
+    nl_add_label_args args = {0};
+    args.time = OP_TENSOR(run, .shape = {c->one_time ? 1 : c->batch, c->d}, .shared = c->one_time);
+    args.table = OP_TENSOR(run, .shape = {c->classes + 1, c->d}, .shared = true, .dtype = c->table);
+    args.labels = OP_TENSOR(run, .shape = {c->batch}, .dtype = NL_I32, .values = labels);
+    args.y = OP_TENSOR(run, .shape = {c->batch, c->d}, .output = "y");
+    if (c->c)
+        args.c = OP_TENSOR(run, .shape = {c->batch, c->d}, .output = "c");
+    return nl_op_add_label(run->device, &args);
+}
+
+const op_family op_backbone_families[] = {
+    FAMILY(linear),
+    FAMILY(layernorm_modulate),
+    FAMILY(nala_attention),
+    FAMILY(layernorm_gate),
+    FAMILY(softmax_attention),
+    FAMILY(depthwise_conv),
+    FAMILY(patch_embed),
+    FAMILY(unpatchify),
+    FAMILY(time_features),
+    FAMILY(add_label),
+    {0},
+};

@@ -1,0 +1,203 @@
+#include "op_cases.h"
+
+/* Elements before and after every tensor that no operation may touch. */
+enum { GUARD = 64 };
+
+static const uint32_t nan_bits = 0x7fc0beef;
+
+/* splitmix64, a generator other than the one under test. */
+static uint64_t next(op_run *run)
+{
+    uint64_t z = run->seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static double uniform(op_run *run)
+{
+    return ((double)(next(run) >> 11) + 0.5) / 9007199254740992.0; /* in (0, 1) */
+}
+
+static void *keep(op_run *run, void *memory)
+{
+    if (!memory || run->scratch_count == OP_MAX_SCRATCH)
+        fail_msg("no memory for a test case");
+    run->scratch[run->scratch_count++] = memory;
+    return memory;
+}
+
+float *op_normal(op_run *run, int64_t count)
+{
+    float *values = keep(run, malloc((size_t)(count ? count : 1) * sizeof(float)));
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(sqrt(-2 * log(uniform(run))) * cos(6.283185307179586 * uniform(run)));
+    return values;
+}
+
+int64_t op_integer(op_run *run, int64_t limit)
+{
+    return (int64_t)(next(run) % (uint64_t)limit);
+}
+
+int64_t op_images(const op_run *run)
+{
+    return run->only < 0 ? run->batch : 1;
+}
+
+int64_t op_first_image(const op_run *run)
+{
+    return run->only < 0 ? 0 : run->only;
+}
+
+static void store(nl_dtype dtype, void *base, int64_t i, double value)
+{
+    switch (dtype) {
+    case NL_F32:
+        ((float *)base)[i] = (float)value;
+        break;
+    case NL_BF16:
+        ((uint16_t *)base)[i] = nl_float_to_bf16((float)value);
+        break;
+    case NL_I32:
+        ((int32_t *)base)[i] = (int32_t)value;
+        break;
+    default:
+        fail_msg("op_tensor: no numbers of type %s", nl_dtype_name(dtype));
+    }
+}
+
+static double fetch(nl_dtype dtype, const void *base, int64_t i)
+{
+    return dtype == NL_U8     ? ((const uint8_t *)base)[i]
+           : dtype == NL_BF16 ? nl_bf16_to_float(((const uint16_t *)base)[i])
+                              : ((const float *)base)[i];
+}
+
+static void poison(const op_run *run, nl_dtype dtype, void *base, int64_t bytes)
+{
+    memset(base, dtype == NL_BF16 ? 0xff : run->poison, (size_t)bytes);
+    for (int64_t i = 0; dtype == NL_F32 && i < bytes / 4; i++)
+        memcpy((char *)base + 4 * i, &nan_bits, 4);
+}
+
+static op_output *add_output(op_run *run, const char *name, int64_t count)
+{
+    if (run->output_count == OP_MAX_OUTPUTS)
+        fail_msg("too many outputs in a test case");
+    op_output *output = &run->outputs[run->output_count++];
+    output->name = name;
+    output->count = count;
+    output->values = keep(run, malloc((size_t)count * sizeof(double)));
+    return output;
+}
+
+nl_tensor op_tensor(op_run *run, const op_spec *spec)
+{
+    int64_t shape[NL_MAX_DIMS], rows = 1, whole = 1;
+    int ndim = 0;
+    for (; ndim < NL_MAX_DIMS && spec->shape[ndim]; ndim++) {
+        shape[ndim] = spec->shape[ndim];
+        whole *= shape[ndim];
+    }
+    bool part = !spec->shared && run->only >= 0;
+    if (part)
+        shape[0] /= run->batch;
+    for (int i = 0; i < ndim - 1; i++)
+        rows *= shape[i];
+    int64_t columns = shape[ndim - 1], count = rows * columns, first = part ? run->only * count : 0;
+
+    const float *values = spec->values;
+    if (!values && (!spec->output || spec->in_place))
+        values = op_normal(run, whole);
+    if (run->buffer_count == OP_MAX_BUFFERS)
+        fail_msg("too many tensors in a test case");
+    op_buffer *buffer = &run->buffers[run->buffer_count++];
+    int64_t stride = columns + spec->gap, size = nl_dtype_size(spec->dtype);
+    buffer->output = spec->output ? add_output(run, spec->output, count) : NULL;
+    buffer->bytes = (rows * stride + 2 * GUARD) * size;
+    buffer->initial = keep(run, malloc((size_t)buffer->bytes));
+    poison(run, spec->dtype, buffer->initial, buffer->bytes);
+    for (int64_t i = 0; values && i < count; i++)
+        store(spec->dtype, buffer->initial, GUARD + i / columns * stride + i % columns,
+              values[first + i] * (spec->scale != 0 ? spec->scale : 1) + spec->shift);
+
+    nl_device *device = run->device;
+    assert_ok(device->context,
+              device->ops->alloc(device, "test tensor", buffer->bytes, &buffer->base));
+    assert_ok(device->context,
+              device->ops->upload(device, buffer->base, buffer->initial, buffer->bytes));
+    buffer->tensor = nl_tensor_of((char *)buffer->base + GUARD * size, spec->dtype, ndim, shape);
+    buffer->tensor.row_stride = stride;
+    return buffer->tensor;
+}
+
+void op_host_output(op_run *run, const char *name, const double *values, int64_t count)
+{
+    op_output *output = add_output(run, name, count);
+    memcpy(output->values, values, (size_t)count * sizeof(double));
+}
+
+/* Takes the values of an output out of `memory`, the buffer as the operation left it, and puts the
+ * initial bytes in their place, so that the whole must then equal buffer->initial. */
+static void take_values(const op_buffer *buffer, char *memory)
+{
+    const nl_tensor *tensor = &buffer->tensor;
+    int64_t columns = tensor->shape[tensor->ndim - 1], size = nl_dtype_size(tensor->dtype);
+    for (int64_t i = 0; i < nl_tensor_count(tensor); i++) {
+        int64_t at = GUARD + i / columns * tensor->row_stride + i % columns;
+        buffer->output->values[i] = fetch(tensor->dtype, memory, at);
+        memcpy(memory + at * size, (const char *)buffer->initial + at * size, (size_t)size);
+    }
+}
+
+static bool collect(op_run *run, char *problem, size_t size)
+{
+    bool good = true;
+    nl_device *device = run->device;
+    for (int i = 0; i < run->buffer_count; i++) {
+        const op_buffer *buffer = &run->buffers[i];
+        char *memory = malloc((size_t)buffer->bytes);
+        assert_non_null(memory);
+        assert_ok(device->context,
+                  device->ops->download(device, memory, buffer->base, buffer->bytes));
+        if (buffer->output)
+            take_values(buffer, memory);
+        if (memcmp(memory, buffer->initial, (size_t)buffer->bytes)) {
+            snprintf(problem, size, "%s tensor %d (in the order of the test)",
+                     buffer->output ? "wrote outside of output" : "changed input", i);
+            good = false;
+        }
+        free(memory);
+    }
+    return good;
+}
+
+const char *op_case_text(const op_family *family, int index)
+{
+    return *(const char *const *)((const char *)family->cases + (size_t)index * family->case_size);
+}
+
+bool op_run_case(op_run *run, const op_family *family, int index, char *problem, size_t size)
+{
+    run->batch = 1;
+    run->tolerance = 1e-5;
+    nl_status status =
+        family->run(run, (const char *)family->cases + (size_t)index * family->case_size);
+    if (status == NL_OK)
+        status = run->device->ops->sync(run->device);
+    if (status != NL_OK) {
+        snprintf(problem, size, "%s: %s", nl_status_name(status),
+                 nl_last_error(run->device->context));
+        return false;
+    }
+    return collect(run, problem, size);
+}
+
+void op_run_free(op_run *run)
+{
+    for (int i = 0; i < run->buffer_count; i++)
+        run->device->ops->free(run->device, run->buffers[i].base, run->buffers[i].bytes);
+    for (int i = 0; i < run->scratch_count; i++)
+        free(run->scratch[i]);
+}
