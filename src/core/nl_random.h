@@ -25,6 +25,8 @@ enum nl_stream {
     NL_STREAM_STEP = 16 /* + k: the noise of sampling step k */
 };
 
+/* The block cipher alone: counter becomes its random words. */
+void nl_philox4x32_10(uint32_t key0, uint32_t key1, uint32_t counter[4]);
 /* The block of four words that holds element `element` & ~3 of the stream. */
 void nl_philox(uint64_t seed, uint64_t image, uint64_t stream, uint64_t element, uint32_t words[4]);
 /* Its four normals. */

@@ -3,7 +3,7 @@
 #include <math.h>
 
 /* D. E. Shaw Research, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). */
-static void philox4x32_10(uint32_t key0, uint32_t key1, uint32_t c[4])
+void nl_philox4x32_10(uint32_t key0, uint32_t key1, uint32_t c[4])
 {
     for (int round = 0; round < 10; round++) {
         uint64_t product0 = (uint64_t)0xD2511F53 * c[0];
@@ -24,7 +24,7 @@ void nl_philox(uint64_t seed, uint64_t image, uint64_t stream, uint64_t element,
     words[1] = (uint32_t)(block >> 32);
     words[2] = (uint32_t)image;
     words[3] = (uint32_t)(image >> 32);
-    philox4x32_10((uint32_t)seed, (uint32_t)(seed >> 32), words);
+    nl_philox4x32_10((uint32_t)seed, (uint32_t)(seed >> 32), words);
 }
 
 /* In (0, 1]: the float nearest to x may be 2^32. */

@@ -151,7 +151,8 @@ cleanup:
     return status;
 }
 
-/* write(), with EPIPE for an error instead of a SIGPIPE that ends the process. */
+/* write(), without the SIGPIPE that ends the process. A pipe raises it also when it took a part before
+ * its reader went away, so it is looked for whatever write() says. */
 static ssize_t write_quietly(int fd, const void *data, size_t size)
 {
     sigset_t pipe_signal, before, pending;
@@ -161,7 +162,7 @@ static ssize_t write_quietly(int fd, const void *data, size_t size)
     pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
     ssize_t written = write(fd, data, size);
     int error = errno;
-    if (written < 0 && error == EPIPE && !sigismember(&pending, SIGPIPE)) {
+    if (!sigismember(&pending, SIGPIPE)) {
         struct timespec no_wait = {0};
         while (sigtimedwait(&pipe_signal, NULL, &no_wait) < 0 && errno == EINTR) {
         }

@@ -1,0 +1,284 @@
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "nl_test.h"
+
+static void test_status_names(void **state)
+{
+    (void)state;
+    const int codes[] = {0, 1, 2, 3, 4, 5, 6, 7, 130};
+    for (int i = 0; i < NL_COUNT(codes); i++) {
+        assert_string_not_equal(nl_status_name((nl_status)codes[i]), "unknown status");
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(nl_status_name((nl_status)codes[i]),
+                                    nl_status_name((nl_status)codes[j]));
+    }
+    assert_string_equal(nl_status_name((nl_status)99), "unknown status");
+    assert_string_equal(nl_version(), NL_VERSION);
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL), *other = test_context(NULL);
+    assert_string_equal(nl_last_error(context), "");
+    assert_string_equal(nl_last_error(NULL), "");
+    assert_int_equal(nl_fail(context, NL_ERROR_INPUT, "%s: %d", "file", 3), NL_ERROR_INPUT);
+    assert_string_equal(nl_last_error(context), "file: 3");
+    nl_fail_in(context, NL_ERROR_INPUT, "block %d", 7);
+    assert_string_equal(nl_last_error(context), "block 7: file: 3");
+    nl_fail(context, NL_ERROR_INPUT, "again: %s", nl_last_error(context));
+    assert_string_equal(nl_last_error(context), "again: block 7: file: 3");
+    assert_string_equal(nl_last_error(other), "");
+
+    char longest[3 * NL_MESSAGE_SIZE];
+    memset(longest, 'x', sizeof(longest));
+    longest[sizeof(longest) - 1] = '\0';
+    nl_fail(context, NL_ERROR_INPUT, "%s", longest);
+    assert_int_equal(strlen(nl_last_error(context)), NL_MESSAGE_SIZE - 1);
+    nl_fail_in(context, NL_ERROR_INPUT, "prefix");
+    assert_int_equal(strlen(nl_last_error(context)), NL_MESSAGE_SIZE - 1);
+    assert_memory_equal(nl_last_error(context), "prefix: xxx", 11);
+    nl_core_context_destroy(other);
+    nl_core_context_destroy(context);
+}
+
+typedef struct heard {
+    int count;
+    nl_log_level level;
+    char message[256];
+} heard;
+
+static void hear(void *user, nl_log_level level, const char *message)
+{
+    heard *h = user;
+    h->count++;
+    h->level = level;
+    snprintf(h->message, sizeof(h->message), "%s", message);
+}
+
+static void test_logging(void **state)
+{
+    (void)state;
+    heard h = {0};
+    nl_context *context;
+    nl_context_options options = {.log = hear, .user = &h};
+    assert_int_equal(nl_core_context_create(&options, &context), NL_OK);
+    nl_log(context, NL_LOG_WARNING, "%d files", 2);
+    assert_int_equal(h.count, 1);
+    assert_int_equal(h.level, NL_LOG_WARNING);
+    assert_string_equal(h.message, "2 files");
+    nl_core_context_destroy(context);
+
+    nl_context *silent = test_context(NULL);
+    nl_log(silent, NL_LOG_ERROR, "nobody hears this");
+    nl_core_context_destroy(silent);
+    nl_core_context_destroy(NULL);
+}
+
+static void test_bad_options(void **state)
+{
+    (void)state;
+    heard h = {0};
+    nl_context *context = (nl_context *)&h;
+    nl_context_options options = {.threads = -1, .log = hear, .user = &h};
+    assert_int_equal(nl_core_context_create(&options, &context), NL_ERROR_USAGE);
+    assert_null(context);
+    assert_non_null(strstr(h.message, "threads"));
+    options = (nl_context_options){.max_memory = -1, .log = hear, .user = &h};
+    assert_int_equal(nl_core_context_create(&options, &context), NL_ERROR_USAGE);
+    assert_non_null(strstr(h.message, "max_memory"));
+}
+
+static bool stop_at_three(void *user, const nl_progress *progress)
+{
+    (void)user;
+    return progress->step < 3;
+}
+
+static void test_cancelling(void **state)
+{
+    (void)state;
+    nl_context *context;
+    nl_context_options options = {.progress = stop_at_three};
+    assert_int_equal(nl_core_context_create(&options, &context), NL_OK);
+    assert_ok(context, nl_check_cancelled(context));
+    nl_cancel(context);
+    assert_int_equal(nl_check_cancelled(context), NL_CANCELLED);
+    assert_ok(context, nl_check_cancelled(context)); /* usable again */
+    assert_ok(context, nl_report_progress(context, &(nl_progress){.step = 2}));
+    assert_int_equal(nl_report_progress(context, &(nl_progress){.step = 3}), NL_CANCELLED);
+    nl_cancel(context);
+    assert_int_equal(nl_report_progress(context, &(nl_progress){.step = 2}), NL_CANCELLED);
+    nl_cancel(NULL);
+    nl_core_context_destroy(context);
+}
+
+static void test_allocation(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    void *a, *b, *none;
+    assert_ok(context, nl_alloc(context, "a", 1000, &a));
+    assert_int_equal((uintptr_t)a % 64, 0);
+    memset(a, 0xFF, 1000);
+    assert_ok(context, nl_alloc_zero(context, "b", 100, &b));
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(((char *)b)[i], 0);
+    assert_ok(context, nl_alloc(context, "none", 0, &none));
+    assert_non_null(none);
+    assert_int_equal(context->memory_used, 1100);
+    assert_int_equal(context->allocations, 3);
+    nl_free(context, a);
+    nl_free(context, none);
+    nl_free(context, NULL);
+    assert_int_equal(context->memory_used, 100);
+    assert_int_equal(context->memory_peak, 1100);
+    nl_free(context, b);
+    assert_int_equal(context->memory_used, 0);
+
+    char *text, *copy;
+    assert_ok(context, nl_format(context, &text, "%s-%05d", "part", 42));
+    assert_string_equal(text, "part-00042");
+    assert_ok(context, nl_strdup(context, text, &copy));
+    assert_string_equal(copy, text);
+    nl_free(context, text);
+    nl_free(context, copy);
+    assert_int_equal(context->memory_used, 0);
+    nl_core_context_destroy(context);
+}
+
+static void test_budget(void **state)
+{
+    (void)state;
+    nl_context *context;
+    nl_context_options options = {.max_memory = 3 << 20};
+    assert_int_equal(nl_core_context_create(&options, &context), NL_OK);
+    assert_int_equal(nl_memory_left(context), 3 << 20);
+    void *a, *b = &a;
+    assert_ok(context, nl_alloc(context, "weights", 2 << 20, &a));
+    assert_int_equal(nl_alloc(context, "activations", (1 << 20) + 1, &b), NL_ERROR_MEMORY);
+    assert_null(b);
+    assert_non_null(strstr(nl_last_error(context), "activations"));
+    assert_non_null(strstr(nl_last_error(context), "need 1.0 MiB, have 1.0 MiB"));
+    assert_int_equal(nl_memory_left(context), 1 << 20);
+    assert_ok(context, nl_account(context, "device memory", 1 << 20));
+    assert_int_equal(nl_account(context, "device memory", 1), NL_ERROR_MEMORY);
+    assert_ok(context, nl_account(context, "device memory", -(1 << 20)));
+    assert_ok(context, nl_alloc(context, "exactly the rest", 1 << 20, &b));
+    nl_free(context, a);
+    nl_free(context, b);
+    assert_int_equal(context->memory_used, 0);
+    nl_core_context_destroy(context);
+}
+
+static void test_impossible_sizes(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    void *pointer;
+    const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 63, (size_t)INT64_MAX, (size_t)1 << 50};
+    for (int i = 0; i < NL_COUNT(sizes); i++) {
+        assert_int_equal(nl_alloc(context, "too much", sizes[i], &pointer), NL_ERROR_MEMORY);
+        assert_null(pointer);
+    }
+    assert_int_equal(nl_alloc_array(context, "x", INT64_MAX, 2, &pointer), NL_ERROR_MEMORY);
+    assert_int_equal(nl_alloc_array(context, "x", -1, 4, &pointer), NL_ERROR_MEMORY);
+    assert_int_equal(nl_alloc_array(context, "x", 1, SIZE_MAX, &pointer), NL_ERROR_MEMORY);
+    assert_int_equal(context->memory_used, 0);
+    assert_ok(context, nl_alloc_array(context, "x", 3, 5, &pointer));
+    assert_int_equal(context->memory_used, 15);
+    nl_free(context, pointer);
+    nl_core_context_destroy(context);
+}
+
+static void test_fault_hook(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    void *pointer;
+    char *text;
+    context->fail_allocation = 2;
+    assert_ok(context, nl_alloc(context, "first", 8, &pointer));
+    nl_free(context, pointer);
+    assert_int_equal(nl_strdup(context, "second", &text), NL_ERROR_MEMORY);
+    assert_null(text);
+    assert_ok(context, nl_alloc(context, "third", 8, &pointer));
+    nl_free(context, pointer);
+    context->fail_allocation = 4;
+    assert_int_equal(nl_account(context, "fourth", 8), NL_ERROR_MEMORY);
+    assert_int_equal(context->memory_used, 0);
+    nl_core_context_destroy(context);
+}
+
+typedef struct worker {
+    pthread_t thread;
+    nl_context *context;
+    int failures;
+} worker;
+
+/* Takes 1 KiB and gives it back, under a budget that two threads at a time exceed. */
+static void *allocate_often(void *argument)
+{
+    worker *w = argument;
+    for (int i = 0; i < 20000; i++) {
+        void *pointer;
+        if (nl_alloc(w->context, "a worker", 1024, &pointer) != NL_OK)
+            w->failures++;
+        nl_free(w->context, pointer);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    nl_context *context;
+    nl_context_options options = {.max_memory = 2 * 1024};
+    assert_int_equal(nl_core_context_create(&options, &context), NL_OK);
+    worker workers[4];
+    for (int i = 0; i < NL_COUNT(workers); i++) {
+        workers[i] = (worker){.context = context};
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, allocate_often, &workers[i]), 0);
+    }
+    int failures = 0;
+    for (int i = 0; i < NL_COUNT(workers); i++) {
+        pthread_join(workers[i].thread, NULL);
+        failures += workers[i].failures;
+    }
+    assert_int_equal(context->memory_used, 0);
+    assert_int_equal(context->allocations, 4 * 20000);
+    assert_in_range(context->memory_peak, 1024, 2048);
+    if (failures)
+        assert_non_null(strstr(nl_last_error(context), "a worker"));
+    nl_core_context_destroy(context);
+}
+
+static void test_checked_sizes(void **state)
+{
+    (void)state;
+    int64_t x;
+    assert_true(nl_mul_size(3, 5, &x) && x == 15);
+    assert_true(nl_mul_size(0, INT64_MAX, &x) && x == 0);
+    assert_true(nl_mul_size((int64_t)1 << 31, (int64_t)1 << 31, &x) && x == (int64_t)1 << 62);
+    assert_false(nl_mul_size((int64_t)1 << 32, (int64_t)1 << 31, &x));
+    assert_false(nl_mul_size(-1, 1, &x));
+    assert_false(nl_mul_size(-2, -2, &x));
+    assert_true(nl_add_size(INT64_MAX - 1, 1, &x) && x == INT64_MAX);
+    assert_false(nl_add_size(INT64_MAX, 1, &x));
+    assert_false(nl_add_size(-1, 5, &x));
+    assert_false(nl_add_size(5, -1, &x));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_status_names),  cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_logging),       cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_cancelling),    cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_budget),        cmocka_unit_test(test_impossible_sizes),
+        cmocka_unit_test(test_fault_hook),    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_checked_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
