@@ -64,7 +64,13 @@ void nl_config_free(nl_context *context, nl_config *config);
 /* *copy, uninitialised before, owns its strings. */
 nl_status nl_config_copy(nl_context *context, const nl_config *config, nl_config *copy);
 
-/* "NaLaSiT-S/2", "DiT-XL/2", "SiT-B/4": architecture, attention, depth, hidden size, heads, patch. */
+/* "DiT", "SiT", "NaLaDiT", "NaLaSiT": architecture and attention. */
+nl_status nl_config_set_architecture(nl_context *context, const char *name, nl_config *config);
+/* By the size table (S, B, L, XL), otherwise hidden_size / 64. */
+int nl_config_default_heads(int hidden_size);
+
+/* "NaLaSiT-S/2", "DiT-XL/2", "SiT-6x256x4/2" (depth, hidden size, heads): architecture, attention, depth,
+ * hidden size, heads, patch. */
 nl_status nl_config_from_name(nl_context *context, const char *name, nl_config *config);
 /* "NaLaSiT-S/2"; a custom size is named by its numbers. */
 const char *nl_config_name(const nl_config *config, char *text, size_t size);
@@ -77,7 +83,8 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
 /* Allocated JSON text. */
 nl_status nl_config_print(nl_context *context, const nl_config *config, char **json);
 
-/* From the metadata key "nalagen"; without it from names and shapes of the tensors, with what those cannot
+/* Initialises *config, which owns nothing after a failure.
+ * From the metadata key "nalagen"; without it from names and shapes of the tensors, with what those cannot
  * tell taken from `architecture` ("DiT", ... or NULL: guessed from the file name, and said so in the log). */
 nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char *architecture,
                                     nl_config *config);

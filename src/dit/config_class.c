@@ -1,0 +1,128 @@
+/* Classes by index, wnid or name. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "nl_config.h"
+#include "nl_json.h"
+
+/* Whether the `length` characters at a are the text b; any case, "_" for " ". */
+static bool same_text(const char *a, size_t length, const char *b)
+{
+    for (size_t i = 0; i < length; i++, b++) {
+        int x = a[i] == '_' ? ' ' : tolower((unsigned char)a[i]);
+        int y = *b == '_' ? ' ' : tolower((unsigned char)*b);
+        if (x != y)
+            return false;
+    }
+    return *b == 0;
+}
+
+/* Whether text is one of the names in a list such as "tench, Tinca tinca". */
+static bool has_synonym(const char *names, const char *text)
+{
+    while (*names) {
+        size_t length = strcspn(names, ",");
+        if (same_text(names, length, text))
+            return true;
+        names += length;
+        names += strspn(names, ", ");
+    }
+    return false;
+}
+
+typedef enum nl_match { MATCH_NONE, MATCH_SYNONYM, MATCH_WHOLE } nl_match;
+
+static nl_match match(const nl_class_name *class, const char *text)
+{
+    if (class->wnid && strcasecmp(class->wnid, text) == 0)
+        return MATCH_WHOLE;
+    if (class->name && same_text(class->name, strlen(class->name), text))
+        return MATCH_WHOLE;
+    return class->name && has_synonym(class->name, text) ? MATCH_SYNONYM : MATCH_NONE;
+}
+
+static nl_status ambiguous(nl_context *context, const nl_config *config, const char *text,
+                           nl_match best)
+{
+    char list[512] = "";
+    for (int i = 0; i < config->num_classes; i++) {
+        const nl_class_name *class = &config->class_names[i];
+        size_t used = strlen(list);
+        if (match(class, text) == best && used + 1 < sizeof(list))
+            snprintf(list + used, sizeof(list) - used, "%s%d (%s)", used ? ", " : "", i,
+                     class->wnid ? class->wnid : class->name);
+    }
+    return nl_fail(context, NL_ERROR_USAGE, "class \"%s\" is several classes: %s", text, list);
+}
+
+static nl_status unknown(nl_context *context, const nl_config *config, const char *text)
+{
+    enum { LISTED = 20 };
+    nl_status status;
+    void *memory = NULL;
+    char list[1024] = "";
+    int count = config->class_names ? config->num_classes : 0, n = 0;
+    NL_TRY(nl_alloc_array(context, "class names", 2 * (int64_t)count + 1, sizeof(char *), &memory));
+    const char **names = memory;
+    for (int i = 0; i < count; i++) {
+        const nl_class_name *class = &config->class_names[i];
+        size_t used = strlen(list);
+        if (class->name)
+            names[n++] = class->name;
+        if (class->wnid)
+            names[n++] = class->wnid;
+        if (count <= LISTED)
+            snprintf(list + used, sizeof(list) - used, "%s%d %s", used ? ", " : "; they are ", i,
+                     class->name ? class->name : class->wnid);
+    }
+    names[n] = NULL;
+    const char *nearest = nl_nearest(text, names);
+    status = nl_fail(context, NL_ERROR_USAGE,
+                     "class \"%s\": the model has classes 0 to %d, and \"null\"%s%s%s%s", text,
+                     config->num_classes - 1, nearest ? "; did you mean \"" : "",
+                     nearest ? nearest : "", nearest ? "\"?" : "", nearest ? "" : list);
+cleanup:
+    nl_free(context, memory);
+    return status;
+}
+
+nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text,
+                          int *index)
+{
+    if (strcasecmp(text, "null") == 0) {
+        *index = config->num_classes;
+        return NL_OK;
+    }
+    if (config->num_classes == 0)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "class \"%s\": the model is unconditional, its only class is \"null\"",
+                       text);
+    char *end = NULL;
+    if (isdigit((unsigned char)text[0])) {
+        long number = strtol(text, &end, 10);
+        if (*end == 0 && number < config->num_classes) {
+            *index = (int)number;
+            return NL_OK;
+        }
+    }
+    nl_match best = MATCH_NONE;
+    int found = 0, matches = 0;
+    for (int i = 0; config->class_names && i < config->num_classes; i++) {
+        nl_match quality = match(&config->class_names[i], text);
+        if (quality > best)
+            matches = 0;
+        if (quality == MATCH_NONE || quality < best)
+            continue;
+        best = quality;
+        found = matches++ ? found : i;
+    }
+    if (matches == 0)
+        return unknown(context, config, text);
+    if (matches > 1)
+        return ambiguous(context, config, text, best);
+    *index = found;
+    return NL_OK;
+}

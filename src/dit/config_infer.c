@@ -1,0 +1,253 @@
+/* The configuration of a checkpoint: what its metadata says, or what the names and shapes of its tensors
+ * tell (the public DiT and SiT files have no metadata). */
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "nl_config.h"
+
+/* What the tensors tell; `problem` is the first thing that they fail to. */
+typedef struct nl_shapes {
+    char problem[256];
+    int depth, hidden_size, patch_size, in_channels, num_classes;
+    int64_t head_rows;
+    nl_attention attention;
+    bool gate, lepe;
+    int grid; /* tokens a side by pos_embed; 0: not there or not square */
+} nl_shapes;
+
+static const nl_entry *find(const nl_checkpoint *checkpoint, const char *name, int ndim,
+                            nl_shapes *shapes)
+{
+    const nl_entry *entry = nl_checkpoint_find(checkpoint, name);
+    if (shapes->problem[0])
+        return NULL;
+    if (!entry)
+        snprintf(shapes->problem, sizeof(shapes->problem), "there is no tensor %s", name);
+    else if (entry->ndim != ndim)
+        snprintf(shapes->problem, sizeof(shapes->problem), "tensor %s has %d sizes instead of %d",
+                 name, entry->ndim, ndim);
+    else
+        for (int i = 0; i < ndim; i++)
+            if (entry->shape[i] < 1 || entry->shape[i] > INT32_MAX)
+                snprintf(shapes->problem, sizeof(shapes->problem),
+                         "tensor %s has the impossible size %lld", name,
+                         (long long)entry->shape[i]);
+    return shapes->problem[0] ? NULL : entry;
+}
+
+static void read_grid(const nl_checkpoint *checkpoint, nl_shapes *shapes)
+{
+    const nl_entry *position = nl_checkpoint_find(checkpoint, "pos_embed");
+    if (!position || position->ndim != 3 || position->shape[1] > INT32_MAX)
+        return;
+    int side = (int)lround(sqrt((double)position->shape[1]));
+    if ((int64_t)side * side == position->shape[1])
+        shapes->grid = side;
+}
+
+static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
+{
+    bool nala = nl_checkpoint_find(checkpoint, "blocks.0.attn.qkvg.weight") != NULL;
+    const char *product = nala ? "qkvg" : "qkv";
+    char name[64];
+    const nl_entry *entry;
+    shapes->attention = nala ? NL_ATTENTION_NALA : NL_ATTENTION_SOFTMAX;
+    shapes->lepe = nl_checkpoint_find(checkpoint, "blocks.0.attn.lepe.weight") != NULL;
+    snprintf(name, sizeof(name), "blocks.0.attn.%s.weight", product);
+    if ((entry = find(checkpoint, name, 2, shapes)))
+        shapes->gate = entry->shape[0] != 3 * (int64_t)shapes->hidden_size;
+    while (nl_checkpoint_find(checkpoint, name)) {
+        shapes->depth++;
+        snprintf(name, sizeof(name), "blocks.%d.attn.%s.weight", shapes->depth, product);
+    }
+}
+
+static void read_shapes(const nl_checkpoint *checkpoint, nl_shapes *shapes)
+{
+    const nl_entry *entry;
+    memset(shapes, 0, sizeof(*shapes));
+    if ((entry = find(checkpoint, "x_embedder.proj.weight", 4, shapes))) {
+        shapes->hidden_size = (int)entry->shape[0];
+        shapes->in_channels = (int)entry->shape[1];
+        shapes->patch_size = (int)entry->shape[2];
+        if (entry->shape[2] != entry->shape[3])
+            snprintf(shapes->problem, sizeof(shapes->problem), "the patches of %s are not square",
+                     entry->name);
+    }
+    if ((entry = find(checkpoint, "y_embedder.embedding_table.weight", 2, shapes)))
+        shapes->num_classes = (int)entry->shape[0] - 1;
+    if ((entry = find(checkpoint, "final_layer.linear.weight", 2, shapes)))
+        shapes->head_rows = entry->shape[0];
+    if (!shapes->problem[0])
+        read_blocks(checkpoint, shapes);
+    read_grid(checkpoint, shapes);
+    int64_t patch = (int64_t)shapes->patch_size * shapes->patch_size;
+    int64_t channels = patch > 0 ? shapes->head_rows / patch : 0;
+    if (!shapes->problem[0] &&
+        (shapes->head_rows % patch ||
+         (channels != shapes->in_channels && channels != 2 * (int64_t)shapes->in_channels)))
+        snprintf(shapes->problem, sizeof(shapes->problem),
+                 "final_layer.linear.weight has %lld rows, expected %d x %d x %d channels or twice "
+                 "that",
+                 (long long)shapes->head_rows, shapes->patch_size, shapes->patch_size,
+                 shapes->in_channels);
+}
+
+static void apply_shapes(const nl_shapes *shapes, nl_config *config)
+{
+    config->attention = shapes->attention;
+    config->gate = shapes->attention == NL_ATTENTION_NALA ? shapes->gate : true;
+    config->lepe = shapes->lepe;
+    config->depth = shapes->depth;
+    config->hidden_size = shapes->hidden_size;
+    config->num_heads = nl_config_default_heads(shapes->hidden_size);
+    config->patch_size = shapes->patch_size;
+    config->in_channels = shapes->in_channels;
+    config->num_classes = shapes->num_classes;
+    int64_t patch = (int64_t)shapes->patch_size * shapes->patch_size;
+    config->learn_sigma = shapes->head_rows != patch * shapes->in_channels;
+    config->variance = config->learn_sigma ? NL_VARIANCE_LEARNED_RANGE : NL_VARIANCE_FIXED_LARGE;
+}
+
+/* Before anything is allocated by the metadata's numbers they are held against the tensors. */
+static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config *config,
+                                const nl_shapes *shapes)
+{
+    static const char *const attentions[] = {"softmax", "nala"}, *const bools[] = {"false", "true"};
+    bool nala = config->attention == NL_ATTENTION_NALA;
+    nl_config told;
+    nl_config_init(&told);
+    apply_shapes(shapes, &told);
+    const struct {
+        const char *key;
+        int said, found;
+        const char *const *names; /* of the values, when they are no numbers */
+    } rows[] = {
+        {"hidden_size", config->hidden_size, told.hidden_size, NULL},
+        {"attention", config->attention, told.attention, attentions},
+        {"gate", nala ? config->gate : true, told.gate, bools},
+        {"lepe", nala && config->lepe, told.lepe, bools},
+        {"patch_size", config->patch_size, told.patch_size, NULL},
+        {"in_channels", config->in_channels, told.in_channels, NULL},
+        {"num_classes", config->num_classes, told.num_classes, NULL},
+        {"learn_sigma", config->learn_sigma, told.learn_sigma, bools},
+        {"depth (blocks in a row from 0)", config->depth, told.depth, NULL},
+    };
+    for (int i = 0; i < NL_COUNT(rows); i++) {
+        char said[16], found[16];
+        if (rows[i].said == rows[i].found)
+            continue;
+        snprintf(said, sizeof(said), "%d", rows[i].said);
+        snprintf(found, sizeof(found), "%d", rows[i].found);
+        return nl_fail(checkpoint->context, NL_ERROR_INPUT,
+                       "%s: %s: its configuration says %s, its tensors say %s", checkpoint->path,
+                       rows[i].key, rows[i].names ? rows[i].names[rows[i].said] : said,
+                       rows[i].names ? rows[i].names[rows[i].found] : found);
+    }
+    return NL_OK;
+}
+
+static bool mentions(const char *path, const char *word)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return strcasestr(name, word) != NULL;
+}
+
+static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char *architecture,
+                                     nl_config *config)
+{
+    nl_context *context = checkpoint->context;
+    nl_attention attention = config->attention;
+    if (architecture) {
+        nl_status status = nl_config_set_architecture(context, architecture, config);
+        if (status != NL_OK)
+            return status;
+        if (config->attention != attention)
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "%s: its tensors are those of %s attention, which %s does not have",
+                           checkpoint->path, attention == NL_ATTENTION_NALA ? "NaLa" : "softmax",
+                           architecture);
+        return NL_OK;
+    }
+    bool sit = mentions(checkpoint->path, "sit"), dit = mentions(checkpoint->path, "dit");
+    if (sit == dit)
+        return nl_fail(
+            context, NL_ERROR_INPUT,
+            "%s: neither the file nor its name says whether this is a DiT or a SiT; give "
+            "the architecture (DiT, SiT, NaLaDiT, NaLaSiT) or a configuration",
+            checkpoint->path);
+    config->architecture = sit ? NL_ARCH_SIT : NL_ARCH_DIT;
+    return NL_OK;
+}
+
+static nl_status infer(const nl_checkpoint *checkpoint, const nl_shapes *shapes,
+                       const char *architecture, nl_config *config)
+{
+    nl_context *context = checkpoint->context;
+    nl_status status = choose_architecture(checkpoint, architecture, config);
+    if (status != NL_OK)
+        return status;
+    if (shapes->grid)
+        config->input_height = config->input_width =
+            (int)NL_MIN((int64_t)shapes->grid * shapes->patch_size, INT32_MAX);
+    if (config->in_channels < 4) { /* pictures, not latents */
+        config->autoencoder = NL_AUTOENCODER_NONE;
+        config->latent_scale = 1;
+    }
+    status = nl_config_check(context, checkpoint->path, config);
+    if (status != NL_OK)
+        return status;
+    char name[64];
+    nl_log(context, architecture ? NL_LOG_INFO : NL_LOG_WARNING,
+           "%s does not say what it is; taken for %s, %d x %d, %d classes, by its tensors%s",
+           checkpoint->path, nl_config_name(config, name, sizeof(name)), config->input_height,
+           config->input_width, config->num_classes,
+           architecture ? "" : " and its name (give the architecture if that is wrong)");
+    return NL_OK;
+}
+
+static nl_status parse_metadata(const nl_checkpoint *checkpoint, const char *json,
+                                const nl_shapes *shapes, const char *architecture,
+                                nl_config *config)
+{
+    nl_context *context = checkpoint->context;
+    nl_status status;
+    char where[512];
+    nl_config asked = {0};
+    snprintf(where, sizeof(where), "%s: metadata nalagen", checkpoint->path);
+    NL_TRY(nl_config_parse(context, where, json, strlen(json), config));
+    NL_TRY(compare_shapes(checkpoint, config, shapes));
+    if (architecture) {
+        NL_TRY(nl_config_set_architecture(context, architecture, &asked));
+        if (asked.architecture != config->architecture || asked.attention != config->attention) {
+            char name[64];
+            status =
+                nl_fail(context, NL_ERROR_USAGE,
+                        "%s: the file says that it is %s; the architecture %s is for files "
+                        "that do not say",
+                        checkpoint->path, nl_config_name(config, name, sizeof(name)), architecture);
+        }
+    }
+cleanup:
+    return status;
+}
+
+nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char *architecture,
+                                    nl_config *config)
+{
+    nl_shapes shapes;
+    const char *json = nl_checkpoint_metadata(checkpoint, "nalagen");
+    nl_config_init(config);
+    read_shapes(checkpoint, &shapes);
+    if (shapes.problem[0])
+        return nl_fail(checkpoint->context, NL_ERROR_INPUT, "%s: not a DiT or SiT: %s",
+                       checkpoint->path, shapes.problem);
+    apply_shapes(&shapes, config);
+    nl_status status = json ? parse_metadata(checkpoint, json, &shapes, architecture, config)
+                            : infer(checkpoint, &shapes, architecture, config);
+    if (status != NL_OK)
+        nl_config_free(checkpoint->context, config);
+    return status;
+}

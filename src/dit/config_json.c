@@ -1,0 +1,423 @@
+/* The configuration as JSON: one table of keys that reading, writing and checking walk. */
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "nl_config.h"
+#include "nl_json.h"
+
+typedef enum nl_kind {
+    KIND_INT,
+    KIND_INT64,
+    KIND_DOUBLE,
+    KIND_BOOL,
+    KIND_CHOICE,
+    KIND_TEXT
+} nl_kind;
+typedef enum nl_applies { TO_ALL, TO_NALA, TO_DIT, TO_SIT } nl_applies;
+
+typedef struct nl_field {
+    const char *key;
+    nl_kind kind;
+    size_t offset; /* in nl_config */
+    double low, high;
+    const char *const *names; /* of choices, in the order of the enumeration */
+    nl_applies applies;
+    double printed_from; /* values below are "not said" and not printed */
+} nl_field;
+
+#define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define AT(member) offsetof(nl_config, member)
+
+static const nl_field fields[] = {
+    {"architecture", KIND_CHOICE, AT(architecture), 0, 1, NAMES("DiT", "SiT"), TO_ALL, 0},
+    {"attention", KIND_CHOICE, AT(attention), 0, 1, NAMES("softmax", "nala"), TO_ALL, 0},
+    {"feature_map", KIND_CHOICE, AT(feature_map), 0, 5,
+     NAMES("cosine", "split", "relu", "elu1", "power", "cosine_constant"), TO_NALA, 0},
+    {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, 0},
+    {"tau", KIND_DOUBLE, AT(tau), 0, 32, NULL, TO_NALA, 0},
+    {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, 0},
+    {"lepe", KIND_BOOL, AT(lepe), 0, 1, NULL, TO_NALA, 0},
+    {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_NALA, 0},
+    {"depth", KIND_INT, AT(depth), 1, 1024, NULL, TO_ALL, 0},
+    {"hidden_size", KIND_INT, AT(hidden_size), 4, 65536, NULL, TO_ALL, 0},
+    {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, 0},
+    {"patch_size", KIND_INT, AT(patch_size), 1, 8, NULL, TO_ALL, 0},
+    {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, 0},
+    {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, 0},
+    {"learn_sigma", KIND_BOOL, AT(learn_sigma), 0, 1, NULL, TO_ALL, 0},
+    {"class_dropout_prob", KIND_DOUBLE, AT(class_dropout_prob), 0, 1, NULL, TO_ALL, 0},
+    {"schedule", KIND_CHOICE, AT(schedule), 0, 1, NAMES("linear", "cosine"), TO_DIT, 0},
+    {"diffusion_steps", KIND_INT, AT(diffusion_steps), 1, 1000000, NULL, TO_DIT, 0},
+    {"predicts", KIND_CHOICE, AT(predicts), 0, 1, NAMES("epsilon", "x_start"), TO_DIT, 0},
+    {"variance", KIND_CHOICE, AT(variance), 0, 2,
+     NAMES("learned_range", "fixed_small", "fixed_large"), TO_DIT, 0},
+    {"path", KIND_CHOICE, AT(path), 0, 2, NAMES("linear", "gvp", "vp"), TO_SIT, 0},
+    {"prediction", KIND_CHOICE, AT(prediction), 0, 2, NAMES("velocity", "noise", "score"), TO_SIT,
+     0},
+    {"train_eps", KIND_DOUBLE, AT(train_eps), 0, 0.5, NULL, TO_SIT, 0},
+    {"sample_eps", KIND_DOUBLE, AT(sample_eps), 0, 0.5, NULL, TO_SIT, 0},
+    {"autoencoder", KIND_CHOICE, AT(autoencoder), 0, 2, NAMES("kl", "tiny", "none", "taesd"),
+     TO_ALL, 0},
+    {"latent_scale", KIND_DOUBLE, AT(latent_scale), 1e-6, 1e6, NULL, TO_ALL, 0},
+    {"latent_shift", KIND_DOUBLE, AT(latent_shift), -1e6, 1e6, NULL, TO_ALL, -INFINITY},
+    {"images_seen", KIND_INT64, AT(images_seen), 0, 0x1p53, NULL, TO_ALL, 1},
+    {"ema_decay", KIND_DOUBLE, AT(ema_decay), 0, 1, NULL, TO_ALL, DBL_MIN},
+    {"trained_on", KIND_TEXT, AT(trained_on), 0, 0, NULL, TO_ALL, 0},
+    {"license", KIND_TEXT, AT(license), 0, 0, NULL, TO_ALL, 0},
+};
+
+/* Keys that need more than a row. */
+static const char input_size_key[] = "input_size", class_names_key[] = "class_names";
+
+enum { MAX_INPUT = 16384, TAESD = NL_AUTOENCODER_NONE + 1 /* another name of "tiny" */ };
+
+static double field_value(const nl_config *config, const nl_field *field)
+{
+    const char *at = (const char *)config + field->offset;
+    int number;
+    switch (field->kind) {
+    case KIND_INT64:
+        return (double)*(const int64_t *)at;
+    case KIND_DOUBLE:
+        return *(const double *)at;
+    case KIND_BOOL:
+        return *(const bool *)at;
+    case KIND_TEXT:
+        return 0;
+    default: /* the enumerations have the size of an int */
+        memcpy(&number, at, sizeof(number));
+        return number;
+    }
+}
+
+static bool field_applies(const nl_config *config, const nl_field *field)
+{
+    return field->applies == TO_ALL ||
+           (field->applies == TO_NALA && config->attention == NL_ATTENTION_NALA) ||
+           (field->applies == TO_DIT && config->architecture == NL_ARCH_DIT) ||
+           (field->applies == TO_SIT && config->architecture == NL_ARCH_SIT);
+}
+
+static bool has_key(const nl_json *json, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(json->object, key) != NULL;
+}
+
+/* ---- Reading */
+
+static nl_status read_text(const nl_json *json, const nl_field *field, char **value)
+{
+    nl_status status;
+    const char *text = NULL;
+    char *copy = NULL;
+    NL_TRY(nl_json_string(json, field->key, &text));
+    if (!text)
+        return NL_OK;
+    NL_TRY(nl_strdup(json->context, text, &copy));
+    nl_free(json->context, *value);
+    *value = copy;
+cleanup:
+    return status;
+}
+
+static nl_status read_field(const nl_json *json, const nl_field *field, nl_config *config)
+{
+    nl_status status = NL_OK;
+    char *at = (char *)config + field->offset;
+    int64_t whole = (int64_t)field_value(config, field);
+    int number = (int)whole;
+    switch (field->kind) {
+    case KIND_INT:
+    case KIND_INT64:
+        NL_TRY(nl_json_int(json, field->key, (int64_t)field->low, (int64_t)field->high, &whole));
+        number = (int)whole;
+        if (field->kind == KIND_INT)
+            memcpy(at, &number, sizeof(number));
+        else
+            memcpy(at, &whole, sizeof(whole));
+        break;
+    case KIND_CHOICE:
+        NL_TRY(nl_json_choice(json, field->key, field->names, &number));
+        memcpy(at, &number, sizeof(number));
+        break;
+    case KIND_DOUBLE:
+        return nl_json_double(json, field->key, field->low, field->high, (double *)at);
+    case KIND_BOOL:
+        return nl_json_bool(json, field->key, (bool *)at);
+    case KIND_TEXT:
+        return read_text(json, field, (char **)at);
+    }
+cleanup:
+    return status;
+}
+
+static nl_status read_input_size(const nl_json *json, nl_config *config)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json->object, input_size_key);
+    const cJSON *sides[2] = {item, item};
+    int *values[2] = {&config->input_height, &config->input_width};
+    if (!item)
+        return NL_OK;
+    if (cJSON_IsArray(item) && cJSON_GetArraySize(item) == 2) {
+        sides[0] = item->child;
+        sides[1] = item->child->next;
+    }
+    for (int i = 0; i < 2; i++) {
+        double side = cJSON_IsNumber(sides[i]) ? sides[i]->valuedouble : 0;
+        if (!(side >= 1 && side <= MAX_INPUT && side == floor(side)))
+            return nl_fail(json->context, NL_ERROR_INPUT,
+                           "%s: \"%s\": expected an integer from 1 to %d, or two of them as "
+                           "[height, width]",
+                           json->where, input_size_key, MAX_INPUT);
+        *values[i] = (int)side;
+    }
+    return NL_OK;
+}
+
+/* "n03028079" */
+static bool is_wnid(const char *text)
+{
+    return text[0] == 'n' && strspn(text + 1, "0123456789") == 8 && text[9] == 0;
+}
+
+static nl_status read_class_name(const nl_json *json, const cJSON *item, int index,
+                                 nl_class_name *name)
+{
+    nl_status status;
+    if (cJSON_IsString(item))
+        return nl_strdup(json->context, item->valuestring,
+                         is_wnid(item->valuestring) ? &name->wnid : &name->name);
+    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !cJSON_IsString(item->child) ||
+        !cJSON_IsString(item->child->next))
+        return nl_fail(json->context, NL_ERROR_INPUT,
+                       "%s: \"%s\": entry %d: expected a string or [wnid, name]", json->where,
+                       class_names_key, index);
+    NL_TRY(nl_strdup(json->context, item->child->valuestring, &name->wnid));
+    NL_TRY(nl_strdup(json->context, item->child->next->valuestring, &name->name));
+cleanup:
+    return status;
+}
+
+static nl_status read_class_names(const nl_json *json, nl_config *config)
+{
+    nl_status status;
+    void *memory = NULL;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json->object, class_names_key), *item;
+    int count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1, index = 0;
+    if (!list)
+        return NL_OK;
+    if (count != config->num_classes)
+        return nl_fail(json->context, NL_ERROR_INPUT,
+                       "%s: \"%s\": expected a list with a name for each of the %d classes, found "
+                       "%d of them",
+                       json->where, class_names_key, config->num_classes, NL_MAX(count, 0));
+    if (count == 0)
+        return NL_OK;
+    NL_TRY(nl_alloc_zero(json->context, "class names", (size_t)count * sizeof(nl_class_name),
+                         &memory));
+    config->class_names = memory;
+    cJSON_ArrayForEach(item, list)
+    {
+        NL_TRY(read_class_name(json, item, index, &config->class_names[index]));
+        index++;
+    }
+cleanup:
+    return status;
+}
+
+/* Defaults that follow from other values, where those changed and the JSON leaves them to follow. */
+static void complete(const nl_json *json, const nl_config *before, nl_config *config)
+{
+    bool new_size = config->hidden_size != before->hidden_size || config->num_heads == 0;
+    if (new_size && config->hidden_size > 0 && !has_key(json, "num_heads"))
+        config->num_heads = nl_config_default_heads(config->hidden_size);
+    if ((int)config->autoencoder == TAESD)
+        config->autoencoder = NL_AUTOENCODER_TINY;
+    if (config->autoencoder != before->autoencoder) {
+        if (!has_key(json, "latent_scale"))
+            config->latent_scale = config->autoencoder == NL_AUTOENCODER_KL ? 0.18215 : 1;
+        if (!has_key(json, "latent_shift"))
+            config->latent_shift = 0;
+    }
+    if (config->learn_sigma != before->learn_sigma && !has_key(json, "variance"))
+        config->variance =
+            config->learn_sigma ? NL_VARIANCE_LEARNED_RANGE : NL_VARIANCE_FIXED_LARGE;
+}
+
+static void warn_of_ignored_keys(const nl_json *json, const nl_config *config)
+{
+    static const char *const owners[] = {"", "attention nala", "architecture DiT",
+                                         "architecture SiT"};
+    for (int i = 0; i < NL_COUNT(fields); i++)
+        if (has_key(json, fields[i].key) && !field_applies(config, &fields[i]))
+            nl_log(json->context, NL_LOG_WARNING, "%s: \"%s\" is ignored: it belongs to %s",
+                   json->where, fields[i].key, owners[fields[i].applies]);
+}
+
+static nl_status read_object(const nl_json *json, nl_config *config)
+{
+    nl_status status;
+    nl_config old_names = {.class_names = config->class_names, .num_classes = config->num_classes};
+    nl_config before = *config;
+    const char *known[NL_COUNT(fields) + 3] = {input_size_key, class_names_key};
+    config->class_names = NULL; /* its length is about to change */
+    for (int i = 0; i < NL_COUNT(fields); i++)
+        known[i + 2] = fields[i].key;
+    NL_TRY(nl_json_known_keys(json, known));
+    for (int i = 0; i < NL_COUNT(fields); i++)
+        NL_TRY(read_field(json, &fields[i], config));
+    NL_TRY(read_input_size(json, config));
+    NL_TRY(read_class_names(json, config));
+    complete(json, &before, config);
+    if (!has_key(json, class_names_key) && config->num_classes == old_names.num_classes) {
+        config->class_names = old_names.class_names;
+        old_names.class_names = NULL;
+    }
+    NL_TRY(nl_config_check(json->context, json->where, config));
+    warn_of_ignored_keys(json, config);
+cleanup:
+    nl_config_free(json->context, &old_names);
+    return status;
+}
+
+nl_status nl_config_parse(nl_context *context, const char *where, const char *text, size_t size,
+                          nl_config *config)
+{
+    nl_status status;
+    cJSON *root = NULL;
+    nl_config work = {0};
+    NL_TRY(nl_json_parse(context, where, text, size, &root));
+    nl_json json = {context, where, root};
+    if (!cJSON_IsObject(root)) {
+        status = nl_fail(context, NL_ERROR_INPUT, "%s: expected a JSON object", where);
+        goto cleanup;
+    }
+    NL_TRY(nl_config_copy(context, config, &work));
+    NL_TRY(read_object(&json, &work));
+    nl_config_free(context, config);
+    *config = work;
+    memset(&work, 0, sizeof(work));
+cleanup:
+    nl_config_free(context, &work);
+    cJSON_Delete(root);
+    return status;
+}
+
+/* ---- Checking */
+
+static nl_status check_ranges(nl_context *context, const char *where, const nl_config *config)
+{
+    for (int i = 0; i < NL_COUNT(fields); i++) {
+        const nl_field *field = &fields[i];
+        double value = field_value(config, field);
+        if (field->kind == KIND_TEXT || value < field->printed_from ||
+            (value >= field->low && value <= field->high))
+            continue;
+        if (value == 0 || field->kind == KIND_CHOICE)
+            return nl_fail(context, NL_ERROR_INPUT, "%s: \"%s\" is missing", where, field->key);
+        return nl_fail(context, NL_ERROR_INPUT, "%s: \"%s\": expected %g to %g, found %g", where,
+                       field->key, field->low, field->high, value);
+    }
+    return NL_OK;
+}
+
+nl_status nl_config_check(nl_context *context, const char *where, const nl_config *config)
+{
+    const char *problem = NULL;
+    int p = config->patch_size;
+    if ((int)config->architecture < 0)
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "%s: \"architecture\" is missing: expected \"DiT\" or \"SiT\"", where);
+    nl_status status = check_ranges(context, where, config);
+    if (status != NL_OK)
+        return status;
+    if (p != 1 && p != 2 && p != 4 && p != 8)
+        problem = "patch_size should be 1, 2, 4 or 8";
+    else if (config->input_height < 1 || config->input_height > MAX_INPUT ||
+             config->input_width < 1 || config->input_width > MAX_INPUT)
+        problem = "input_size should be from 1 to 16384";
+    else if (config->input_height % p || config->input_width % p)
+        problem = "patch_size should divide input_size";
+    else if (config->hidden_size % config->num_heads)
+        problem = "num_heads should divide hidden_size";
+    else if (config->hidden_size % 4)
+        problem = "hidden_size should be a multiple of 4 (sine and cosine of row and column)";
+    else if (config->attention == NL_ATTENTION_NALA && config->rope &&
+             config->hidden_size / config->num_heads % 4)
+        problem = "rope needs a head size (hidden_size / num_heads) that is a multiple of 4";
+    else if (config->architecture == NL_ARCH_DIT && !config->learn_sigma &&
+             config->variance == NL_VARIANCE_LEARNED_RANGE)
+        problem = "variance learned_range needs learn_sigma";
+    if (problem)
+        return nl_fail(
+            context, NL_ERROR_INPUT,
+            "%s: %s (found patch_size %d, input_size [%d, %d], hidden_size %d, num_heads "
+            "%d, learn_sigma %s)",
+            where, problem, p, config->input_height, config->input_width, config->hidden_size,
+            config->num_heads, config->learn_sigma ? "true" : "false");
+    return NL_OK;
+}
+
+/* ---- Writing. These return false when there is no memory. */
+
+static bool print_field(cJSON *root, const nl_config *config, const nl_field *field)
+{
+    double value = field_value(config, field);
+    if (!field_applies(config, field) || value < field->printed_from)
+        return true;
+    if (field->kind == KIND_TEXT) {
+        const char *text = *(char *const *)((const char *)config + field->offset);
+        return !text || cJSON_AddStringToObject(root, field->key, text);
+    }
+    if (field->kind == KIND_CHOICE)
+        return cJSON_AddStringToObject(root, field->key, field->names[(int)value]) != NULL;
+    if (field->kind == KIND_BOOL)
+        return cJSON_AddBoolToObject(root, field->key, value != 0) != NULL;
+    return cJSON_AddNumberToObject(root, field->key, value) != NULL;
+}
+
+static bool print_input_size(cJSON *root, const nl_config *config)
+{
+    int sides[2] = {config->input_height, config->input_width};
+    if (sides[0] == sides[1])
+        return cJSON_AddNumberToObject(root, input_size_key, sides[0]) != NULL;
+    return cJSON_AddItemToObject(root, input_size_key, cJSON_CreateIntArray(sides, 2));
+}
+
+static bool print_class_names(cJSON *root, const nl_config *config)
+{
+    if (!config->class_names)
+        return true;
+    cJSON *list = cJSON_AddArrayToObject(root, class_names_key);
+    for (int i = 0; list && i < config->num_classes; i++) {
+        const nl_class_name *name = &config->class_names[i];
+        const char *pair[2] = {name->wnid, name->name};
+        cJSON *item = name->wnid && name->name
+                          ? cJSON_CreateStringArray(pair, 2)
+                          : cJSON_CreateString(name->wnid ? name->wnid : name->name);
+        if (!cJSON_AddItemToArray(list, item))
+            return false;
+    }
+    return list != NULL;
+}
+
+nl_status nl_config_print(nl_context *context, const nl_config *config, char **json)
+{
+    cJSON *root = cJSON_CreateObject();
+    bool built = root != NULL;
+    char *text = NULL;
+    *json = NULL;
+    for (int i = 0; i < NL_COUNT(fields) && built; i++) {
+        built = print_field(root, config, &fields[i]);
+        if (built && fields[i].offset == AT(patch_size))
+            built = print_input_size(root, config);
+    }
+    built = built && print_class_names(root, config) && (text = cJSON_PrintUnformatted(root));
+    nl_status status = built ? nl_strdup(context, text, json)
+                             : nl_fail(context, NL_ERROR_MEMORY, "no memory for a configuration");
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return status;
+}
