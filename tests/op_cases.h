@@ -11,7 +11,7 @@
 
 #include "nl_test.h"
 
-enum { OP_MAX_BUFFERS = 16, OP_MAX_OUTPUTS = 4, OP_MAX_SCRATCH = 64 };
+enum { OP_MAX_BUFFERS = 16, OP_MAX_OUTPUTS = 4, OP_MAX_SCRATCH = 64, OP_MAX_DEVICES = 4 };
 
 typedef struct op_output {
     const char *name;
@@ -98,10 +98,20 @@ void op_host_output(op_run *run, const char *name, const double *values, int64_t
 
 /* ---- For tests */
 
+/* The devices of NL_TEST_DEVICE (comma-separated; default "cpu,reference"), at most OP_MAX_DEVICES.
+ * Ends the program when one cannot be had. */
+int op_open_devices(nl_context *context, int threads, nl_device **devices);
+
 /* Runs one case; the outputs are in run->outputs until op_run_free. false, with a message in `problem`,
  * when the operation fails, writes outside its outputs or changes its inputs. */
 bool op_run_case(op_run *run, const op_family *family, int index, char *problem, size_t size);
 void op_run_free(op_run *run);
 const char *op_case_text(const op_family *family, int index);
+
+/* A run outside the table: op_begin, OP_TENSOR for the arguments, the operation's status to op_end
+ * (which fails the test on an error), op_value for the outputs, op_run_free. */
+op_run op_begin(nl_device *device);
+void op_end(op_run *run, nl_status status);
+const double *op_value(const op_run *run, const char *name);
 
 #endif

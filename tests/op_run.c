@@ -178,20 +178,57 @@ const char *op_case_text(const op_family *family, int index)
     return *(const char *const *)((const char *)family->cases + (size_t)index * family->case_size);
 }
 
+static bool finish(op_run *run, nl_status status, char *problem, size_t size)
+{
+    if (status == NL_OK)
+        status = run->device->ops->sync(run->device);
+    if (status == NL_OK)
+        return collect(run, problem, size);
+    snprintf(problem, size, "%s: %s", nl_status_name(status), nl_last_error(run->device->context));
+    return false;
+}
+
 bool op_run_case(op_run *run, const op_family *family, int index, char *problem, size_t size)
 {
     run->batch = 1;
     run->tolerance = 1e-5;
-    nl_status status =
-        family->run(run, (const char *)family->cases + (size_t)index * family->case_size);
-    if (status == NL_OK)
-        status = run->device->ops->sync(run->device);
-    if (status != NL_OK) {
-        snprintf(problem, size, "%s: %s", nl_status_name(status),
-                 nl_last_error(run->device->context));
-        return false;
-    }
-    return collect(run, problem, size);
+    const char *op_case = (const char *)family->cases + (size_t)index * family->case_size;
+    return finish(run, family->run(run, op_case), problem, size);
+}
+
+op_run op_begin(nl_device *device)
+{
+    return (op_run){.device = device, .seed = 1, .only = -1, .batch = 1};
+}
+
+void op_end(op_run *run, nl_status status)
+{
+    char problem[NL_MESSAGE_SIZE + 64];
+    if (!finish(run, status, problem, sizeof(problem)))
+        fail_msg("%s: %s", run->device->name, problem);
+}
+
+const double *op_value(const op_run *run, const char *name)
+{
+    for (int i = 0; i < run->output_count; i++)
+        if (!strcmp(run->outputs[i].name, name))
+            return run->outputs[i].values;
+    fail_msg("no output %s", name);
+    return NULL;
+}
+
+int op_open_devices(nl_context *context, int threads, nl_device **devices)
+{
+    const char *names = getenv("NL_TEST_DEVICE");
+    char list[128];
+    int count = 0;
+    snprintf(list, sizeof(list), "%s", names ? names : "cpu,reference");
+    for (char *rest = list, *name; (name = strsep(&rest, ",")) && count < OP_MAX_DEVICES; count++)
+        if (nl_device_create(context, name, "f32", threads, &devices[count]) != NL_OK) {
+            fprintf(stderr, "%s\n", nl_last_error(context));
+            exit(1);
+        }
+    return count;
 }
 
 void op_run_free(op_run *run)

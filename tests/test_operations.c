@@ -2,14 +2,14 @@
  * Every operation of the table on every device under test: against the reference, with one image of a
  * batch alone, and with one thread. Environment:
  *
- *   NL_TEST_DEVICE   devices, comma-separated; default "cpu,reference"
+ *   NL_TEST_DEVICE   devices: op_open_devices
  *   NL_TEST_SEED     of the inputs; default: the time
  */
 #include <time.h>
 
 #include "op_cases.h"
 
-enum { MAX_DEVICES = 4, MAX_TESTS = 256 };
+enum { MAX_TESTS = 256 };
 
 static uint64_t seed;
 static nl_context *context;
@@ -169,32 +169,27 @@ int main(void)
 {
     static op_test tests[MAX_TESTS];
     static struct CMUnitTest units[MAX_TESTS + 1];
-    nl_device *devices[2 * MAX_DEVICES];
-    int device_count = 0, count = 0;
-    const char *given = getenv("NL_TEST_SEED"), *names = getenv("NL_TEST_DEVICE");
-    char list[128];
+    nl_device *devices[OP_MAX_DEVICES], *one_thread[OP_MAX_DEVICES];
+    int count = 0;
+    const char *given = getenv("NL_TEST_SEED");
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     printf("NL_TEST_SEED=%llu\n", (unsigned long long)seed);
-    snprintf(list, sizeof(list), "%s", names ? names : "cpu,reference");
     if (nl_core_context_create(NULL, &context) != NL_OK ||
         nl_device_create(context, "reference", "f32", 1, &reference) != NL_OK)
         return 1;
-    for (char *rest = list, *name; (name = strsep(&rest, ",")) && device_count < 2 * MAX_DEVICES;) {
-        for (int threads = 2; threads > 0; threads--)
-            if (nl_device_create(context, name, "f32", threads, &devices[device_count++]) !=
-                NL_OK) {
-                fprintf(stderr, "%s\n", nl_last_error(context));
-                return 1;
-            }
-        count = add_tests(devices[device_count - 2], devices[device_count - 1], tests, count);
-    }
+    int device_count = op_open_devices(context, 2, devices);
+    op_open_devices(context, 1, one_thread);
+    for (int i = 0; i < device_count; i++)
+        count = add_tests(devices[i], one_thread[i], tests, count);
     units[0] = (struct CMUnitTest)cmocka_unit_test(test_all_operations_have_cases);
     for (int i = 0; i < count; i++)
         units[i + 1] = (struct CMUnitTest){
             .name = tests[i].name, .test_func = test_operation, .initial_state = &tests[i]};
     int failed = _cmocka_run_group_tests("operations", units, (size_t)count + 1, NULL, NULL);
-    for (int i = 0; i < device_count; i++)
+    for (int i = 0; i < device_count; i++) {
         nl_device_destroy(devices[i]);
+        nl_device_destroy(one_thread[i]);
+    }
     nl_device_destroy(reference);
     nl_core_context_destroy(context);
     return failed;
