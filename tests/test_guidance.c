@@ -1,0 +1,262 @@
+/* Classifier-free guidance: what the network is asked, and what is made of its answers. */
+#include "stand_in.h"
+
+enum { CHANNELS = 4, SIZE = CHANNELS * 2 * 3, BATCH = 3, NULL_CLASS = 9 };
+static const char *const devices[] = {"reference", "cpu"};
+static const int labels[] = {2, 5, 7, NULL_CLASS, NULL_CLASS, NULL_CLASS};
+
+/* f(x, t, label) = sin(x + label) + t; channels after the first four: cos(x + label) - t. Takes a tensor
+ * of its own from the arena, as a network does for its conditioning. */
+typedef struct labelled_network {
+    nl_device *device;
+    int calls;
+    int64_t batch, t_count; /* of the last call */
+    bool bad_call;
+} labelled_network;
+
+static float expected_output(float x, float t, int label, bool second_half)
+{
+    return second_half ? cosf(x + (float)label) - t : sinf(x + (float)label) + t;
+}
+
+static nl_status predict(void *user, const nl_tensor *x, const float *t, int64_t t_count,
+                         const nl_tensor *class, const nl_tensor *prediction)
+{
+    labelled_network *network = user;
+    nl_device *device = network->device;
+    nl_status status = NL_OK;
+    int64_t batch = x->shape[0], outputs = nl_tensor_count(prediction) / batch;
+    float *input = malloc((size_t)nl_tensor_bytes(x));
+    float *output = malloc((size_t)nl_tensor_bytes(prediction));
+    int32_t label[2 * BATCH];
+    int64_t mark = nl_arena_mark(device);
+    nl_tensor conditioning;
+    network->calls++;
+    network->batch = batch;
+    network->t_count = t_count;
+    network->bad_call |= class->shape[0] != batch || prediction->shape[0] != batch ||
+                         (t_count != 1 && t_count != batch);
+    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){t_count, 100}, &conditioning));
+    if (device->measuring)
+        goto cleanup;
+    NL_TRY(device->ops->download(device, input, x->data, nl_tensor_bytes(x)));
+    NL_TRY(device->ops->download(device, label, class->data, batch * (int64_t)sizeof(*label)));
+    for (int64_t image = 0; image < batch; image++)
+        for (int64_t i = 0; i < outputs; i++)
+            output[image * outputs + i] =
+                expected_output(input[image * SIZE + i % SIZE], t[t_count > 1 ? image : 0],
+                                label[image], i >= SIZE);
+    NL_TRY(device->ops->upload(device, prediction->data, output, nl_tensor_bytes(prediction)));
+cleanup:
+    nl_arena_release(device, mark);
+    free(input);
+    free(output);
+    return status;
+}
+
+typedef struct guidance_case {
+    nl_context *context;
+    nl_device *device;
+    labelled_network network;
+    nl_guidance guidance;
+    nl_tensor x;
+    float input[BATCH * SIZE];
+} guidance_case;
+
+static void set_up(guidance_case *f, const char *device_name)
+{
+    nl_context *context = test_context(device_name);
+    nl_device *device = context->device;
+    *f = (guidance_case){.context = context, .device = device, .network = {.device = device}};
+    assert_ok(context, nl_arena_reserve(device, 1 << 16));
+    for (int i = 0; i < BATCH * SIZE; i++)
+        f->input[i] = 0.1f * (float)i - 2;
+    assert_ok(context,
+              nl_arena_tensor(device, NL_F32, 4, (int64_t[]){BATCH, CHANNELS, 2, 3}, &f->x));
+    assert_ok(context, device->ops->upload(device, f->x.data, f->input, nl_tensor_bytes(&f->x)));
+    f->guidance =
+        (nl_guidance){.device = device, .network = predict, .user = &f->network, .scale = 1};
+    assert_ok(context,
+              nl_arena_tensor(device, NL_I32, 1, (int64_t[]){2 * BATCH}, &f->guidance.labels));
+    assert_ok(context,
+              device->ops->upload(device, f->guidance.labels.data, labels, sizeof(labels)));
+}
+
+/* Evaluates at t and compares; guided[image] says which images are guided. */
+static void check(guidance_case *f, const float *t, const bool *guided, int output_channels,
+                  int64_t batch, int64_t t_count)
+{
+    nl_context *context = f->context;
+    nl_device *device = f->device;
+    const nl_guidance *guidance = &f->guidance;
+    int outputs = output_channels * SIZE / CHANNELS;
+    int channels = guidance->channels > 0 ? guidance->channels : CHANNELS;
+    float result[BATCH * 2 * SIZE], expected[BATCH * 2 * SIZE];
+    int64_t mark = nl_arena_mark(device);
+    nl_tensor prediction;
+    nl_model_function model = nl_guidance_model(&f->guidance);
+    for (int i = 0; i < BATCH * outputs; i++) {
+        int image = i / outputs, place = i % outputs;
+        float x = f->input[image * SIZE + place % SIZE];
+        float c = expected_output(x, t[image], labels[image], place >= SIZE);
+        float u = expected_output(x, t[image], NULL_CLASS, place >= SIZE);
+        bool here = guided[image] && place / (SIZE / CHANNELS) < channels;
+        expected[i] = here ? u + (float)guidance->scale * (c - u) : c;
+    }
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 4, (int64_t[]){BATCH, output_channels, 2, 3},
+                                       &prediction));
+    int64_t before = nl_arena_mark(device);
+    assert_ok(context, model.call(model.user, &f->x, t, &prediction));
+    assert_int_equal(nl_arena_mark(device), before);
+    assert_ok(context,
+              device->ops->download(device, result, prediction.data, nl_tensor_bytes(&prediction)));
+    assert_close(result, expected, BATCH * outputs, 1e-6);
+    assert_false(f->network.bad_call);
+    assert_int_equal(f->network.batch, batch);
+    assert_int_equal(f->network.t_count, t_count);
+    nl_arena_release(device, mark);
+}
+
+static const bool all[] = {true, true, true}, none[] = {false, false, false};
+static const float same[] = {0.5f, 0.5f, 0.5f};
+
+static void test_one_batch_of_both(void **state)
+{
+    (void)state;
+    for (int d = 0; d < NL_COUNT(devices); d++) {
+        guidance_case f;
+        set_up(&f, devices[d]);
+        f.guidance.scale = 3;
+        check(&f, same, all, CHANNELS, 2 * BATCH, 1);
+        assert_int_equal(f.network.calls, 1);
+        nl_context_destroy(f.context);
+    }
+}
+
+static void test_scale_one_is_conditional(void **state)
+{
+    (void)state;
+    guidance_case f;
+    set_up(&f, "reference");
+    check(&f, same, none, CHANNELS, BATCH, 1);
+    check(&f, same, none, 2 * CHANNELS, BATCH, 1);
+    f.guidance.scale = 0; /* unconditional */
+    check(&f, same, all, CHANNELS, 2 * BATCH, 1);
+    nl_context_destroy(f.context);
+}
+
+static void test_three_channels(void **state)
+{
+    (void)state;
+    for (int d = 0; d < NL_COUNT(devices); d++) {
+        guidance_case f;
+        set_up(&f, devices[d]);
+        f.guidance.scale = 4;
+        f.guidance.channels = 3;
+        check(&f, same, all, CHANNELS, 2 * BATCH, 1);
+        check(&f, same, all, 2 * CHANNELS, 2 * BATCH, 1);
+        nl_context_destroy(f.context);
+    }
+}
+
+/* The variance channels are the conditional ones, also where more channels are asked for than there are. */
+static void test_variance_is_not_guided(void **state)
+{
+    (void)state;
+    guidance_case f;
+    set_up(&f, "reference");
+    f.guidance.scale = 2;
+    check(&f, same, all, 2 * CHANNELS, 2 * BATCH, 1);
+    f.guidance.channels = CHANNELS;
+    check(&f, same, all, 2 * CHANNELS, 2 * BATCH, 1);
+    nl_context_destroy(f.context);
+}
+
+static void test_interval(void **state)
+{
+    (void)state;
+    guidance_case f;
+    set_up(&f, "reference");
+    f.guidance.scale = 2;
+    f.guidance.low = 0.25;
+    f.guidance.high = 0.75;
+    static const float low[] = {0.25f, 0.25f, 0.25f}, high[] = {0.75f, 0.75f, 0.75f};
+    static const float below[] = {0.24f, 0.24f, 0.24f}, above[] = {0.76f, 0.76f, 0.76f};
+    static const float mixed[] = {0.1f, 0.5f, 0.9f}, outside[] = {0.1f, 0.2f, 0.9f};
+    check(&f, low, all, CHANNELS, 2 * BATCH, 1);
+    check(&f, high, all, CHANNELS, 2 * BATCH, 1);
+    check(&f, below, none, CHANNELS, BATCH, 1);
+    check(&f, above, none, CHANNELS, BATCH, 1);
+    check(&f, mixed, (bool[]){false, true, false}, CHANNELS, 2 * BATCH, 2 * BATCH);
+    check(&f, mixed, (bool[]){false, true, false}, 2 * CHANNELS, 2 * BATCH, 2 * BATCH);
+    check(&f, outside, none, CHANNELS, BATCH, BATCH);
+    f.guidance.low = f.guidance.high = 0; /* everywhere */
+    check(&f, mixed, all, CHANNELS, 2 * BATCH, 2 * BATCH);
+    nl_context_destroy(f.context);
+}
+
+static nl_status run_dopri5(nl_device *device, nl_sampler *sampler, const int32_t *class,
+                            int64_t batch, const float *start, float *result)
+{
+    nl_status status = NL_OK;
+    int64_t mark = nl_arena_mark(device), evaluations[BATCH] = {0};
+    labelled_network network = {.device = device};
+    nl_guidance guidance = {.device = device,
+                            .network = predict,
+                            .user = &network,
+                            .scale = 2,
+                            .low = 0.3,
+                            .high = 0.4};
+    nl_tensor x;
+    NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){2 * batch}, &guidance.labels));
+    NL_TRY(nl_arena_tensor(device, NL_F32, 4, (int64_t[]){batch, CHANNELS, 2, 3}, &x));
+    NL_TRY(device->ops->upload(device, guidance.labels.data, class,
+                               nl_tensor_bytes(&guidance.labels)));
+    NL_TRY(device->ops->upload(device, x.data, start, nl_tensor_bytes(&x)));
+    nl_sample_job job = {
+        .device = device, .model = nl_guidance_model(&guidance), .evaluations = evaluations};
+    NL_TRY(nl_sampler_run(sampler, &job, &x));
+    NL_TRY(device->ops->download(device, result, x.data, nl_tensor_bytes(&x)));
+    assert_int_equal(network.calls >= evaluations[0], true);
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
+}
+
+/* dopri5 takes each image through the interval at times of its own, with the memory that was measured. */
+static void test_dopri5_through_an_interval(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    nl_device *device = context->device, measuring;
+    nl_sampler *sampler;
+    nl_sampler_options options;
+    float start[BATCH * SIZE], together[BATCH * SIZE], alone[SIZE];
+    for (int i = 0; i < BATCH * SIZE; i++)
+        start[i] = sinf((float)i) * (float)(1 + i / SIZE * 4);
+    nl_sampler_options_init(&options);
+    options.method = NL_METHOD_DOPRI5;
+    assert_ok(context, nl_sampler_create(context, &options, &sampler));
+    nl_device_measuring(device, &measuring);
+    assert_ok(context, run_dopri5(&measuring, sampler, labels, BATCH, start, together));
+    assert_ok(context, nl_arena_reserve(device, measuring.arena_peak));
+    assert_ok(context, run_dopri5(device, sampler, labels, BATCH, start, together));
+    assert_int_equal(device->arena_peak, measuring.arena_peak);
+    for (int image = 0; image < BATCH; image++) {
+        int32_t pair[] = {labels[image], NULL_CLASS};
+        assert_ok(context, run_dopri5(device, sampler, pair, 1, start + image * SIZE, alone));
+        assert_memory_equal(alone, together + image * SIZE, sizeof(alone));
+    }
+    nl_sampler_destroy(sampler);
+    nl_context_destroy(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_batch_of_both), cmocka_unit_test(test_scale_one_is_conditional),
+        cmocka_unit_test(test_three_channels),    cmocka_unit_test(test_variance_is_not_guided),
+        cmocka_unit_test(test_interval),          cmocka_unit_test(test_dopri5_through_an_interval),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

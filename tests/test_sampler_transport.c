@@ -1,0 +1,631 @@
+/* Transports: samples of the public code, orders of convergence, forms that no golden covers, dopri5's
+ * step control, refusals. */
+#include "nl_path.h"
+#include "stand_in.h"
+
+enum { IMAGES = 2, SIZE = 4 * 4 * 4, COUNT = IMAGES * SIZE };
+static const int64_t shape[] = {IMAGES, 4, 4, 4};
+static const char *const devices[] = {"reference", "cpu"};
+static const char *const paths[] = {"linear", "gvp", "vp"};
+static const char *const predictions[] = {"velocity", "noise", "score"};
+
+static float golden_output(float x, float t)
+{
+    return tanhf(0.8f * x) * (1 + 0.5f * cosf(6 * t)) - 0.3f * x;
+}
+
+static double golden_output_double(double x, double t)
+{
+    return tanh(0.8 * x) * (1 + 0.5 * cos(6 * t)) - 0.3 * x;
+}
+
+static nl_sampler_options transport_options(nl_method method, int steps, nl_path path,
+                                            nl_prediction prediction)
+{
+    nl_sampler_options options;
+    nl_sampler_options_init(&options);
+    options.method = method;
+    options.steps = steps;
+    options.path = path;
+    options.prediction = prediction;
+    return options;
+}
+
+static void start_numbers(float *start, int count)
+{
+    for (int i = 0; i < count; i++)
+        start[i] = 1.5f * sinf(1.7f * (float)i + 0.3f);
+}
+
+/* Compares with the golden row; false when there is none. */
+static bool check_row(nl_context *context, const nl_checkpoint *golden,
+                      const nl_sampler_options *options, const char *name, double tolerance,
+                      double *worst)
+{
+    if (!nl_checkpoint_find(golden, name))
+        return false;
+    float *initial = test_read(golden, "noise", NULL),
+          *noise = test_read(golden, "sde_noise", NULL);
+    float *expected = test_read(golden, name, NULL), result[COUNT];
+    stand_in network = {.output = golden_output, .noise = noise};
+    assert_ok(context,
+              stand_in_sample(context, options, &network, 4, shape, initial, NULL, result));
+    double error = test_relative_error(result, expected, COUNT);
+    if (!(error <= tolerance))
+        fail_msg("%s on %s: relative error %.3g, allowed %.3g", name, context->device->name, error,
+                 tolerance);
+    *worst = fmax(*worst, error / tolerance);
+    free(initial);
+    free(noise);
+    free(expected);
+    return true;
+}
+
+static int check_ode_rows(nl_context *context, const nl_checkpoint *golden)
+{
+    static const nl_method methods[] = {NL_METHOD_EULER, NL_METHOD_HEUN2, NL_METHOD_MIDPOINT,
+                                        NL_METHOD_RK4, NL_METHOD_DOPRI5};
+    int rows = 0;
+    double worst = 0;
+    for (int c = 0; c < 3 * 3 * NL_COUNT(methods); c++) {
+        nl_method method = methods[c % NL_COUNT(methods)];
+        nl_prediction prediction = (nl_prediction)(c / NL_COUNT(methods) % 3);
+        nl_path path = (nl_path)(c / NL_COUNT(methods) / 3);
+        char name[64];
+        snprintf(name, sizeof(name), "%s_%s_ode_%s", paths[path], predictions[prediction],
+                 nl_method_names[method]);
+        /* num_steps 11 of the public code counts points. */
+        nl_sampler_options options = transport_options(method, 10, path, prediction);
+        double tolerance = path == NL_PATH_VP && prediction == NL_PREDICTION_NOISE ? 1e-4 : 1e-5;
+        if (method == NL_METHOD_DOPRI5) {
+            rows += check_row(context, golden, &options, name, 1e-3, &worst);
+            options.batch_control = true;
+            tolerance = 1e-4;
+        }
+        rows += check_row(context, golden, &options, name, tolerance, &worst);
+    }
+    print_message("%s: %d ODE rows, the worst at %.2g of its tolerance\n", context->device->name,
+                  rows, worst);
+    return rows;
+}
+
+static int check_sde_rows(nl_context *context, const nl_checkpoint *golden)
+{
+    static const char *const forms[] = {"", "SBDM", "sigma", "linear", "decreasing"};
+    static const char *const lasts[] = {"None", "Mean", "Tweedie", "Euler"};
+    int rows = 0;
+    double worst = 0;
+    for (int c = 0; c < 3 * 3 * 2 * 4 * 4; c++) {
+        nl_last_step last = (nl_last_step)(c % 4);
+        nl_sde_form form = (nl_sde_form)(c / 4 % 4 + 1);
+        bool heun = c / 16 % 2;
+        nl_prediction prediction = (nl_prediction)(c / 32 % 3);
+        nl_path path = (nl_path)(c / 96);
+        char name[96];
+        snprintf(name, sizeof(name), "%s_%s_sde_%s_%s_%s", paths[path], predictions[prediction],
+                 heun ? "Heun" : "Euler", forms[form], lasts[last]);
+        /* 12 points: 11 moves, and a last step where there is one. */
+        nl_sampler_options options =
+            transport_options(heun ? NL_METHOD_SDE_HEUN : NL_METHOD_SDE_EULER,
+                              last == NL_LAST_NONE ? 11 : 12, path, prediction);
+        options.sde_form = form;
+        options.sde_norm = 0.7;
+        options.last_step = last;
+        if (form == NL_SDE_SBDM && path != NL_PATH_VP && prediction == NL_PREDICTION_VELOCITY)
+            assert_refused(context, &options, "divides by zero at t = 0: choose another SDE form");
+        else
+            rows += check_row(context, golden, &options, name, 1e-5, &worst);
+    }
+    print_message("%s: %d SDE rows, the worst at %.2g of its tolerance\n", context->device->name,
+                  rows, worst);
+    return rows;
+}
+
+static void test_golden_rows(void **state)
+{
+    (void)state;
+    for (int d = 0; d < NL_COUNT(devices); d++) {
+        nl_context *context = test_context(devices[d]);
+        nl_checkpoint *golden = test_golden(context, "transport.safetensors");
+        /* 9 combinations by 5 methods, dopri5 under both controls, without vp_noise_ode_dopri5 */
+        assert_int_equal(check_ode_rows(context, golden), 9 * 6 - 2);
+        /* 9 combinations by 11 rows, without the four that are NaN */
+        assert_int_equal(check_sde_rows(context, golden), 9 * 11 - 4);
+        nl_checkpoint_close(golden);
+        nl_context_destroy(context);
+    }
+}
+
+/* The drift of one number, straight from facts.md B2 and B5. */
+typedef struct direct_sampler {
+    nl_path path;
+    nl_prediction prediction;
+    nl_sde_form form;
+    double norm;
+} direct_sampler;
+
+static double direct_weight(const direct_sampler *direct, double t, double sigma, double drift_var)
+{
+    switch (direct->form) {
+    case NL_SDE_CONSTANT:
+        return direct->norm;
+    case NL_SDE_SBDM:
+        return direct->norm * drift_var;
+    case NL_SDE_SIGMA:
+        return direct->norm * sigma;
+    case NL_SDE_LINEAR:
+        return direct->norm * (1 - t);
+    case NL_SDE_DECREASING:
+        return 0.25 * pow(direct->norm * cos(M_PI * t) + 1, 2);
+    default:
+        return direct->norm * pow(sin(M_PI * t), 2);
+    }
+}
+
+static void direct_terms(const direct_sampler *direct, double x, double t, double *velocity,
+                         double *score, double *weight)
+{
+    double alpha = t, sigma = 1 - t, alpha_rate = 1, sigma_rate = -1;
+    if (direct->path == NL_PATH_GVP) {
+        alpha = sin(M_PI * t / 2);
+        sigma = cos(M_PI * t / 2);
+        alpha_rate = M_PI / 2 * sigma;
+        sigma_rate = -M_PI / 2 * alpha;
+    } else if (direct->path == NL_PATH_VP) {
+        double log_alpha = -0.25 * pow(1 - t, 2) * 19.9 - 0.5 * (1 - t) * 0.1;
+        double rate = 0.5 * (1 - t) * 19.9 + 0.05;
+        alpha = exp(log_alpha);
+        sigma = sqrt(1 - alpha * alpha);
+        alpha_rate = alpha * rate;
+        sigma_rate = -alpha * alpha * rate / sigma;
+    }
+    double rho = alpha_rate / alpha, drift_var = rho * sigma * sigma - sigma * sigma_rate;
+    double f = golden_output_double(x, t), r = alpha / alpha_rate;
+    if (direct->prediction == NL_PREDICTION_VELOCITY) {
+        *velocity = f;
+        *score = (r * f - x) / (sigma * sigma - r * sigma_rate * sigma);
+    } else {
+        *score = direct->prediction == NL_PREDICTION_NOISE ? -f / sigma : f;
+        *velocity = rho * x + drift_var * *score;
+    }
+    *weight = direct_weight(direct, t, sigma, drift_var);
+}
+
+static double direct_drift(const direct_sampler *direct, double x, double t, double *weight)
+{
+    double velocity, score;
+    direct_terms(direct, x, t, &velocity, &score, weight);
+    return velocity + *weight * score;
+}
+
+/* moves from t0 to 1 - size, then x + size * drift (mean) */
+static double direct_sde(const direct_sampler *direct, bool heun, int moves, double t0, double size,
+                         double x, const float *noise, int stride)
+{
+    double h = (1 - size - t0) / moves, weight, unused;
+    for (int k = 0; k < moves; k++) {
+        double t = t0 + k * h, drift = direct_drift(direct, x, t, &weight);
+        double kick = sqrt(2 * weight * h) * noise[k * stride];
+        if (heun) {
+            x += kick;
+            double first = direct_drift(direct, x, t, &unused);
+            x += h / 2 * (first + direct_drift(direct, x + h * first, t + h, &unused));
+        } else {
+            x += h * drift + kick;
+        }
+    }
+    return x + size * direct_drift(direct, x, 1 - size, &unused);
+}
+
+static void test_sde_forms_directly(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    nl_checkpoint *golden = test_golden(context, "transport.safetensors");
+    float *initial = test_read(golden, "noise", NULL),
+          *noise = test_read(golden, "sde_noise", NULL);
+    for (int c = 0; c < 2 * 6 * 9; c++) {
+        bool heun = c % 2;
+        direct_sampler direct = {.form = (nl_sde_form)(c / 2 % 6),
+                                 .path = (nl_path)(c / 12 % 3),
+                                 .prediction = (nl_prediction)(c / 36),
+                                 .norm = 0.6};
+        nl_sampler_options options = transport_options(
+            heun ? NL_METHOD_SDE_HEUN : NL_METHOD_SDE_EULER, 12, direct.path, direct.prediction);
+        options.sde_form = direct.form;
+        options.sde_norm = direct.norm;
+        options.last_step_size = 0.05;
+        options.sample_eps = 0.01;
+        double t0 = direct.path != NL_PATH_VP && (direct.prediction != NL_PREDICTION_VELOCITY ||
+                                                  direct.form == NL_SDE_SBDM)
+                        ? 0.01
+                        : 0;
+        float result[COUNT], expected[COUNT];
+        stand_in network = {.output = golden_output, .noise = noise};
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, shape, initial, NULL, result));
+        for (int i = 0; i < COUNT; i++)
+            expected[i] =
+                (float)direct_sde(&direct, heun, 11, t0, 0.05, initial[i], noise + i, COUNT);
+        assert_close(result, expected, COUNT, 1e-5);
+        assert_int_equal(network.draws, 11);
+        assert_int_equal(network.last_draw, 10);
+    }
+    free(initial);
+    free(noise);
+    nl_checkpoint_close(golden);
+    nl_context_destroy(context);
+}
+
+static void test_evaluations(void **state)
+{
+    (void)state;
+    static const struct {
+        nl_method method;
+        int steps, evaluations;
+    } expected[] = {
+        {NL_METHOD_EULER, 1, 1}, {NL_METHOD_EULER, 7, 7},     {NL_METHOD_MIDPOINT, 7, 14},
+        {NL_METHOD_HEUN, 1, 1},  {NL_METHOD_HEUN, 7, 13},     {NL_METHOD_HEUN2, 7, 14},
+        {NL_METHOD_RK4, 7, 28},  {NL_METHOD_SDE_EULER, 7, 7}, {NL_METHOD_SDE_HEUN, 7, 13}};
+    nl_context *context = test_context("reference");
+    float start[COUNT], result[COUNT];
+    start_numbers(start, COUNT);
+    for (int c = 0; c < NL_COUNT(expected); c++) {
+        int64_t evaluations[IMAGES] = {100, 200};
+        stand_in network = {.output = golden_output};
+        nl_sampler_options options = transport_options(expected[c].method, expected[c].steps,
+                                                       NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        assert_ok(context, stand_in_sample(context, &options, &network, 4, shape, start,
+                                           evaluations, result));
+        assert_int_equal(network.calls, expected[c].evaluations);
+        assert_int_equal(evaluations[0], 100 + expected[c].evaluations);
+        assert_int_equal(evaluations[1], 200 + expected[c].evaluations);
+        assert_true(network.largest_t <= 1);
+    }
+    nl_context_destroy(context);
+}
+
+/* 5000 steps of the classical Runge-Kutta method in double. */
+static void solve_exactly(const direct_sampler *direct, double t0, double t1, const float *start,
+                          float *end)
+{
+    double h = (t1 - t0) / 5000, s, w, k1, k2, k3, k4;
+    for (int i = 0; i < COUNT; i++) {
+        double x = start[i];
+        for (int k = 0; k < 5000; k++) {
+            double t = t0 + k * h;
+            direct_terms(direct, x, t, &k1, &s, &w);
+            direct_terms(direct, x + h / 2 * k1, t + h / 2, &k2, &s, &w);
+            direct_terms(direct, x + h / 2 * k2, t + h / 2, &k3, &s, &w);
+            direct_terms(direct, x + h * k3, t + h, &k4, &s, &w);
+            x += h / 6 * (k1 + 2 * k2 + 2 * k3 + k4);
+        }
+        end[i] = (float)x;
+    }
+}
+
+static double ode_error(nl_context *context, nl_method method, int steps, const float *start,
+                        const float *exact)
+{
+    float result[COUNT];
+    stand_in network = {.output = golden_output};
+    nl_sampler_options options =
+        transport_options(method, steps, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    assert_ok(context, stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+    return test_relative_error(result, exact, COUNT);
+}
+
+static void test_orders(void **state)
+{
+    (void)state;
+    static const struct {
+        nl_method method;
+        int steps, order;
+    } expected[] = {{NL_METHOD_EULER, 40, 1},
+                    {NL_METHOD_MIDPOINT, 20, 2},
+                    {NL_METHOD_HEUN, 20, 2},
+                    {NL_METHOD_HEUN2, 20, 2},
+                    {NL_METHOD_RK4, 6, 4}};
+    nl_context *context = test_context("reference");
+    float start[COUNT], exact[COUNT];
+    direct_sampler velocity = {NL_PATH_LINEAR, NL_PREDICTION_VELOCITY, NL_SDE_SIGMA, 1};
+    start_numbers(start, COUNT);
+    solve_exactly(&velocity, 0, 1, start, exact);
+    for (int c = 0; c < NL_COUNT(expected); c++) {
+        nl_method method = expected[c].method;
+        double coarse = ode_error(context, method, expected[c].steps, start, exact);
+        double fine = ode_error(context, method, 2 * expected[c].steps, start, exact);
+        double order = log2(coarse / fine);
+        print_message("%s: %.3g, %.3g, order %.2f\n", nl_method_names[method], coarse, fine, order);
+        assert_true(fabs(order - expected[c].order) < 0.5);
+    }
+    /* heun's last step is Euler: not heun2, and a little behind it here. */
+    assert_true(ode_error(context, NL_METHOD_HEUN, 10, start, exact) !=
+                ode_error(context, NL_METHOD_HEUN2, 10, start, exact));
+    nl_context_destroy(context);
+}
+
+/* facts.md B4: 3 accepted and 1 rejected step; the last overshoots. */
+static void test_dopri5_checkpoint(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    nl_checkpoint *golden = test_golden(context, "transport.safetensors");
+    float *initial = test_read(golden, "noise", NULL), result[COUNT];
+    int64_t evaluations[IMAGES] = {0};
+    stand_in network = {.output = golden_output};
+    nl_sampler_options options =
+        transport_options(NL_METHOD_DOPRI5, 0, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    options.batch_control = true;
+    assert_ok(context,
+              stand_in_sample(context, &options, &network, 4, shape, initial, evaluations, result));
+    assert_int_equal(evaluations[0], 26);
+    assert_int_equal(evaluations[1], 26);
+    print_message("seen up to t = %.4f\n", (double)network.largest_t);
+    assert_true(fabsf(network.largest_t - 1.33f) < 0.005f);
+    free(initial);
+    nl_checkpoint_close(golden);
+    nl_context_destroy(context);
+}
+
+/* An image alone, and among others whose equations are harder or end sooner: the same bits. */
+static void test_dopri5_is_per_image(void **state)
+{
+    (void)state;
+    enum { BATCH = 5 };
+    nl_context *context = test_context("reference");
+    for (int c = 0; c < 9; c++) {
+        float start[BATCH * SIZE], together[BATCH * SIZE], alone[SIZE];
+        int64_t together_evaluations[BATCH] = {0}, fewest = INT64_MAX, most = 0;
+        start_numbers(start, BATCH * SIZE);
+        for (int i = 0; i < BATCH * SIZE; i++)
+            start[i] *= powf(4, (float)(i / SIZE - 3));
+        stand_in network = {.output = golden_output};
+        nl_sampler_options options =
+            transport_options(NL_METHOD_DOPRI5, 0, (nl_path)(c / 3), (nl_prediction)(c % 3));
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, (int64_t[]){BATCH, 4, 4, 4},
+                                  start, together_evaluations, together));
+        for (int image = 0; image < BATCH; image++) {
+            int64_t evaluations = 0;
+            assert_ok(context,
+                      stand_in_sample(context, &options, &network, 4, (int64_t[]){1, 4, 4, 4},
+                                      start + image * SIZE, &evaluations, alone));
+            assert_int_equal(evaluations, together_evaluations[image]);
+            assert_memory_equal(alone, together + image * SIZE, sizeof(alone));
+            fewest = NL_MIN(fewest, evaluations);
+            most = NL_MAX(most, evaluations);
+        }
+        print_message("%s %s: %d to %d evaluations\n", paths[c / 3], predictions[c % 3],
+                      (int)fewest, (int)most);
+        assert_true(fewest < most);
+    }
+    nl_context_destroy(context);
+}
+
+/* Where sigma does not exist beyond t = 1, steps over it are rejected, and the result is still right. */
+static void test_dopri5_rejects_nan(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    float start[COUNT], exact[COUNT], result[COUNT];
+    direct_sampler noise = {NL_PATH_VP, NL_PREDICTION_NOISE, NL_SDE_SIGMA, 1};
+    start_numbers(start, COUNT);
+    solve_exactly(&noise, 0, 1 - 1e-3, start, exact);
+    stand_in network = {.output = golden_output};
+    nl_sampler_options options =
+        transport_options(NL_METHOD_DOPRI5, 0, NL_PATH_VP, NL_PREDICTION_NOISE);
+    options.rtol = 1e-5;
+    options.atol = 1e-8;
+    assert_ok(context, stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+    print_message("vp noise: %d evaluations, up to t = %.4f\n", network.calls,
+                  (double)network.largest_t);
+    assert_true(network.largest_t > 1);
+    assert_close(result, exact, COUNT, 1e-4);
+    nl_context_destroy(context);
+}
+
+static void test_dopri5_tolerance(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    float start[COUNT], exact[COUNT], result[COUNT];
+    direct_sampler velocity = {NL_PATH_LINEAR, NL_PREDICTION_VELOCITY, NL_SDE_SIGMA, 1};
+    start_numbers(start, COUNT);
+    solve_exactly(&velocity, 0, 1, start, exact);
+    stand_in network = {.output = golden_output};
+    nl_sampler_options options =
+        transport_options(NL_METHOD_DOPRI5, 0, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    options.rtol = options.atol = 1e-6;
+    assert_ok(context, stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+    assert_close(result, exact, COUNT, 2e-6);
+    options.rtol = 0;
+    options.atol = 1e-12; /* beyond fp32: still ends, or says why not */
+    nl_status status = stand_in_sample(context, &options, &network, 4, shape, start, NULL, result);
+    if (status == NL_OK)
+        assert_close(result, exact, COUNT, 1e-5);
+    else
+        assert_int_equal(status, NL_ERROR_USAGE);
+    nl_context_destroy(context);
+}
+
+static void assert_not_finite(nl_context *context, nl_method method, int nan_at_call,
+                              const char *where)
+{
+    float start[COUNT], result[COUNT];
+    start_numbers(start, COUNT);
+    stand_in network = {.output = golden_output, .nan_at_call = nan_at_call};
+    nl_sampler_options options =
+        transport_options(method, 10, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    assert_int_equal(stand_in_sample(context, &options, &network, 4, shape, start, NULL, result),
+                     NL_ERROR_NOT_FINITE);
+    if (!strstr(nl_last_error(context), where))
+        fail_msg("'%s' does not say '%s'", nl_last_error(context), where);
+}
+
+static float blows_up(float x, float t)
+{
+    return t > 0.5f ? NAN : x;
+}
+
+static void test_not_finite(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    float start[COUNT], result[COUNT];
+    start_numbers(start, COUNT);
+    assert_not_finite(context, NL_METHOD_EULER, 4, "euler, step 4 of 10, t = 0.4");
+    assert_not_finite(context, NL_METHOD_HEUN, 4, "heun, step 2 of 10, t = 0.2");
+    assert_not_finite(context, NL_METHOD_SDE_EULER, 10, "sde-euler, step 10 of 10");
+    assert_not_finite(context, NL_METHOD_DOPRI5, 1, "dopri5, step 1, t = 0");
+    assert_not_finite(context, NL_METHOD_DOPRI5, 2, "dopri5, step 1, t = 0");
+    stand_in network = {.output = blows_up};
+    nl_sampler_options options =
+        transport_options(NL_METHOD_DOPRI5, 0, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    assert_int_equal(stand_in_sample(context, &options, &network, 4, shape, start, NULL, result),
+                     NL_ERROR_NOT_FINITE);
+    assert_non_null(strstr(nl_last_error(context), "t = 0.5"));
+    /* One bad evaluation is only a rejected step. */
+    network = (stand_in){.output = golden_output, .nan_at_call = 5};
+    assert_ok(context, stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+    nl_context_destroy(context);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    nl_sampler_options options =
+        transport_options(NL_METHOD_EULER, 10, NL_PATH_LINEAR, NL_PREDICTION_NOISE);
+    options.sample_eps = 0;
+    assert_refused(context, &options,
+                   "euler on the path linear with prediction noise divides by zero "
+                   "at t = 0: choose a sample_eps above 0");
+    options.method = NL_METHOD_DOPRI5;
+    assert_refused(context, &options, "divides by zero at t = 0");
+    options = transport_options(NL_METHOD_HEUN2, 10, NL_PATH_VP, NL_PREDICTION_NOISE);
+    options.sample_eps = 0;
+    assert_refused(context, &options, "divides by zero at t = 1: choose a sample_eps above 0");
+    for (int path = 0; path < 2; path++) { /* the second stage stands at t = 1 */
+        options = transport_options(NL_METHOD_SDE_HEUN, 10, (nl_path)path, NL_PREDICTION_VELOCITY);
+        options.last_step = NL_LAST_NONE;
+        assert_refused(context, &options, "divides by zero at t = 1: choose a last step");
+    }
+    options = transport_options(NL_METHOD_SDE_EULER, 1, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    assert_refused(context, &options, "steps is 1");
+    options.steps = 10;
+    options.last_step_size = 0;
+    assert_refused(context, &options, "last_step_size is 0");
+    options.last_step_size = 0.04;
+    options.sde_norm = -1;
+    assert_refused(context, &options, "sde_norm is -1");
+    options = transport_options(NL_METHOD_HEUN, 0, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    assert_refused(context, &options, "steps is 0");
+    options.steps = 10;
+    options.reverse = true;
+    assert_refused(context, &options, "does not run from data to noise");
+    options.reverse = false;
+    options.respacing = "250";
+    assert_refused(context, &options, "respacing '250'");
+    options.respacing = NULL;
+    options.sample_eps = NAN;
+    assert_refused(context, &options, "sample_eps is nan");
+    options = transport_options(NL_METHOD_DOPRI5, 0, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    options.atol = 0;
+    assert_refused(context, &options, "atol is 0");
+    options.atol = 1e-6;
+    options.rtol = NAN;
+    assert_refused(context, &options, "rtol is");
+    nl_context_destroy(context);
+}
+
+static nl_status stop_at_three(void *user, int step, int steps, double t, const nl_tensor *x)
+{
+    int *seen = user;
+    assert_int_equal(step, ++*seen);
+    assert_int_equal(steps, 10);
+    assert_true(fabs(t - step / 10.0) < 1e-12);
+    assert_int_equal(x->shape[0], IMAGES);
+    return step == 3 ? NL_CANCELLED : NL_OK;
+}
+
+/* The step function ends a run, and so does nl_cancel. */
+static void test_cancelling(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    nl_device *device = context->device;
+    nl_sampler *sampler;
+    nl_tensor x;
+    int seen = 0;
+    float start[COUNT];
+    start_numbers(start, COUNT);
+    stand_in network = {.device = device, .output = golden_output};
+    nl_sampler_options options =
+        transport_options(NL_METHOD_EULER, 10, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    nl_sample_job job = {.device = device,
+                         .model = {stand_in_predict, &network},
+                         .step = stop_at_three,
+                         .user = &seen};
+    assert_ok(context, nl_sampler_create(context, &options, &sampler));
+    assert_ok(context, nl_arena_reserve(device, 1 << 16));
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 4, shape, &x));
+    assert_ok(context, device->ops->upload(device, x.data, start, nl_tensor_bytes(&x)));
+    int64_t mark = nl_arena_mark(device);
+    assert_int_equal(nl_sampler_run(sampler, &job, &x), NL_CANCELLED);
+    assert_int_equal(seen, 3);
+    assert_int_equal(network.calls, 3);
+    assert_int_equal(nl_arena_mark(device), mark);
+    nl_cancel(context);
+    job.step = NULL;
+    assert_int_equal(nl_sampler_run(sampler, &job, &x), NL_CANCELLED);
+    assert_int_equal(network.calls, 4);
+    nl_sampler_destroy(sampler);
+    nl_context_destroy(context);
+}
+
+/* Whatever allocation fails: a clear error, nothing lost, and the arena as it was. */
+static void test_failing_allocations(void **state)
+{
+    (void)state;
+    static const nl_method methods[] = {NL_METHOD_DDPM, NL_METHOD_SDE_HEUN, NL_METHOD_DOPRI5};
+    nl_context *context = test_context("reference");
+    float start[COUNT], result[COUNT];
+    start_numbers(start, COUNT);
+    stand_in network = {.output = golden_output};
+    for (int c = 0; c < NL_COUNT(methods); c++) {
+        nl_sampler_options options =
+            transport_options(methods[c], 3, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        options.variance = NL_VARIANCE_FIXED_SMALL;
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+        int64_t used = context->memory_used, before = context->allocations;
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+        int64_t allocations = context->allocations - before;
+        assert_true(allocations >= 3);
+        for (int64_t n = 1; n <= allocations; n++) {
+            context->fail_allocation = context->allocations + n;
+            assert_int_equal(
+                stand_in_sample(context, &options, &network, 4, shape, start, NULL, result),
+                NL_ERROR_MEMORY);
+            context->fail_allocation = 0;
+            assert_int_equal(context->memory_used, used);
+            assert_int_equal(nl_arena_mark(context->device), 0);
+        }
+    }
+    nl_context_destroy(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_rows),        cmocka_unit_test(test_sde_forms_directly),
+        cmocka_unit_test(test_evaluations),        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_dopri5_checkpoint),  cmocka_unit_test(test_dopri5_is_per_image),
+        cmocka_unit_test(test_dopri5_rejects_nan), cmocka_unit_test(test_dopri5_tolerance),
+        cmocka_unit_test(test_not_finite),         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cancelling),         cmocka_unit_test(test_failing_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
