@@ -253,14 +253,10 @@ static nl_status take_name(nl_writer *writer)
     return NL_OK;
 }
 
-static nl_status sync_folder(nl_writer *writer)
+static nl_status sync_folder(nl_writer *writer, const char *folder)
 {
-    char *folder = NULL;
-    nl_status status = folder_of(writer->context, writer->path, &folder);
-    if (status != NL_OK)
-        return status;
+    nl_status status = NL_OK;
     int fd = open(folder[0] ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    nl_free(writer->context, folder);
     if (fd < 0)
         return NL_OK; /* a folder may be writable and not readable */
     if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP)
@@ -274,6 +270,9 @@ nl_status nl_writer_commit(nl_writer **writer)
     nl_writer *w = *writer;
     bool replaces = w->temporary != NULL;
     nl_status status = w->status;
+    char *folder = NULL; /* made while a failure still leaves nothing at the path */
+    if (status == NL_OK && replaces)
+        status = folder_of(w->context, w->path, &folder);
     if (status == NL_OK && replaces)
         status = sync_descriptor(w, w->fd);
     if (status == NL_OK)
@@ -281,7 +280,8 @@ nl_status nl_writer_commit(nl_writer **writer)
     if (status == NL_OK && replaces)
         status = take_name(w);
     if (status == NL_OK && replaces)
-        status = sync_folder(w);
+        status = sync_folder(w, folder);
+    nl_free(w->context, folder);
     nl_writer_abort(writer);
     return status;
 }
