@@ -1,0 +1,30 @@
+#include "nl_cpu.h"
+#include "vector_math.h"
+
+/* time [B or 1, D], table [classes + 1, D], labels [B] -> c, y [B, D] */
+nl_status NL_CPU(add_label)(nl_device *device, const nl_add_label_args *args)
+{
+    const int32_t *labels = args->labels.data;
+    int64_t size = args->y.shape[1];
+    (void)device;
+    for (int64_t image = 0; image < args->y.shape[0]; image++) {
+        const float *time = nl_cpu_row(&args->time, args->time.shape[0] == 1 ? 0 : image);
+        const char *label = (const char *)args->table.data + labels[image] *
+                                                                 args->table.row_stride *
+                                                                 nl_dtype_size(args->table.dtype);
+        float *y = nl_cpu_row_out(&args->y, image);
+        nl_convert_to_float(label, args->table.dtype, size, y);
+#pragma omp simd
+        for (int64_t i = 0; i < size; i++)
+            y[i] += time[i];
+        if (args->c.data) {
+            float *c = nl_cpu_row_out(&args->c, image);
+            for (int64_t i = 0; i < size; i++)
+                c[i] = y[i];
+        }
+#pragma omp simd
+        for (int64_t i = 0; i < size; i++)
+            y[i] = nlv_silu(y[i]);
+    }
+    return NL_OK;
+}

@@ -1,0 +1,105 @@
+/* The table nl_cpu_ops: each entry goes on to the level that suits the processor. */
+#include "host_memory.h"
+#include "nl_cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(NL_CPU_HAS_LEVELS) && defined(__GNUC__)
+extern const nl_ops nl_cpu_ops_v3, nl_cpu_ops_v4;
+
+static bool has_v3(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+static bool has_v4(void)
+{
+    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+const nl_ops *nl_cpu_level(const char *name)
+{
+    if ((!name || strcmp(name, "v4") == 0) && has_v4())
+        return &nl_cpu_ops_v4;
+    if ((!name || strcmp(name, "v3") == 0) && has_v3())
+        return &nl_cpu_ops_v3;
+    return !name || strcmp(name, "base") == 0 ? &NL_CPU(ops) : NULL;
+}
+#else
+const nl_ops *nl_cpu_level(const char *name)
+{
+    return !name || strcmp(name, "base") == 0 ? &NL_CPU(ops) : NULL;
+}
+#endif
+
+nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch)
+{
+    nl_cpu_state *state = device->state;
+    if (bytes > state->scratch_bytes) {
+        nl_free(device->context, state->scratch);
+        state->scratch_bytes = 0;
+        nl_status status =
+            nl_alloc_array(device->context, "working memory", bytes, 1, &state->scratch);
+        if (status != NL_OK)
+            return status;
+        state->scratch_bytes = bytes;
+    }
+    *scratch = state->scratch;
+    return NL_OK;
+}
+
+static void cpu_destroy(nl_device *device)
+{
+    nl_cpu_state *state = device->state;
+    if (!state)
+        return;
+    nl_dnnl_destroy(state->dnnl);
+    nl_free(device->context, state->scratch);
+    nl_free(device->context, state);
+    device->state = NULL;
+}
+
+static nl_status cpu_create(nl_device *device, int index)
+{
+    nl_status status = NL_OK;
+    (void)index;
+    NL_TRY(nl_alloc_zero(device->context, "CPU back end", sizeof(nl_cpu_state), &device->state));
+    nl_cpu_state *state = device->state;
+    const char *level = getenv("NL_CPU_LEVEL"); /* for tests: a level below the best */
+    state->level = nl_cpu_level(level);
+    if (!state->level)
+        NL_TRY(nl_fail(
+            device->context, NL_ERROR_USAGE,
+            "NL_CPU_LEVEL: expected base, v3 or v4 as this processor has it, found \"%s\"", level));
+    NL_TRY(nl_dnnl_create(device, &state->dnnl));
+cleanup:
+    if (status != NL_OK)
+        cpu_destroy(device);
+    return status;
+}
+
+#define NL_OPERATION(operation)                                                                    \
+    static nl_status cpu_##operation(nl_device *device, const nl_##operation##_args *args)         \
+    {                                                                                              \
+        return ((nl_cpu_state *)device->state)->level->operation(device, args);                    \
+    }
+NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+
+const nl_ops nl_cpu_ops = {.name = "cpu",
+                           .create = cpu_create,
+                           .alloc = nl_host_alloc,
+                           .free = nl_host_free,
+                           .upload = nl_host_upload,
+                           .download = nl_host_download,
+                           .copy = nl_host_copy,
+                           .sync = nl_host_sync,
+                           .destroy = cpu_destroy,
+#define NL_OPERATION(operation) .operation = cpu_##operation,
+                           NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+};

@@ -1,0 +1,488 @@
+#include "nl_dnnl.h"
+
+#include <dnnl.h>
+#include <omp.h>
+#include <string.h>
+
+/* ---- What differs between the 2.x and the 3.x interface */
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t description; /* an owned pointer */
+typedef const_dnnl_memory_desc_t description_ref;
+#define REF(description) (description)
+
+static dnnl_status_t describe(description *made, int ndim, const dnnl_dims_t shape,
+                              dnnl_data_type_t dtype, const dnnl_dims_t strides)
+{
+    return strides
+               ? dnnl_memory_desc_create_with_strides(made, ndim, shape, dtype, strides)
+               : dnnl_memory_desc_create_with_tag(made, ndim, shape, dtype, dnnl_format_tag_any);
+}
+
+static void forget(description *made)
+{
+    if (*made)
+        dnnl_memory_desc_destroy(*made);
+    *made = NULL;
+}
+
+static dnnl_status_t matmul_create(dnnl_primitive_desc_t *made, dnnl_engine_t engine,
+                                   description_ref x, description_ref weight, description_ref bias,
+                                   description_ref y, const_dnnl_primitive_attr_t attributes)
+{
+    return dnnl_matmul_primitive_desc_create(made, engine, x, weight, bias, y, attributes);
+}
+
+static dnnl_status_t conv_create(dnnl_primitive_desc_t *made, dnnl_engine_t engine,
+                                 description_ref x, description_ref weight, description_ref bias,
+                                 description_ref y, const dnnl_dims_t strides,
+                                 const dnnl_dims_t low, const dnnl_dims_t high,
+                                 const_dnnl_primitive_attr_t attributes)
+{
+    const dnnl_dims_t dilates = {0};
+    return dnnl_convolution_forward_primitive_desc_create(
+        made, engine, dnnl_forward_inference, dnnl_convolution_direct, x, weight, bias, y, strides,
+        dilates, low, high, attributes);
+}
+
+static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha)
+{
+    return dnnl_post_ops_append_eltwise(ops, kind, alpha, 0);
+}
+#else
+typedef dnnl_memory_desc_t description;
+typedef const dnnl_memory_desc_t *description_ref;
+#define REF(description) (&(description))
+
+static dnnl_status_t describe(description *made, int ndim, const dnnl_dims_t shape,
+                              dnnl_data_type_t dtype, const dnnl_dims_t strides)
+{
+    return strides ? dnnl_memory_desc_init_by_strides(made, ndim, shape, dtype, strides)
+                   : dnnl_memory_desc_init_by_tag(made, ndim, shape, dtype, dnnl_format_tag_any);
+}
+
+static void forget(description *made)
+{
+    (void)made;
+}
+
+static dnnl_status_t matmul_create(dnnl_primitive_desc_t *made, dnnl_engine_t engine,
+                                   description_ref x, description_ref weight, description_ref bias,
+                                   description_ref y, const_dnnl_primitive_attr_t attributes)
+{
+    dnnl_matmul_desc_t operation;
+    dnnl_status_t status = dnnl_matmul_desc_init(&operation, x, weight, bias, y);
+    return status != dnnl_success
+               ? status
+               : dnnl_primitive_desc_create(made, &operation, attributes, engine, NULL);
+}
+
+static dnnl_status_t conv_create(dnnl_primitive_desc_t *made, dnnl_engine_t engine,
+                                 description_ref x, description_ref weight, description_ref bias,
+                                 description_ref y, const dnnl_dims_t strides,
+                                 const dnnl_dims_t low, const dnnl_dims_t high,
+                                 const_dnnl_primitive_attr_t attributes)
+{
+    dnnl_convolution_desc_t operation;
+    dnnl_status_t status = dnnl_convolution_forward_desc_init(&operation, dnnl_forward_inference,
+                                                              dnnl_convolution_direct, x, weight,
+                                                              bias, y, strides, low, high);
+    return status != dnnl_success
+               ? status
+               : dnnl_primitive_desc_create(made, &operation, attributes, engine, NULL);
+}
+
+static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha)
+{
+    return dnnl_post_ops_append_eltwise(ops, 1, kind, alpha, 0);
+}
+#endif
+
+/* ---- Primitives by shape */
+
+enum { KEPT = 64, KEY = 20 };
+
+enum { X, WEIGHT, BIAS, Y, RESIDUAL, SCRATCHPAD, ARGUMENTS };
+
+typedef struct kept {
+    int64_t key[KEY]; /* all zero: free */
+    int64_t last_used;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t memory[ARGUMENTS]; /* without data of their own; NULL: not an argument */
+    int64_t scratchpad_bytes;
+    dnnl_primitive_t reorder; /* of the weight into the layout that the primitive likes, or NULL */
+    dnnl_memory_t plain_weight; /* source of the reorder */
+    int64_t weight_bytes;       /* of its result */
+} kept;
+
+struct nl_dnnl {
+    nl_device *device;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    int64_t clock;
+    kept kept[KEPT];
+    void *scratch; /* scratchpad, then reordered weight */
+    int64_t scratch_bytes;
+};
+
+static nl_status failed(nl_dnnl *dnnl, dnnl_status_t status, const int64_t *key)
+{
+    const char *name = key[0] == 1 ? "matrix product" : "convolution";
+    if (status == dnnl_out_of_memory)
+        return nl_fail(dnnl->device->context, NL_ERROR_MEMORY, "oneDNN is out of memory in a %s",
+                       name);
+    return nl_fail(dnnl->device->context, NL_ERROR_DEVICE,
+                   "oneDNN refuses a %s (status %d; key %lld %lld %lld %lld %lld)", name,
+                   (int)status, (long long)key[1], (long long)key[2], (long long)key[3],
+                   (long long)key[4], (long long)key[5]);
+}
+
+static void release(kept *entry)
+{
+    if (entry->primitive)
+        dnnl_primitive_destroy(entry->primitive);
+    if (entry->reorder)
+        dnnl_primitive_destroy(entry->reorder);
+    if (entry->plain_weight)
+        dnnl_memory_destroy(entry->plain_weight);
+    for (int i = 0; i < ARGUMENTS; i++)
+        if (entry->memory[i])
+            dnnl_memory_destroy(entry->memory[i]);
+    memset(entry, 0, sizeof(*entry));
+}
+
+/* The entry of this key, or the emptied one that has gone unused for longest (its primitive is NULL). */
+static kept *find(nl_dnnl *dnnl, const int64_t *key)
+{
+    kept *oldest = &dnnl->kept[0];
+    for (int i = 0; i < KEPT; i++) {
+        kept *entry = &dnnl->kept[i];
+        if (entry->primitive && memcmp(entry->key, key, sizeof(entry->key)) == 0) {
+            entry->last_used = ++dnnl->clock;
+            return entry;
+        }
+        if (entry->last_used < oldest->last_used)
+            oldest = entry;
+    }
+    release(oldest);
+    memcpy(oldest->key, key, sizeof(oldest->key));
+    oldest->last_used = ++dnnl->clock;
+    return oldest;
+}
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((status = (call)) != dnnl_success)                                                     \
+            goto cleanup;                                                                          \
+    } while (0)
+
+static dnnl_status_t add_memory(nl_dnnl *dnnl, kept *entry, int argument, description_ref shape)
+{
+    return dnnl_memory_create(&entry->memory[argument], shape, dnnl->engine, DNNL_MEMORY_NONE);
+}
+
+/* Turns a primitive description into the entry's primitive; plain: the weight as the caller has it. */
+static dnnl_status_t finish(nl_dnnl *dnnl, kept *entry, const_dnnl_primitive_desc_t made,
+                            description_ref plain)
+{
+    dnnl_status_t status = dnnl_success;
+    dnnl_primitive_desc_t reorder = NULL;
+    description_ref scratchpad = dnnl_primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0);
+    description_ref weight = dnnl_primitive_desc_query_md(made, dnnl_query_weights_md, 0);
+    entry->scratchpad_bytes = scratchpad ? (int64_t)dnnl_memory_desc_get_size(scratchpad) : 0;
+    if (entry->scratchpad_bytes > 0)
+        TRY(add_memory(dnnl, entry, SCRATCHPAD, scratchpad));
+    TRY(add_memory(dnnl, entry, WEIGHT, weight));
+    if (!dnnl_memory_desc_equal(weight, plain)) {
+        entry->weight_bytes = (int64_t)dnnl_memory_desc_get_size(weight);
+        TRY(dnnl_memory_create(&entry->plain_weight, plain, dnnl->engine, DNNL_MEMORY_NONE));
+        TRY(dnnl_reorder_primitive_desc_create(&reorder, plain, dnnl->engine, weight, dnnl->engine,
+                                               NULL));
+        TRY(dnnl_primitive_create(&entry->reorder, reorder));
+    }
+    TRY(dnnl_primitive_create(&entry->primitive, made));
+cleanup:
+    if (reorder)
+        dnnl_primitive_desc_destroy(reorder);
+    return status;
+}
+
+static dnnl_status_t attributes_create(dnnl_primitive_attr_t *attributes, dnnl_post_ops_t ops)
+{
+    dnnl_status_t status = dnnl_success;
+    TRY(dnnl_primitive_attr_create(attributes));
+    TRY(dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user));
+    if (ops)
+        TRY(dnnl_primitive_attr_set_post_ops(*attributes, ops));
+cleanup:
+    return status;
+}
+
+static nl_status reserve(nl_dnnl *dnnl, int64_t bytes)
+{
+    if (bytes <= dnnl->scratch_bytes)
+        return NL_OK;
+    nl_free(dnnl->device->context, dnnl->scratch);
+    dnnl->scratch_bytes = 0;
+    nl_status status =
+        nl_alloc_array(dnnl->device->context, "oneDNN working memory", bytes, 1, &dnnl->scratch);
+    if (status == NL_OK)
+        dnnl->scratch_bytes = bytes;
+    return status;
+}
+
+/* data: by argument, X to RESIDUAL. */
+static dnnl_status_t run_kept(nl_dnnl *dnnl, kept *entry, const void *const *data)
+{
+    static const int names[ARGUMENTS] = {
+        DNNL_ARG_SRC,
+        DNNL_ARG_WEIGHTS,
+        DNNL_ARG_BIAS,
+        DNNL_ARG_DST,
+        DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
+        DNNL_ARG_SCRATCHPAD,
+    };
+    dnnl_status_t status = dnnl_success;
+    dnnl_exec_arg_t arguments[ARGUMENTS];
+    int count = 0;
+    char *weight = (char *)dnnl->scratch + (entry->scratchpad_bytes + 63) / 64 * 64;
+    for (int i = 0; i < ARGUMENTS; i++) {
+        if (!entry->memory[i])
+            continue;
+        const void *from = i == SCRATCHPAD                 ? dnnl->scratch
+                           : i == WEIGHT && entry->reorder ? weight
+                                                           : data[i];
+        TRY(dnnl_memory_set_data_handle(entry->memory[i], (void *)from));
+        arguments[count++] = (dnnl_exec_arg_t){names[i], entry->memory[i]};
+    }
+    if (entry->reorder) {
+        TRY(dnnl_memory_set_data_handle(entry->plain_weight, (void *)data[WEIGHT]));
+        dnnl_exec_arg_t reorder[] = {{DNNL_ARG_FROM, entry->plain_weight},
+                                     {DNNL_ARG_TO, entry->memory[WEIGHT]}};
+        TRY(dnnl_primitive_execute(entry->reorder, dnnl->stream, 2, reorder));
+    }
+    TRY(dnnl_primitive_execute(entry->primitive, dnnl->stream, count, arguments));
+    TRY(dnnl_stream_wait(dnnl->stream));
+cleanup:
+    return status;
+}
+
+/* Makes the entry's primitive with `make` when it has none, then runs it, on the device's threads. */
+static nl_status run(nl_dnnl *dnnl, const int64_t *key,
+                     dnnl_status_t (*make)(nl_dnnl *, kept *, const void *), const void *args,
+                     const void *const *data)
+{
+    nl_status status = NL_OK;
+    dnnl_status_t done = dnnl_success;
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(dnnl->device->threads);
+    kept *entry = find(dnnl, key);
+    if (!entry->primitive)
+        done = make(dnnl, entry, args);
+    if (done == dnnl_success) {
+        NL_TRY(reserve(dnnl, (entry->scratchpad_bytes + 63) / 64 * 64 + entry->weight_bytes));
+        done = run_kept(dnnl, entry, data);
+    }
+    if (done != dnnl_success) {
+        release(entry);
+        status = failed(dnnl, done, key);
+    }
+cleanup:
+    omp_set_num_threads(threads);
+    return status;
+}
+
+static dnnl_data_type_t data_type(nl_dtype dtype)
+{
+    return dtype == NL_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+/* ---- Matrix products */
+
+static dnnl_status_t make_matmul(nl_dnnl *dnnl, kept *entry, const void *args)
+{
+    const nl_dnnl_product *p = args;
+    dnnl_status_t status = dnnl_success;
+    dnnl_primitive_desc_t made = NULL;
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_data_type_t dtype = data_type(p->dtype);
+    const dnnl_dims_t x_shape = {p->m, p->k}, weight_shape = {p->k, p->n}, y_shape = {p->m, p->n},
+                      bias_shape = {1, p->n};
+    const dnnl_dims_t x_strides = {p->x_stride, 1}, weight_strides = {1, p->k},
+                      y_strides = {p->y_stride, 1}, bias_strides = {p->n, 1};
+    description x = {0}, weight = {0}, bias = {0}, y = {0};
+    TRY(attributes_create(&attributes, NULL));
+    TRY(describe(&x, 2, x_shape, dtype, x_strides));
+    TRY(describe(&weight, 2, weight_shape, dtype, weight_strides));
+    TRY(describe(&bias, 2, bias_shape, dnnl_f32, bias_strides));
+    TRY(describe(&y, 2, y_shape, dnnl_f32, y_strides));
+    TRY(matmul_create(&made, dnnl->engine, REF(x), REF(weight), p->bias ? REF(bias) : NULL, REF(y),
+                      attributes));
+    TRY(add_memory(dnnl, entry, X, REF(x)));
+    TRY(add_memory(dnnl, entry, Y, REF(y)));
+    if (p->bias)
+        TRY(add_memory(dnnl, entry, BIAS, REF(bias)));
+    TRY(finish(dnnl, entry, made, REF(weight)));
+cleanup:
+    if (made)
+        dnnl_primitive_desc_destroy(made);
+    if (attributes)
+        dnnl_primitive_attr_destroy(attributes);
+    forget(&x);
+    forget(&weight);
+    forget(&bias);
+    forget(&y);
+    return status;
+}
+
+nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *p)
+{
+    const int64_t key[KEY] = {1,           p->m,        p->n,     p->k,
+                              p->x_stride, p->y_stride, p->dtype, p->bias != NULL};
+    const void *const data[ARGUMENTS] = {p->x, p->weight, p->bias, p->y};
+    return run(dnnl, key, make_matmul, p, data);
+}
+
+/* ---- Convolutions, NHWC */
+
+static void nhwc(const nl_tensor *tensor, dnnl_dims_t shape, dnnl_dims_t strides)
+{
+    int64_t height = tensor->shape[1], width = tensor->shape[2], channels = tensor->shape[3];
+    memcpy(shape, (const dnnl_dim_t[]){tensor->shape[0], channels, height, width},
+           4 * sizeof(dnnl_dim_t));
+    memcpy(strides, (const dnnl_dim_t[]){height * width * channels, 1, width * channels, channels},
+           4 * sizeof(dnnl_dim_t));
+}
+
+/* The residual is added, then the activation applied. */
+static dnnl_status_t conv_post_ops(dnnl_post_ops_t *ops, const nl_conv2d_args *a, description_ref y)
+{
+    dnnl_status_t status = dnnl_success;
+    TRY(dnnl_post_ops_create(ops));
+    if (a->residual.data)
+        TRY(dnnl_post_ops_append_binary(*ops, dnnl_binary_add, y));
+    if (a->activation == NL_ACT_RELU)
+        TRY(append_eltwise(*ops, dnnl_eltwise_relu, 0));
+    else if (a->activation == NL_ACT_SILU)
+        TRY(append_eltwise(*ops, dnnl_eltwise_swish, 1));
+cleanup:
+    return status;
+}
+
+static dnnl_status_t make_conv2d(nl_dnnl *dnnl, kept *entry, const void *args)
+{
+    const nl_conv2d_args *a = args;
+    const int64_t *w = a->weight.shape; /* O, C, kh, kw */
+    dnnl_status_t status = dnnl_success;
+    dnnl_primitive_desc_t made = NULL;
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_post_ops_t ops = NULL;
+    dnnl_dims_t x_shape, x_strides, y_shape, y_strides;
+    nhwc(&a->x, x_shape, x_strides);
+    nhwc(&a->y, y_shape, y_strides);
+    const dnnl_dims_t weight_shape = {w[0], w[1], w[2], w[3]}, bias_shape = {w[0]},
+                      bias_strides = {1};
+    const dnnl_dims_t weight_strides = {w[1] * w[2] * w[3], w[2] * w[3], w[3], 1};
+    const dnnl_dims_t strides = {a->stride, a->stride}, low = {a->pad_top, a->pad_left},
+                      high = {a->pad_bottom, a->pad_right};
+    description x = {0}, weight = {0}, plain = {0}, bias = {0}, y = {0};
+    TRY(describe(&x, 4, x_shape, dnnl_f32, x_strides));
+    TRY(describe(&weight, 4, weight_shape, dnnl_f32, NULL));
+    TRY(describe(&plain, 4, weight_shape, data_type(a->weight.dtype), weight_strides));
+    TRY(describe(&bias, 1, bias_shape, dnnl_f32, bias_strides));
+    TRY(describe(&y, 4, y_shape, dnnl_f32, y_strides));
+    TRY(conv_post_ops(&ops, a, REF(y)));
+    TRY(attributes_create(&attributes, ops));
+    TRY(conv_create(&made, dnnl->engine, REF(x), REF(weight), a->bias.data ? REF(bias) : NULL,
+                    REF(y), strides, low, high, attributes));
+    TRY(add_memory(dnnl, entry, X, REF(x)));
+    TRY(add_memory(dnnl, entry, Y, REF(y)));
+    if (a->bias.data)
+        TRY(add_memory(dnnl, entry, BIAS, REF(bias)));
+    if (a->residual.data)
+        TRY(add_memory(dnnl, entry, RESIDUAL, REF(y)));
+    TRY(finish(dnnl, entry, made, REF(plain)));
+cleanup:
+    if (made)
+        dnnl_primitive_desc_destroy(made);
+    if (attributes)
+        dnnl_primitive_attr_destroy(attributes);
+    if (ops)
+        dnnl_post_ops_destroy(ops);
+    forget(&x);
+    forget(&weight);
+    forget(&plain);
+    forget(&bias);
+    forget(&y);
+    return status;
+}
+
+nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *a)
+{
+    const int64_t *x = a->x.shape, *w = a->weight.shape, *y = a->y.shape;
+    const int64_t key[KEY] = {2,
+                              x[0],
+                              x[1],
+                              x[2],
+                              x[3],
+                              w[0],
+                              w[2],
+                              w[3],
+                              y[1],
+                              y[2],
+                              a->stride,
+                              a->pad_top,
+                              a->pad_left,
+                              a->pad_bottom,
+                              a->pad_right,
+                              a->activation,
+                              a->bias.data != NULL,
+                              a->residual.data != NULL,
+                              a->weight.dtype};
+    const void *const data[ARGUMENTS] = {a->x.data, a->weight.data, a->bias.data, a->y.data,
+                                         a->residual.data};
+    return run(dnnl, key, make_conv2d, a, data);
+}
+
+/* ---- Life */
+
+bool nl_dnnl_has_bf16(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
+nl_status nl_dnnl_create(nl_device *device, nl_dnnl **dnnl)
+{
+    nl_status status = NL_OK;
+    void *made = NULL;
+    NL_TRY(nl_alloc_zero(device->context, "oneDNN", sizeof(nl_dnnl), &made));
+    *dnnl = made;
+    (*dnnl)->device = device;
+    if (dnnl_engine_create(&(*dnnl)->engine, dnnl_cpu, 0) != dnnl_success ||
+        dnnl_stream_create(&(*dnnl)->stream, (*dnnl)->engine, dnnl_stream_default_flags) !=
+            dnnl_success) {
+        nl_dnnl_destroy(*dnnl);
+        *dnnl = NULL;
+        return nl_fail(device->context, NL_ERROR_DEVICE, "oneDNN does not start on this processor");
+    }
+cleanup:
+    return status;
+}
+
+void nl_dnnl_destroy(nl_dnnl *dnnl)
+{
+    if (!dnnl)
+        return;
+    for (int i = 0; i < KEPT; i++)
+        release(&dnnl->kept[i]);
+    if (dnnl->stream)
+        dnnl_stream_destroy(dnnl->stream);
+    if (dnnl->engine)
+        dnnl_engine_destroy(dnnl->engine);
+    nl_free(dnnl->device->context, dnnl->scratch);
+    nl_free(dnnl->device->context, dnnl);
+}

@@ -1,0 +1,209 @@
+/*
+ * The matrix product is oneDNN's, or for a few rows of x (adaLN: one for each image) a kernel that reads
+ * every weight once. The epilogue is a pass over the product while it is still in the cache.
+ */
+#include "nl_cpu.h"
+#include "vector.h"
+#include "vector_math.h"
+
+enum {
+    FEW_ROWS = 8,
+    BLOCK_ROWS = 1024 /* rows of one product of oneDNN */
+};
+
+/* ---- Few rows */
+
+/* Sums of `rows` rows of x with one row of weights of `weight_size` bytes: 4 (F32) or 2 (BF16). Both are
+ * constants to the compiler. */
+NL_INLINE void dot_rows(int rows, int weight_size, int64_t k, const float *x, int64_t x_stride,
+                        const void *weight, float *sums)
+{
+    nl_vec partial[FEW_ROWS] = {0};
+    int64_t i = 0;
+    for (; i + NL_LANES <= k; i += NL_LANES) {
+        nl_vec w = weight_size == 4 ? nl_load((const float *)weight + i)
+                                    : nl_load_bf16((const uint16_t *)weight + i);
+        for (int row = 0; row < rows; row++)
+            partial[row] += w * nl_load(x + row * x_stride + i);
+    }
+    for (int row = 0; row < rows; row++)
+        sums[row] = nl_sum(partial[row]);
+    for (; i < k; i++) {
+        float w = weight_size == 4 ? ((const float *)weight)[i]
+                                   : nlv_from_bits((uint32_t)((const uint16_t *)weight)[i] << 16);
+        for (int row = 0; row < rows; row++)
+            sums[row] += w * x[row * x_stride + i];
+    }
+}
+
+/* y = x W^T + bias for `rows` rows from `first` on. */
+NL_INLINE void few_rows(nl_device *device, int rows, int weight_size, const nl_linear_args *args,
+                        int64_t first)
+{
+    int64_t k = args->x.shape[1], n = args->weight.shape[0];
+    const float *x = nl_cpu_row(&args->x, first), *bias = args->bias.data;
+    float *y = nl_cpu_row_out(&args->y, first);
+#pragma omp parallel for num_threads(nl_cpu_team(device, n *k)) schedule(static)
+    for (int64_t column = 0; column < n; column++) {
+        float sums[FEW_ROWS];
+        dot_rows(rows, weight_size, k, x, args->x.row_stride,
+                 (const char *)args->weight.data + column * k * weight_size, sums);
+        for (int row = 0; row < rows; row++)
+            y[row * args->y.row_stride + column] = sums[row] + (bias ? bias[column] : 0);
+    }
+}
+
+static void product_few(nl_device *device, const nl_linear_args *args)
+{
+    int64_t first = 0, rows = args->x.shape[0];
+    bool half = args->weight.dtype == NL_BF16;
+#define FEW(count)                                                                                 \
+    for (; rows - first >= count; first += count) {                                                \
+        if (half)                                                                                  \
+            few_rows(device, count, 2, args, first);                                               \
+        else                                                                                       \
+            few_rows(device, count, 4, args, first);                                               \
+    }
+    FEW(8)
+    FEW(4)
+    FEW(2)
+    FEW(1)
+#undef FEW
+}
+
+/* ---- Many rows */
+
+/* count floats to BF16, rounded to nearest even; NaN stays NaN. */
+static void to_bf16(const float *from, int64_t count, uint16_t *to)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = nlv_bits(from[i]);
+        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        to[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
+    }
+}
+
+/* A row of the product becomes a row of y; `image` chooses the gate. */
+static void finish_row(const nl_linear_args *args, int64_t row, const float *product)
+{
+    int64_t n = args->weight.shape[0];
+    float *y = nl_cpu_row_out(&args->y, row);
+    switch (args->epilogue) {
+    case NL_EPILOGUE_NONE:
+        break;
+    case NL_EPILOGUE_GELU_TANH:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = nlv_gelu_tanh(product[i]);
+        break;
+    case NL_EPILOGUE_SILU:
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = nlv_silu(product[i]);
+        break;
+    case NL_EPILOGUE_GATE_RESIDUAL: {
+        const float *residual = nl_cpu_row(&args->residual, row);
+        const float *gate = nl_cpu_row(&args->gate, row / args->rows_per_image);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = residual[i] + gate[i] * product[i];
+        break;
+    }
+    }
+}
+
+/* Rows [first, first + rows) of the product, at y [rows, y_stride], then its epilogue. */
+static void finish(nl_device *device, const nl_linear_args *args, int64_t first, int64_t rows,
+                   const float *product, int64_t stride)
+{
+    if (args->epilogue == NL_EPILOGUE_NONE)
+        return;
+    int64_t n = args->weight.shape[0];
+#pragma omp parallel for num_threads(nl_cpu_team(device, rows *n)) schedule(static)
+    for (int64_t row = 0; row < rows; row++)
+        finish_row(args, first + row, product + row * stride);
+}
+
+/* Working memory of a call. */
+typedef struct work {
+    uint16_t *x;    /* [BLOCK_ROWS, K] as BF16, or NULL */
+    float *weight;  /* [N, K] as F32, or NULL */
+    float *product; /* [BLOCK_ROWS, N] where y must not be written before it is read, or NULL */
+} work;
+
+static nl_status reserve(nl_device *device, const nl_linear_args *args, bool few, work *made)
+{
+    int64_t rows = NL_MIN(args->x.shape[0], BLOCK_ROWS), k = args->x.shape[1];
+    int64_t n = args->weight.shape[0];
+    bool half = !few && args->weight.dtype == NL_BF16;
+    bool fast = half && device->dtype == NL_BF16 && nl_dnnl_has_bf16();
+    int64_t x_bytes = fast ? nl_cpu_pad(rows * k * 2, 64) : 0;
+    int64_t weight_bytes = half && !fast ? nl_cpu_pad(n * k * 4, 64) : 0;
+    int64_t product_bytes = args->epilogue == NL_EPILOGUE_GATE_RESIDUAL ? rows * n * 4 : 0;
+    void *scratch;
+    nl_status status = nl_cpu_scratch(device, x_bytes + weight_bytes + product_bytes, &scratch);
+    if (status != NL_OK)
+        return status;
+    char *next = scratch;
+    made->x = x_bytes ? (uint16_t *)next : NULL;
+    made->weight = weight_bytes ? (float *)(next + x_bytes) : NULL;
+    made->product = product_bytes ? (float *)(next + x_bytes + weight_bytes) : NULL;
+    return NL_OK;
+}
+
+static nl_status product_block(nl_device *device, const nl_linear_args *args, const work *memory,
+                               int64_t first, int64_t rows)
+{
+    nl_cpu_state *state = device->state;
+    int64_t k = args->x.shape[1], n = args->weight.shape[0];
+    nl_dnnl_product product = {
+        .m = rows,
+        .n = n,
+        .k = k,
+        .dtype = memory->x ? NL_BF16 : NL_F32,
+        .x = memory->x ? (const void *)memory->x : nl_cpu_row(&args->x, first),
+        .x_stride = memory->x ? k : args->x.row_stride,
+        .weight = memory->weight ? memory->weight : args->weight.data,
+        .bias = args->bias.data,
+        .y = memory->product ? memory->product : nl_cpu_row_out(&args->y, first),
+        .y_stride = memory->product ? n : args->y.row_stride,
+    };
+    if (memory->x) {
+#pragma omp parallel for num_threads(nl_cpu_team(device, rows *k)) schedule(static)
+        for (int64_t row = 0; row < rows; row++)
+            to_bf16(nl_cpu_row(&args->x, first + row), k, memory->x + row * k);
+    }
+    nl_status status = nl_dnnl_matmul(state->dnnl, &product);
+    if (status == NL_OK)
+        finish(device, args, first, rows, product.y, product.y_stride);
+    return status;
+}
+
+/* x [M, K], weight [N, K] -> y [M, N] */
+nl_status NL_CPU(linear)(nl_device *device, const nl_linear_args *args)
+{
+    int64_t m = args->x.shape[0], k = args->x.shape[1], n = args->weight.shape[0];
+    bool few = m <= FEW_ROWS;
+    work memory;
+    nl_status status = reserve(device, args, few, &memory);
+    if (status != NL_OK)
+        return status;
+    if (few) {
+        nl_linear_args plain = *args;
+        if (memory.product)
+            plain.y = nl_tensor_of(memory.product, NL_F32, 2, (int64_t[]){m, n});
+        product_few(device, &plain);
+        finish(device, args, 0, m, plain.y.data, plain.y.row_stride);
+        return NL_OK;
+    }
+    if (memory.weight) {
+        const uint16_t *from = args->weight.data;
+#pragma omp parallel for simd num_threads(nl_cpu_team(device, n *k)) schedule(static)
+        for (int64_t i = 0; i < n * k; i++)
+            memory.weight[i] = nlv_from_bits((uint32_t)from[i] << 16);
+    }
+    for (int64_t first = 0; first < m && status == NL_OK; first += BLOCK_ROWS)
+        status = product_block(device, args, &memory, first, NL_MIN(m - first, BLOCK_ROWS));
+    return status;
+}

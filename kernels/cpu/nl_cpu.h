@@ -1,0 +1,69 @@
+/*
+ * The CPU back end: what its files share.
+ *
+ * Every operation is compiled once for each instruction set level that CMake names in NL_CPU_LEVEL: `base`
+ * (whatever the compiler's default is), and on x86-64 `v3` (AVX2, FMA) and `v4` (AVX-512). The code is the
+ * same plain C; only the width of its vectors differs. dispatch.c takes the best level that the processor has.
+ *
+ * Results do not depend on the number of threads or images: sums are split at fixed places, never by thread.
+ */
+#ifndef NL_CPU_H
+#define NL_CPU_H
+
+#include "nl_dnnl.h"
+#include "ops.h"
+
+#include <omp.h>
+
+#ifndef NL_CPU_LEVEL
+#define NL_CPU_LEVEL base
+#endif
+#define NL_CPU_PASTE(name, level)  nl_cpu_##name##_##level
+#define NL_CPU_EXPAND(name, level) NL_CPU_PASTE(name, level)
+/* nl_cpu_NAME_LEVEL */
+#define NL_CPU(name) NL_CPU_EXPAND(name, NL_CPU_LEVEL)
+
+#define NL_OPERATION(operation)                                                                    \
+    nl_status NL_CPU(operation)(nl_device * device, const nl_##operation##_args *args);
+NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+
+extern const nl_ops NL_CPU(ops);
+
+typedef struct nl_cpu_state { /* nl_device.state */
+    const nl_ops *level;
+    nl_dnnl *dnnl;
+    void *scratch;
+    int64_t scratch_bytes;
+} nl_cpu_state;
+
+/* The operations of one level, or NULL when this build or this processor does not have it. name: "base",
+ * "v3", "v4", or NULL for the best. */
+const nl_ops *nl_cpu_level(const char *name);
+
+/* At least `bytes` of working memory, 64-byte aligned, valid until the next call with this device. */
+nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch);
+
+/* Threads worth waking for `work` elements of simple arithmetic. */
+static inline int nl_cpu_team(const nl_device *device, int64_t work)
+{
+    return work < 16384 ? 1 : device->threads;
+}
+
+/* Rounds up to a multiple of `unit`. */
+static inline int64_t nl_cpu_pad(int64_t count, int64_t unit)
+{
+    return (count + unit - 1) / unit * unit;
+}
+
+static inline const float *nl_cpu_row(const nl_tensor *tensor, int64_t row)
+{
+    return (const float *)tensor->data + row * tensor->row_stride;
+}
+
+static inline float *nl_cpu_row_out(const nl_tensor *tensor, int64_t row)
+{
+    return (float *)tensor->data + row * tensor->row_stride;
+}
+
+#endif

@@ -1,0 +1,36 @@
+/*
+ * oneDNN behind plain functions: matrix products and convolutions. The only file that includes dnnl.h is
+ * dnnl.c, which speaks both the 2.x and the 3.x C interface. Primitives are kept by shape; their working
+ * memory is shared and counted against the context's budget.
+ */
+#ifndef NL_DNNL_H
+#define NL_DNNL_H
+
+#include "ops.h"
+
+typedef struct nl_dnnl nl_dnnl;
+
+nl_status nl_dnnl_create(nl_device *device, nl_dnnl **dnnl);
+void nl_dnnl_destroy(nl_dnnl *dnnl); /* NULL is allowed */
+
+/* Whether bf16 products are faster than fp32 ones on this processor (AVX512-BF16, AMX). */
+bool nl_dnnl_has_bf16(void);
+
+/* y [m, n] = x [m, k] weight [n, k]^T + bias, fp32 sums; x and weight of one dtype, F32 or BF16. */
+typedef struct nl_dnnl_product {
+    int64_t m, n, k;
+    nl_dtype dtype;
+    const void *x;
+    int64_t x_stride; /* elements between rows */
+    const void *weight;
+    const float *bias; /* [n] or NULL */
+    float *y;
+    int64_t y_stride;
+} nl_dnnl_product;
+
+nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *product);
+
+/* The whole operation conv2d. */
+nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *args);
+
+#endif

@@ -1,0 +1,8 @@
+/* The operations of one level; memory is dispatch.c's. */
+#include "nl_cpu.h"
+
+const nl_ops NL_CPU(ops) = {.name = "cpu",
+#define NL_OPERATION(operation) .operation = NL_CPU(operation),
+                            NL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+};
