@@ -54,6 +54,7 @@ typedef struct nl_progress {
     int64_t steps;
     int64_t image; /* pictures finished, of `images` */
     int64_t images;
+    int64_t batch; /* pictures at work */
     const float *preview; /* a latent [C, H, W] on the host to preview, or NULL */
     int preview_shape[3];
 } nl_progress;
@@ -90,7 +91,7 @@ typedef struct nl_model_options {
     const char *transport_path; /* "linear", "gvp", "vp", or NULL */
     const char *prediction;     /* "velocity", "noise", "score", or NULL */
     const char *vae;            /* autoencoder file, "none" (latents only), or NULL: the model's */
-    int height, width;          /* of the latent; 0: the model's own input_size */
+    int height, width;          /* of the picture in pixels; 0: the model's own size */
 } nl_model_options;
 
 NL_API nl_status nl_model_load(nl_context *context, const nl_model_options *options,

@@ -1,0 +1,243 @@
+#include "nl_info.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "nl_config.h"
+#include "nl_console.h"
+#include "nl_image.h"
+#include "nl_sample.h"
+
+typedef struct nl_info_options {
+    bool help, json;
+    const char *arch;
+} nl_info_options;
+
+static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
+
+static const nl_option options_table[] = {
+    {"json", 0, NL_OPTION_FLAG, offsetof(nl_info_options, json), .group = "Options",
+     .help = "one JSON object"},
+    {"arch", 0, NL_OPTION_CHOICE, offsetof(nl_info_options, arch), "NAME", .choices = architectures,
+     .help = "of a checkpoint that does not say"},
+    {"help", 'h', NL_OPTION_FLAG, offsetof(nl_info_options, help), .help = "this text"},
+    {0},
+};
+
+static nl_status file_sha256(nl_context *context, const char *path, char hex[65])
+{
+    nl_mapping mapping;
+    nl_sha256 sha;
+    nl_status status = nl_map_file(context, path, &mapping);
+    if (status != NL_OK)
+        return status;
+    nl_sha256_init(&sha);
+    nl_sha256_update(&sha, mapping.data, (size_t)mapping.size);
+    nl_sha256_hex(&sha, hex);
+    nl_unmap(context, &mapping);
+    return NL_OK;
+}
+
+/* {"BF16": 12, ...}: tensors of each type. */
+static void add_types(const nl_checkpoint *checkpoint, cJSON *object)
+{
+    int64_t tensors[NL_DTYPE_COUNT] = {0};
+    cJSON *types = cJSON_AddObjectToObject(object, "tensors");
+    for (int64_t i = 0; i < checkpoint->count; i++)
+        tensors[checkpoint->entries[i].dtype]++;
+    for (int t = 0; t < NL_DTYPE_COUNT; t++)
+        if (tensors[t])
+            cJSON_AddNumberToObject(types, nl_dtype_name((nl_dtype)t), (double)tensors[t]);
+}
+
+static nl_status checkpoint_info(nl_context *context, const char *path, const char *arch,
+                                 cJSON *object)
+{
+    nl_checkpoint *checkpoint = NULL;
+    nl_config config;
+    nl_status status = NL_OK;
+    char name[64], hex[65];
+    char *text = NULL;
+    cJSON *json = NULL;
+    int64_t parameters = 0;
+    nl_config_init(&config);
+    NL_TRY(nl_checkpoint_open(context, path, &checkpoint));
+    for (int64_t i = 0; i < checkpoint->count; i++)
+        parameters += nl_entry_count(&checkpoint->entries[i]);
+    NL_TRY(file_sha256(context, path, hex));
+    cJSON_AddStringToObject(object, "kind", "checkpoint");
+    cJSON_AddStringToObject(object, "format", checkpoint->format);
+    cJSON_AddNumberToObject(object, "bytes", (double)checkpoint->mapping.size);
+    cJSON_AddStringToObject(object, "sha256", hex);
+    cJSON_AddNumberToObject(object, "parameters", (double)parameters);
+    add_types(checkpoint, object);
+    if (nl_config_from_checkpoint(checkpoint, arch, &config) != NL_OK) {
+        /* An autoencoder or another network: its tensors are all there is to say. */
+        cJSON_AddStringToObject(object, "model", "not a DiT or SiT");
+        cJSON_AddStringToObject(object, "reason", nl_last_error(context));
+        goto cleanup;
+    }
+    cJSON_AddStringToObject(object, "model", nl_config_name(&config, name, sizeof(name)));
+    NL_TRY(nl_config_print(context, &config, &text));
+    NL_TRY(nl_json_parse(context, path, text, strlen(text), &json));
+    cJSON_AddItemToObject(object, "config", json);
+cleanup:
+    nl_free(context, text);
+    nl_config_free(context, &config);
+    nl_checkpoint_close(checkpoint);
+    return status;
+}
+
+static nl_status latents_info(nl_context *context, const char *path, cJSON *object)
+{
+    nl_npy npy;
+    nl_status status = nl_npy_open(context, path, &npy);
+    if (status != NL_OK)
+        return status;
+    cJSON_AddStringToObject(object, "kind", "latents");
+    cJSON_AddStringToObject(object, "dtype", nl_dtype_name(npy.dtype));
+    cJSON *shape = cJSON_AddArrayToObject(object, "shape");
+    int64_t count = 1;
+    for (int i = 0; i < npy.ndim; i++) {
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)npy.shape[i]));
+        count *= npy.shape[i];
+    }
+    double sum = 0, squares = 0, low = 0, high = 0;
+    int64_t finite = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float x;
+        nl_convert_to_float((const char *)npy.data + i * nl_dtype_size(npy.dtype), npy.dtype, 1,
+                            &x);
+        if (!(x - x == 0))
+            continue;
+        low = !finite || x < low ? x : low;
+        high = !finite || x > high ? x : high;
+        sum += x;
+        squares += (double)x * x;
+        finite++;
+    }
+    double mean = finite ? sum / (double)finite : 0;
+    cJSON_AddNumberToObject(object, "min", low);
+    cJSON_AddNumberToObject(object, "max", high);
+    cJSON_AddNumberToObject(object, "mean", mean);
+    cJSON_AddNumberToObject(object, "variance",
+                            finite ? squares / (double)finite - mean * mean : 0);
+    cJSON_AddNumberToObject(object, "not_finite", (double)(count - finite));
+    nl_npy_close(context, &npy);
+    return NL_OK;
+}
+
+static nl_status picture_info(nl_context *context, const char *path, cJSON *object)
+{
+    nl_image image = {0};
+    cJSON *facts = NULL;
+    nl_status status = NL_OK;
+    NL_TRY(nl_png_read_text(context, path, &image));
+    NL_TRY(nl_read_picture_facts(context, path, &facts));
+    cJSON_AddStringToObject(object, "kind", "picture");
+    cJSON_AddNumberToObject(object, "height", image.height);
+    cJSON_AddNumberToObject(object, "width", image.width);
+    cJSON_AddItemToObject(object, "parameters", facts);
+cleanup:
+    nl_image_free(context, &image);
+    return status;
+}
+
+static bool starts_with(const nl_mapping *file, const char *magic, int64_t size)
+{
+    return file->size >= size && !memcmp(file->data, magic, (size_t)size);
+}
+
+static nl_status file_info(nl_context *context, const char *path, const char *arch, cJSON *object)
+{
+    nl_mapping mapping;
+    nl_status status = nl_map_file(context, path, &mapping);
+    if (status != NL_OK)
+        return status;
+    bool png = starts_with(&mapping, "\x89PNG\r\n\x1a\n", 8);
+    bool npy = starts_with(&mapping, "\x93NUMPY", 6);
+    nl_unmap(context, &mapping);
+    return png   ? picture_info(context, path, object)
+           : npy ? latents_info(context, path, object)
+                 : checkpoint_info(context, path, arch, object);
+}
+
+/* "key: value" lines; objects inside are indented; class names become one line. */
+static void print_lines(const cJSON *object, int indent)
+{
+    for (const cJSON *item = object->child; item; item = item->next) {
+        printf("%*s%s:", indent, "", item->string);
+        if (cJSON_IsObject(item)) {
+            putchar('\n');
+            print_lines(item, indent + 2);
+            continue;
+        }
+        if (cJSON_IsArray(item) && !strcmp(item->string, "class_names")) {
+            int shown = 0;
+            for (const cJSON *name = item->child; name && shown < 20; name = name->next, shown++) {
+                const cJSON *text = cJSON_IsArray(name) ? cJSON_GetArrayItem(name, 1) : name;
+                printf("%s %s", shown ? "," : "", cJSON_IsString(text) ? text->valuestring : "?");
+            }
+            printf("%s\n", cJSON_GetArraySize(item) > shown ? ", ..." : "");
+            continue;
+        }
+        char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
+        printf(" %s\n", text ? text : cJSON_GetStringValue(item));
+        cJSON_free(text);
+    }
+}
+
+static void log_message(void *user, nl_log_level level, const char *message)
+{
+    nl_console_log(user, level, message);
+}
+
+static nl_status nl_info_main(int argc, char **argv)
+{
+    nl_context *context = NULL;
+    nl_info_options options = {0};
+    nl_console console;
+    nl_status status = NL_OK;
+    int operand;
+    cJSON *object = cJSON_CreateObject();
+    nl_console_init(&console, false, false);
+    NL_TRY(nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
+                                  &context));
+    NL_TRY(nl_options_parse(context, &nl_info_command, argc, argv, &options, &operand));
+    if (options.help) {
+        nl_print_help(stdout, &nl_info_command);
+        NL_TRY(nl_finish_stdout(context));
+        goto cleanup;
+    }
+    if (argc - operand != 1)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "info: expected one file, found %d; see 'nalagen info --help'",
+                       argc - operand));
+    cJSON_AddStringToObject(object, "file", argv[operand]);
+    NL_TRY(file_info(context, argv[operand], options.arch, object));
+    if (options.json) {
+        char *text = cJSON_PrintUnformatted(object);
+        status = text ? nl_print_line(context, text)
+                      : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
+        cJSON_free(text);
+    } else {
+        print_lines(object, 0);
+        status = nl_finish_stdout(context);
+    }
+cleanup:
+    cJSON_Delete(object);
+    if (context)
+        nl_console_error(&console, context, status);
+    nl_core_context_destroy(context);
+    return status;
+}
+
+const nl_command nl_info_command = {
+    .name = "info",
+    .summary = "Say what is in a checkpoint, a picture made by nalagen or a .npy file",
+    .arguments = "[OPTION...] FILE",
+    .options = options_table,
+    .examples = "  nalagen info church-seed0.png\n"
+                "  nalagen info --json model.safetensors\n",
+    .run = nl_info_main,
+};

@@ -1,0 +1,175 @@
+#include "nl_console.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static nl_context *volatile interrupt_context;
+static volatile sig_atomic_t interrupt_count;
+
+static void interrupt(int signal_number)
+{
+    if (interrupt_count++) {
+        signal(signal_number, SIG_DFL);
+        raise(signal_number);
+    } else if (interrupt_context) {
+        nl_cancel(interrupt_context);
+    }
+}
+
+void nl_catch_interrupt(nl_context *context)
+{
+    /* Without SA_RESTART: a read that waits for requests ends with EINTR. */
+    struct sigaction action = {.sa_handler = interrupt};
+    sigemptyset(&action.sa_mask);
+    interrupt_context = context;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+void nl_release_interrupt(void)
+{
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    interrupt_context = NULL;
+}
+
+bool nl_interrupted(void)
+{
+    return interrupt_count > 0;
+}
+
+double nl_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void nl_console_init(nl_console *console, bool quiet, bool verbose)
+{
+    const char *kind = getenv("TERM");
+    *console = (nl_console){.quiet = quiet, .verbose = verbose, .started = nl_seconds()};
+    console->terminal = isatty(STDERR_FILENO) && kind && strcmp(kind, "dumb") != 0;
+    console->last = console->batch_started = console->started;
+}
+
+void nl_console_clear(nl_console *console)
+{
+    if (console->drawn)
+        fputs("\r\033[K", stderr);
+    console->drawn = false;
+}
+
+void nl_console_log(nl_console *console, nl_log_level level, const char *message)
+{
+    static const char *const names[] = {"error: ", "warning: ", "", ""};
+    nl_log_level most = console->quiet     ? NL_LOG_ERROR
+                        : console->verbose ? NL_LOG_DEBUG
+                                           : NL_LOG_INFO;
+    if (level > most)
+        return;
+    nl_console_clear(console);
+    fprintf(stderr, "nalagen: %s%s\n", names[level], message);
+}
+
+nl_status nl_console_error(nl_console *console, nl_context *context, nl_status status)
+{
+    const char *message = nl_last_error(context);
+    if (status == NL_OK)
+        return status;
+    nl_console_clear(console);
+    if (status == NL_CANCELLED)
+        fputs("nalagen: interrupted\n", stderr);
+    else if (*message)
+        fprintf(stderr, "nalagen: error: %s\n", message);
+    else
+        fprintf(stderr, "nalagen: error: %s\n", nl_status_name(status));
+    return status;
+}
+
+static int terminal_columns(void)
+{
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col)
+        return size.ws_col;
+    return 80;
+}
+
+static void time_text(double seconds, char *text, size_t size)
+{
+    int64_t whole = (int64_t)(seconds + 0.5);
+    if (whole >= 3600)
+        snprintf(text, size, "%lld:%02lld:%02lld", (long long)whole / 3600,
+                 (long long)whole / 60 % 60, (long long)whole % 60);
+    else
+        snprintf(text, size, "%lld:%02lld", (long long)whole / 60, (long long)whole % 60);
+}
+
+void nl_console_progress(nl_console *console, const nl_progress *progress)
+{
+    double now = nl_seconds();
+    if (progress->step == 0)
+        console->batch_started = now;
+    if (console->quiet || now - console->last < (console->terminal ? 0.05 : 5))
+        return;
+    console->last = now;
+    char left[32] = "", rate[32] = "", steps[32] = "", text[160];
+    double part = progress->steps > 0 ? (double)progress->step / (double)progress->steps : 0;
+    double done = ((double)progress->image + part * (double)progress->batch) /
+                  (double)NL_MAX(progress->images, 1);
+    if (done > 0.02 && done <= 1) {
+        char clock[24];
+        time_text((now - console->started) * (1 - done) / done, clock, sizeof(clock));
+        snprintf(left, sizeof(left), "  %s left", clock);
+    }
+    if (progress->step > 0)
+        snprintf(rate, sizeof(rate), "  %.2f s/it",
+                 (now - console->batch_started) / (double)progress->step);
+    if (progress->steps > 0)
+        snprintf(steps, sizeof(steps), "/%lld", (long long)progress->steps);
+    snprintf(text, sizeof(text), "%s step %lld%s  image %lld/%lld%s%s", progress->stage,
+             (long long)progress->step, steps,
+             (long long)NL_MIN(progress->image + progress->batch, progress->images),
+             (long long)progress->images, rate, left);
+    if (!console->terminal) {
+        fprintf(stderr, "nalagen: %s\n", text);
+        return;
+    }
+    int columns = terminal_columns() - 1, width = NL_MIN(columns - (int)strlen(text) - 3, 30);
+    fputc('\r', stderr);
+    if (width >= 10) {
+        fputc('[', stderr);
+        for (int i = 0; i < width; i++)
+            fputc(i < (int)(done * width + 0.5) ? '#' : '-', stderr);
+        fputs("] ", stderr);
+    }
+    fprintf(stderr, "%.*s\033[K", columns, text);
+    fflush(stderr);
+    console->drawn = true;
+}
+
+static nl_status stdout_failed(nl_context *context)
+{
+    return nl_fail(context, NL_ERROR_WRITE, "standard output: cannot be written: %s",
+                   strerror(errno));
+}
+
+nl_status nl_print_line(nl_context *context, const char *text)
+{
+    if (fputs(text, stdout) == EOF || fputc('\n', stdout) == EOF || fflush(stdout) == EOF)
+        return stdout_failed(context);
+    return NL_OK;
+}
+
+nl_status nl_finish_stdout(nl_context *context)
+{
+    if (fflush(stdout) == EOF || ferror(stdout))
+        return stdout_failed(context);
+    return NL_OK;
+}

@@ -1,0 +1,388 @@
+/* One job of `nalagen sample`: classes and names are worked out first, so that whatever can be refused is
+ * refused before the first step; then pictures are written as they come. */
+#include "nl_image.h"
+#include "nl_sample.h"
+
+#include <string.h>
+
+struct nl_job {
+    nl_session *session;
+    const nl_sample_options *options;
+    nl_sampling sampling; /* with the model's defaults */
+    nl_output output;
+    nl_classes classes;
+    nl_npy noise_file;
+    float *noise; /* [count, C, H, W] or NULL */
+    int64_t count, done;
+    int *labels;    /* [count] */
+    float *latents; /* [count, C, H, W], for --latents */
+    int latent_shape[3];
+    uint8_t *grid; /* [count, height, width, 3] */
+    int height, width;
+    int64_t evaluations;
+    double started, last; /* seconds */
+    cJSON *pictures;
+};
+
+/* Latents as floats from a file of floats or doubles. */
+static nl_status read_noise(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    const char *path = job->options->noise;
+    const int *shape = job->latent_shape;
+    const nl_npy *file = &job->noise_file;
+    nl_status status = NL_OK;
+    char found[64];
+    NL_TRY(nl_npy_open(context, path, &job->noise_file));
+    if (file->ndim != 4 || file->shape[0] < 1 || file->shape[1] != shape[0] ||
+        file->shape[2] != shape[1] || file->shape[3] != shape[2] ||
+        (file->dtype != NL_F32 && file->dtype != NL_F64))
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s: expected initial latents [n, %d, %d, %d] of floats, found %s %s%s",
+                       path, shape[0], shape[1], shape[2], nl_dtype_name(file->dtype),
+                       nl_shape_text(file->ndim, file->shape, found, sizeof(found)),
+                       file->ndim == 4 ? " (see --size)" : ""));
+    int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
+    NL_TRY(nl_alloc_array(context, "initial latents", file->shape[0] * elements, sizeof(float),
+                          (void **)&job->noise));
+    nl_convert_to_float(file->data, file->dtype, file->shape[0] * elements, job->noise);
+cleanup:
+    return status;
+}
+
+static nl_status choose_count(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    const nl_sample_options *options = job->options;
+    int64_t room = options->grid[0] * options->grid[1];
+    int64_t have = job->noise ? job->noise_file.shape[0] : 0;
+    job->count = options->n ? options->n
+                 : room     ? room
+                 : have     ? have
+                            : NL_MAX(job->classes.count, 1);
+    if (room && job->count > room)
+        return nl_fail(context, NL_ERROR_USAGE, "--grid %lldx%lld has no room for %lld pictures",
+                       (long long)options->grid[0], (long long)options->grid[1],
+                       (long long)job->count);
+    if (have && job->count > have)
+        return nl_fail(context, NL_ERROR_USAGE, "%s: expected noise for %lld pictures, found %lld",
+                       options->noise, (long long)job->count, (long long)have);
+    return NL_OK;
+}
+
+static nl_status picture_name(nl_job *job, int64_t i, char **path)
+{
+    char text[128];
+    nl_class_text(nl_model_get_config(job->session->model), job->labels[i], text, sizeof(text));
+    return nl_output_name(job->session->context, &job->output, text, job->options->first_index + i,
+                          path);
+}
+
+static nl_status refuse_existing(nl_job *job, int64_t files)
+{
+    nl_context *context = job->session->context;
+    nl_status status = NL_OK;
+    char *path = NULL;
+    if (job->options->latents)
+        NL_TRY(nl_output_refuse(context, job->options->latents));
+    for (int64_t i = 0; i < files; i++) {
+        NL_TRY(picture_name(job, i, &path));
+        NL_TRY(nl_output_refuse(context, path));
+        nl_free(context, path);
+        path = NULL;
+    }
+cleanup:
+    nl_free(context, path);
+    return status;
+}
+
+static nl_sampling sampling_of(const nl_sample_options *options)
+{
+    return (nl_sampling){
+        .sampler = options->sampler,
+        .steps = (int)options->steps,
+        .respacing = options->respacing,
+        .cfg_scale = options->cfg_scale,
+        .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
+        .cfg_low = options->cfg_interval[0],
+        .cfg_high = options->cfg_interval[1],
+        .eta = options->eta,
+        .atol = options->atol,
+        .rtol = options->rtol,
+        .sde_form = options->sde_form,
+        .sde_norm = options->sde_norm,
+        .last_step = options->last_step,
+        .last_step_size = options->last_step_size,
+        .clip_denoised = options->clip_denoised,
+    };
+}
+
+static nl_status prepare(nl_job *job)
+{
+    nl_session *session = job->session;
+    nl_context *context = session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    bool pictures = nl_model_has_autoencoder(session->model), grid = options->grid[0] > 0;
+    nl_sampling given = sampling_of(options);
+    NL_TRY(nl_model_resolve(session->model, &given, &job->sampling));
+    if (!pictures && !options->latents)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "--vae none makes latents only: say where with --latents FILE.npy"));
+    if (!pictures && grid)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--vae none makes no pictures for --grid"));
+    nl_model_latent_shape(session->model, job->latent_shape);
+    if (options->noise)
+        NL_TRY(read_noise(job));
+    NL_TRY(nl_classes_parse(context, session->model, options->classes, &job->classes));
+    NL_TRY(choose_count(job));
+    NL_TRY(nl_alloc_array(context, "classes", job->count, sizeof(int), (void **)&job->labels));
+    for (int64_t i = 0; i < job->count; i++)
+        job->labels[i] = nl_classes_at(&job->classes, options->seed, options->first_index + i);
+    int64_t files = !pictures ? 0 : grid ? 1 : job->count;
+    NL_TRY(nl_output_open(context, options, files, &job->output));
+    if (!options->force)
+        NL_TRY(refuse_existing(job, files));
+    if (options->latents) {
+        int64_t elements =
+            (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];
+        NL_TRY(nl_alloc_array(context, "latents to be written", job->count * elements,
+                              sizeof(float), (void **)&job->latents));
+    }
+cleanup:
+    return status;
+}
+
+static nl_status report_picture(nl_job *job, const char *path, cJSON *facts, int64_t evaluations)
+{
+    nl_session *session = job->session;
+    nl_context *context = session->context;
+    nl_status status = NL_OK;
+    char *text = NULL;
+    cJSON *item = NULL;
+    double now = nl_seconds();
+    nl_console_clear(&session->console);
+    if (!session->options->json && !job->pictures) {
+        if (strcmp(path, "-") != 0)
+            NL_TRY(nl_print_line(context, path));
+        return status;
+    }
+    item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "file", path);
+    cJSON_AddNumberToObject(item, "evaluations", (double)evaluations);
+    cJSON_AddNumberToObject(item, "seconds", (double)(int64_t)((now - job->last) * 1e3) / 1e3);
+    for (cJSON *fact = facts->child; fact; fact = fact->next)
+        if (strcmp(fact->string, "config") != 0)
+            cJSON_AddItemToObject(item, fact->string, cJSON_Duplicate(fact, true));
+    job->last = now;
+    if (job->pictures) {
+        cJSON_AddItemToArray(job->pictures, item);
+        item = NULL;
+        return NL_OK;
+    }
+    text = cJSON_PrintUnformatted(item);
+    NL_TRY(text ? nl_print_line(context, text)
+                : nl_fail(context, NL_ERROR_MEMORY, "no memory for a line of JSON"));
+cleanup:
+    cJSON_free(text);
+    cJSON_Delete(item);
+    return status;
+}
+
+static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb, int height,
+                               int width, const cJSON *facts)
+{
+    nl_session *session = job->session;
+    nl_context *context = session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    char software[32];
+    char *json = NULL;
+    snprintf(software, sizeof(software), "nalagen %s", nl_version());
+    if (!options->no_metadata) {
+        json = cJSON_PrintUnformatted(facts);
+        if (!json)
+            NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for the text in %s", path));
+    }
+    const char *text[] = {NL_FACTS_KEY, json, "Software", software, NULL};
+    NL_TRY(nl_png_write(context, path, options->force, rgb, height, width,
+                        options->no_metadata ? NULL : text));
+    if (options->show) {
+        static const char *const hows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
+        int how = 0;
+        while (hows[how] && strcmp(hows[how], options->show) != 0)
+            how++;
+        nl_console_clear(&session->console);
+        NL_TRY(nl_image_show(context, stderr, (nl_show)how, rgb, height, width, 80));
+    }
+cleanup:
+    cJSON_free(json);
+    return status;
+}
+
+/* Descriptions are made where somebody reads them. */
+static nl_status facts_for(nl_job *job, int label, int64_t index, cJSON **facts)
+{
+    nl_session *session = job->session;
+    *facts = NULL;
+    if (job->options->no_metadata && !session->options->json && !job->pictures)
+        return NL_OK;
+    return nl_picture_facts(session, job->options, &job->sampling, label, index, facts);
+}
+
+static nl_status take_picture(void *user, const nl_picture *picture)
+{
+    nl_job *job = user;
+    nl_context *context = job->session->context;
+    nl_status status = NL_OK;
+    char *path = NULL;
+    cJSON *facts = NULL;
+    const int *shape = picture->latent_shape;
+    int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
+    job->evaluations += picture->evaluations;
+    if (job->latents)
+        memcpy(job->latents + job->done * elements, picture->latents,
+               (size_t)elements * sizeof(float));
+    if (job->options->grid[0]) {
+        size_t bytes = 3 * (size_t)picture->height * (size_t)picture->width;
+        job->height = picture->height;
+        job->width = picture->width;
+        if (!job->grid)
+            NL_TRY(nl_alloc_array(context, "pictures of the grid", job->count, bytes,
+                                  (void **)&job->grid));
+        memcpy(job->grid + (size_t)job->done * bytes, picture->rgb, bytes);
+    } else {
+        NL_TRY(facts_for(job, picture->label, picture->index, &facts));
+        NL_TRY(picture->rgb ? picture_name(job, job->done, &path)
+                            : nl_strdup(context, job->options->latents, &path));
+        if (picture->rgb)
+            NL_TRY(write_picture(job, path, picture->rgb, picture->height, picture->width, facts));
+        if (picture->rgb || job->pictures || job->session->options->json)
+            NL_TRY(report_picture(job, path, facts, picture->evaluations));
+    }
+    job->done++;
+cleanup:
+    nl_free(context, path);
+    cJSON_Delete(facts);
+    return status;
+}
+
+static nl_status write_grid(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    const uint8_t **pictures = NULL;
+    nl_image grid = {0};
+    char *path = NULL;
+    cJSON *facts = NULL;
+    NL_TRY(nl_alloc_array(context, "grid", job->done, sizeof(*pictures), (void **)&pictures));
+    for (int64_t i = 0; i < job->done; i++)
+        pictures[i] = job->grid + 3 * (size_t)i * (size_t)job->height * (size_t)job->width;
+    NL_TRY(nl_image_grid(context, pictures, (int)job->done, job->height, job->width,
+                         (int)options->grid[0], (int)options->grid[1], 2, &grid));
+    NL_TRY(facts_for(job, job->labels[0], options->first_index, &facts));
+    NL_TRY(picture_name(job, 0, &path));
+    NL_TRY(write_picture(job, path, grid.rgb, grid.height, grid.width, facts));
+    NL_TRY(report_picture(job, path, facts, job->evaluations));
+cleanup:
+    nl_free(context, pictures);
+    nl_image_free(context, &grid);
+    nl_free(context, path);
+    cJSON_Delete(facts);
+    return status;
+}
+
+/* What is written at the end, also of a job that was interrupted. */
+static nl_status finish(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    nl_status status = NL_OK;
+    if (!job->done)
+        return NL_OK;
+    if (job->grid)
+        NL_TRY(write_grid(job));
+    if (job->latents) {
+        int64_t shape[] = {job->done, job->latent_shape[0], job->latent_shape[1],
+                           job->latent_shape[2]};
+        NL_TRY(nl_npy_write(context, job->options->latents, job->options->force, NL_F32, 4, shape,
+                            job->latents));
+        bool plain = !job->session->options->json && !job->pictures;
+        if (plain && job->output.kind != NL_OUTPUT_STDOUT && strcmp(job->options->latents, "-"))
+            NL_TRY(nl_print_line(context, job->options->latents));
+    }
+cleanup:
+    return status;
+}
+
+nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSON *pictures)
+{
+    nl_context *context = session->context;
+    nl_job job = {.session = session, .options = options, .pictures = pictures};
+    nl_status status = NL_OK;
+    NL_TRY(prepare(&job));
+    job.started = job.last = nl_seconds();
+    session->console.started = job.started;
+    session->job = &job;
+    nl_request request = {.labels = job.labels,
+                          .count = job.count,
+                          .seed = options->seed,
+                          .first_index = options->first_index,
+                          .batch = (int)session->options->batch,
+                          .preview_every = (int)options->preview_every,
+                          .noise = job.noise,
+                          .sampling = job.sampling};
+    status = nl_generate(session->model, &request, take_picture, &job);
+    nl_console_clear(&session->console);
+    if (status == NL_OK || status == NL_CANCELLED) {
+        nl_status finished = finish(&job);
+        status = finished != NL_OK ? finished : status;
+    }
+    if (status == NL_OK) {
+        double seconds = nl_seconds() - job.started;
+        nl_log(context, NL_LOG_DEBUG,
+               "%lld pictures in %.2f s, %lld evaluations of the network (%s)", (long long)job.done,
+               seconds, (long long)job.evaluations, job.sampling.sampler);
+    }
+cleanup:
+    session->job = NULL;
+    nl_classes_free(context, &job.classes);
+    nl_npy_close(context, &job.noise_file);
+    nl_free(context, job.noise);
+    nl_free(context, job.labels);
+    nl_free(context, job.latents);
+    nl_free(context, job.grid);
+    return status;
+}
+
+static nl_status preview(nl_job *job, const nl_progress *progress)
+{
+    nl_session *session = job->session;
+    nl_context *context = session->context;
+    nl_status status = NL_OK;
+    uint8_t *rgb = NULL;
+    char *path = NULL, *name = NULL;
+    int height, width;
+    NL_TRY(nl_model_preview(session->model, progress->preview, progress->preview_shape, &rgb,
+                            &height, &width));
+    if (job->options->show) {
+        nl_console_clear(&session->console);
+        NL_TRY(nl_image_show(context, stderr, NL_SHOW_AUTO, rgb, height, width, 40));
+    } else if (job->output.kind != NL_OUTPUT_STDOUT) {
+        NL_TRY(picture_name(job, progress->image, &path));
+        NL_TRY(nl_output_preview_name(context, path, progress->step, &name));
+        NL_TRY(nl_png_write(context, name, true, rgb, height, width, NULL));
+    }
+cleanup:
+    nl_free(context, rgb);
+    nl_free(context, path);
+    nl_free(context, name);
+    return status;
+}
+
+/* A preview that fails is no reason to lose the picture. */
+void nl_job_preview(nl_session *session, const nl_progress *progress)
+{
+    if (session->job && preview(session->job, progress) != NL_OK)
+        nl_log(session->context, NL_LOG_WARNING, "no preview: %s", nl_last_error(session->context));
+}

@@ -1,0 +1,157 @@
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "nl_console.h"
+#include "nl_info.h"
+#include "nl_sample.h"
+
+static nl_status version_main(int argc, char **argv);
+static nl_status help_main(int argc, char **argv);
+static nl_status man_main(int argc, char **argv);
+static nl_status completion_main(int argc, char **argv);
+
+static const nl_option no_options[] = {{0}};
+
+enum { MAX_COMMANDS = 8 };
+
+static const nl_command *const commands[MAX_COMMANDS + 1] = {
+    &nl_sample_command,
+    &nl_info_command,
+    &(nl_command){.name = "version",
+                  .summary = "Print the version",
+                  .arguments = "",
+                  .options = no_options,
+                  .run = version_main},
+    &(nl_command){.name = "help",
+                  .summary = "Print this text, or the help of a command",
+                  .arguments = "[COMMAND]",
+                  .options = no_options,
+                  .run = help_main},
+    &(nl_command){.name = "completion",
+                  .summary = "Print shell completion",
+                  .arguments = "bash|zsh|fish",
+                  .options = no_options,
+                  .hidden = true,
+                  .run = completion_main},
+    &(nl_command){.name = "generate-man",
+                  .summary = "Print the man page",
+                  .arguments = "",
+                  .options = no_options,
+                  .hidden = true,
+                  .run = man_main},
+};
+
+/* The commands by value, ended by one without name. */
+static void list_commands(nl_command list[MAX_COMMANDS + 1])
+{
+    int count = 0;
+    for (; commands[count]; count++)
+        list[count] = *commands[count];
+    list[count] = (nl_command){0};
+}
+
+static const nl_command *find_command(const char *name)
+{
+    for (int i = 0; commands[i]; i++)
+        if (!strcmp(commands[i]->name, name))
+            return commands[i];
+    return NULL;
+}
+
+static void print_help(FILE *stream)
+{
+    fputs("nalagen makes pictures of given classes with DiT, SiT, NaLaDiT and NaLaSiT.\n\n"
+          "Usage: nalagen COMMAND [OPTION...]\n\nCommands:\n",
+          stream);
+    for (int i = 0; commands[i]; i++)
+        if (!commands[i]->hidden)
+            fprintf(stream, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
+    fputs("\nTry:\n"
+          "  nalagen sample --class church       a picture of a church, as church-seed0.png\n"
+          "  nalagen info church-seed0.png       how it was made\n"
+          "  nalagen COMMAND --help              all options of a command\n\nExit codes:\n",
+          stream);
+    fputs(nl_exit_codes, stream);
+}
+
+static nl_status finish(void)
+{
+    return fflush(stdout) == EOF || ferror(stdout) ? NL_ERROR_WRITE : NL_OK;
+}
+
+static nl_status complain(const char *what, const char *word, const char *near)
+{
+    fprintf(stderr, "nalagen: error: %s '%s'%s%s%s; see 'nalagen help'\n", what, word,
+            near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return NL_ERROR_USAGE;
+}
+
+static nl_status unknown_command(const char *word)
+{
+    const char *names[MAX_COMMANDS + 1] = {NULL};
+    for (int i = 0; commands[i]; i++)
+        names[i] = commands[i]->name;
+    return complain(word[0] == '-' ? "unknown option" : "unknown command", word,
+                    nl_nearest(word, names));
+}
+
+static nl_status version_main(int argc, char **argv)
+{
+    if (argc > 1)
+        return complain("unexpected argument", argv[1], NULL);
+    printf("nalagen %s\n", nl_version());
+    return finish();
+}
+
+static nl_status help_main(int argc, char **argv)
+{
+    const nl_command *command = argc > 1 ? find_command(argv[1]) : NULL;
+    if (argc > 1 && !command)
+        return unknown_command(argv[1]);
+    if (command && command->options->name)
+        nl_print_help(stdout, command);
+    else
+        print_help(stdout);
+    return finish();
+}
+
+static nl_status man_main(int argc, char **argv)
+{
+    nl_command list[MAX_COMMANDS + 1];
+    if (argc > 1)
+        return complain("unexpected argument", argv[1], NULL);
+    list_commands(list);
+    nl_print_man(stdout, list);
+    return finish();
+}
+
+static nl_status completion_main(int argc, char **argv)
+{
+    nl_command list[MAX_COMMANDS + 1];
+    list_commands(list);
+    if (argc != 2 || !nl_print_completion(stdout, argv[1], list)) {
+        fputs("nalagen: error: expected 'nalagen completion bash', zsh or fish\n", stderr);
+        return NL_ERROR_USAGE;
+    }
+    return finish();
+}
+
+int main(int argc, char **argv)
+{
+    /* A reader that goes away is a write error like any other. */
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        print_help(stderr);
+        return NL_ERROR_USAGE;
+    }
+    const char *word = argv[1];
+    if (!strcmp(word, "--help") || !strcmp(word, "-h"))
+        word = "help";
+    else if (!strcmp(word, "--version") || !strcmp(word, "-V"))
+        word = "version";
+    const nl_command *command = find_command(word);
+    if (!command)
+        return unknown_command(word);
+    return command->run(argc - 1, argv + 1);
+}

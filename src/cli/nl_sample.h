@@ -1,0 +1,116 @@
+/*
+ * `nalagen sample`: one session (options, context, model) that carries out one job, or one for each
+ * line of --requests.
+ */
+#ifndef NL_SAMPLE_H
+#define NL_SAMPLE_H
+
+#include "nl_console.h"
+#include "nl_options.h"
+#include "nl_pipeline.h"
+
+typedef struct nl_sample_options {
+    bool help;
+    const char *model, *config, *arch, *path, *prediction, *vae;
+    int64_t size[2]; /* height, width in pixels; 0: the model's */
+    const char *classes, *noise;
+    int64_t n; /* 0: one for each class */
+    uint64_t seed;
+    int64_t first_index;
+    const char *sampler, *respacing, *sde_form, *last_step;
+    int64_t steps;
+    double eta, atol, rtol, sde_norm, last_step_size;
+    bool clip_denoised;
+    double cfg_scale; /* negative: the model's default */
+    const char *cfg_channels;
+    double cfg_interval[2];
+    const char *out, *latents, *show;
+    int64_t grid[2]; /* rows, columns; 0: none */
+    int64_t preview_every;
+    bool json, no_metadata, force, quiet, verbose;
+    const char *requests, *from;
+    const char *device, *dtype;
+    int64_t threads, batch, max_memory;
+} nl_sample_options;
+
+extern const nl_command nl_sample_command;
+extern const nl_sample_options nl_sample_defaults;
+nl_status nl_sample_main(int argc, char **argv);
+
+/* ---- Classes: "church", "1,4,7", "0-9", "null", "random", "balanced" */
+
+typedef struct nl_classes {
+    bool random;
+    int count;   /* of `list`; picture i takes list[i % count] */
+    int *list;   /* allocated */
+    int classes; /* of the model */
+} nl_classes;
+
+/* text NULL: random, or null for a model without classes. */
+nl_status nl_classes_parse(nl_context *context, nl_model *model, const char *text,
+                           nl_classes *classes);
+void nl_classes_free(nl_context *context, nl_classes *classes);
+int nl_classes_at(const nl_classes *classes, uint64_t seed, int64_t index);
+/* The name of a class for people: "church", "n03028079", "4" or "null", into text. */
+const char *nl_class_text(const nl_config *config, int label, char *text, size_t size);
+
+/* ---- Output names */
+
+typedef struct nl_output {
+    enum { NL_OUTPUT_NAMED, NL_OUTPUT_FILE, NL_OUTPUT_PATTERN, NL_OUTPUT_STDOUT } kind;
+    const char *text; /* of --out; NAMED: the folder, "" for the current one */
+    bool numbered;    /* NAMED: the index stands in the name */
+    bool grid;
+    uint64_t seed;
+} nl_output;
+
+/* files: how many will be written. Creates missing folders. */
+nl_status nl_output_open(nl_context *context, const nl_sample_options *options, int64_t files,
+                         nl_output *output);
+/* Allocated name of the picture; "-" is standard output. */
+nl_status nl_output_name(nl_context *context, const nl_output *output, const char *class_name,
+                         int64_t index, char **path);
+/* NL_ERROR_WRITE with advice when something stands there already. */
+nl_status nl_output_refuse(nl_context *context, const char *path);
+/* Allocated: "a/b.png" and 5 become "a/b-step0005.png". */
+nl_status nl_output_preview_name(nl_context *context, const char *path, int64_t step, char **name);
+
+/* ---- A session */
+
+typedef struct nl_job nl_job;
+
+typedef struct nl_session {
+    nl_console console;
+    nl_context *context;
+    nl_model *model;
+    const nl_sample_options *options;
+    cJSON *facts; /* of the model, for metadata and answers */
+    nl_job *job;  /* at work, for the progress callback */
+} nl_session;
+
+/* Makes the pictures that `options` asks for. pictures: an array that takes a description of each,
+ * or NULL: they go to standard output. */
+nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSON *pictures);
+void nl_job_preview(nl_session *session, const nl_progress *progress);
+
+/* Reads JSON lines from options->requests and answers each with a line. */
+nl_status nl_requests_run(nl_session *session);
+
+/* ---- What a picture says about itself */
+
+/* Model, sha256, version: the part that is the same for all pictures. */
+nl_status nl_model_facts(nl_session *session, cJSON **facts);
+/* Everything needed to make picture `index` again (or the whole grid: options->grid set). */
+nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
+                           const nl_sampling *sampling, int label, int64_t index, cJSON **facts);
+/* The object in the text chunk of a picture made by nalagen. */
+nl_status nl_read_picture_facts(nl_context *context, const char *path, cJSON **facts);
+/* Options from a picture, texts kept in `texts`; leaves alone what the facts do not name. */
+nl_status nl_options_from_picture(nl_context *context, const char *path, const cJSON *facts,
+                                  nl_texts *texts, nl_sample_options *options);
+/* Warns when the model or its configuration is not the one that made the picture. */
+nl_status nl_compare_facts(nl_session *session, const char *path, const cJSON *facts);
+
+#define NL_FACTS_KEY "nalagen"
+
+#endif

@@ -1,0 +1,114 @@
+/* What a model's pictures are made with when nothing is said, and the sampler's options. */
+#include <string.h>
+
+#include "model.h"
+#include "nl_json.h"
+#include "nl_random.h"
+
+/* About 40 evaluations of the network for the deterministic methods; the noisy ones as the public code. */
+static int default_steps(nl_method method)
+{
+    switch (method) {
+    case NL_METHOD_DDPM:
+    case NL_METHOD_SDE_EULER:
+    case NL_METHOD_SDE_HEUN:
+        return 250;
+    case NL_METHOD_DDIM:
+        return 50;
+    case NL_METHOD_EULER:
+        return 40;
+    case NL_METHOD_RK4:
+        return 10;
+    case NL_METHOD_DOPRI5:
+        return 0;
+    default:
+        return 20;
+    }
+}
+
+static nl_status find_name(nl_context *context, const char *what, const char *name,
+                           const char *const *names, int *index)
+{
+    for (*index = 0; names[*index]; ++*index)
+        if (!strcmp(names[*index], name))
+            return NL_OK;
+    const char *near = nl_nearest(name, names);
+    return nl_fail(context, NL_ERROR_USAGE, "%s: there is no \"%s\"%s%s%s", what, name,
+                   near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved)
+{
+    nl_context *context = model->context;
+    const nl_config *config = &model->config;
+    nl_status status = NL_OK;
+    bool dit = config->architecture == NL_ARCH_DIT;
+    int method;
+    *resolved = *given;
+    if (!given->sampler)
+        resolved->sampler = dit ? "ddpm" : "heun";
+    NL_TRY(find_name(context, "sampler", resolved->sampler, nl_method_names, &method));
+    if (dit != (method == NL_METHOD_DDPM || method == NL_METHOD_DDIM))
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
+                       resolved->sampler, dit ? "DiT" : "SiT",
+                       dit ? "ddpm or ddim"
+                           : "euler, midpoint, heun, heun2, rk4, dopri5, sde-euler or sde-heun"));
+    if (given->steps < 0 || (given->steps && method == NL_METHOD_DOPRI5))
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       given->steps < 0 ? "steps is negative"
+                                        : "dopri5 chooses its steps: give --atol and --rtol"));
+    if (!given->steps && !given->respacing)
+        resolved->steps = default_steps((nl_method)method);
+    if (dit && !given->respacing)
+        resolved->steps = NL_MIN(resolved->steps, config->diffusion_steps);
+    if (given->cfg_scale < 0)
+        resolved->cfg_scale = !config->num_classes ? 1 : dit ? 4 : 3;
+cleanup:
+    return status;
+}
+
+nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
+                                 nl_sampler_options *options)
+{
+    nl_context *context = model->context;
+    const nl_config *config = &model->config;
+    nl_status status = NL_OK;
+    int method, form = NL_SDE_SIGMA, last = NL_LAST_MEAN;
+    nl_sampler_options_init(options);
+    NL_TRY(find_name(context, "sampler", sampling->sampler, nl_method_names, &method));
+    if (sampling->sde_form)
+        NL_TRY(find_name(context, "sde_form", sampling->sde_form, nl_sde_form_names, &form));
+    if (sampling->last_step)
+        NL_TRY(find_name(context, "last_step", sampling->last_step, nl_last_step_names, &last));
+    options->method = (nl_method)method;
+    options->steps = sampling->steps;
+    options->respacing = sampling->respacing;
+    options->schedule = config->schedule;
+    options->diffusion_steps = config->diffusion_steps;
+    options->predicts = config->predicts;
+    options->variance = config->variance;
+    options->eta = sampling->eta;
+    options->clip_denoised = sampling->clip_denoised;
+    options->path = config->path;
+    options->prediction = config->prediction;
+    options->sample_eps = config->sample_eps;
+    options->sde_form = (nl_sde_form)form;
+    options->last_step = (nl_last_step)last;
+    if (sampling->sde_norm != 0)
+        options->sde_norm = sampling->sde_norm;
+    if (sampling->last_step_size != 0)
+        options->last_step_size = sampling->last_step_size;
+    if (sampling->atol != 0)
+        options->atol = sampling->atol;
+    if (sampling->rtol != 0)
+        options->rtol = sampling->rtol;
+cleanup:
+    return status;
+}
+
+int nl_draw_class(uint64_t seed, int64_t index, int classes)
+{
+    uint32_t words[4];
+    nl_philox(seed, (uint64_t)index, NL_STREAM_LABEL, 0, words);
+    return (int)(((uint64_t)words[0] * (uint64_t)classes) >> 32);
+}

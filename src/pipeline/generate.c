@@ -1,0 +1,327 @@
+/* From classes to pictures: noise -> sampler (guidance -> backbone) -> latents -> autoencoder, a batch at a
+ * time. A picture is a function of (model, sampling, seed, image index, class): the batch is chosen by memory
+ * alone. */
+#include <string.h>
+
+#include "model.h"
+#include "nl_random.h"
+
+typedef struct nl_work {
+    nl_model *model;
+    const nl_request *request;
+    nl_sampling sampling; /* resolved */
+    nl_sampler *sampler;
+    int shape[3];         /* of one latent */
+    int64_t elements;     /* of one latent */
+    int64_t most;         /* largest batch so far possible */
+    nl_device *device;    /* of the batch at work; a measuring one while memory is measured */
+    int64_t first, count; /* the batch at work */
+    int64_t *images;      /* [most] image indices of the batch */
+    int32_t *labels;      /* [2 * most]: of the batch, then as many null classes */
+    int64_t *evaluations; /* [most] */
+    float *latents;       /* [most, C, H, W] final */
+    float *preview;       /* [C, H, W] */
+    uint8_t *rgb;         /* [most, height, width, 3] or NULL */
+} nl_work;
+
+static nl_progress progress_of(const nl_work *work, const char *stage, int step, int steps)
+{
+    return (nl_progress){.stage = stage,
+                         .step = step,
+                         .steps = steps,
+                         .image = work->first,
+                         .images = work->request->count,
+                         .batch = work->count};
+}
+
+static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t t_count,
+                         const nl_tensor *labels, const nl_tensor *prediction)
+{
+    nl_work *work = user;
+    return nl_dit_forward(work->model->dit, work->device, x, t, t_count, labels, prediction);
+}
+
+static nl_status step_noise(void *user, int k, const nl_tensor *noise)
+{
+    nl_work *work = user;
+    return NL_OP(work->device, normal, .y = *noise, .seed = work->request->seed,
+                 .stream = (uint64_t)NL_STREAM_STEP + (uint64_t)k, .images = work->images);
+}
+
+static nl_status step_done(void *user, int step, int steps, double t, const nl_tensor *x)
+{
+    nl_work *work = user;
+    nl_status status = NL_OK;
+    int every = work->request->preview_every;
+    nl_progress progress = progress_of(work, "sampling", step, steps);
+    (void)t;
+    if (work->device->measuring)
+        return NL_OK;
+    if (every > 0 && step % every == 0 && step != steps) {
+        NL_TRY(work->device->ops->download(work->device, work->preview, x->data,
+                                           work->elements * (int64_t)sizeof(float)));
+        progress.preview = work->preview;
+        memcpy(progress.preview_shape, work->shape, sizeof(work->shape));
+    }
+    NL_TRY(nl_report_progress(work->model->context, &progress));
+cleanup:
+    return status;
+}
+
+static nl_status start_noise(nl_work *work, const nl_tensor *x)
+{
+    const float *given = work->request->noise;
+    if (given)
+        return work->device->ops->upload(work->device, x->data,
+                                         given + work->first * work->elements, nl_tensor_bytes(x));
+    return NL_OP(work->device, normal, .y = *x, .seed = work->request->seed,
+                 .stream = NL_STREAM_NOISE, .images = work->images);
+}
+
+/* One batch: latents on the host. On a measuring device only its memory is worked out. */
+static nl_status sample_batch(nl_work *work)
+{
+    nl_device *device = work->device;
+    const nl_config *config = &work->model->config;
+    const nl_sampling *sampling = &work->sampling;
+    nl_status status = NL_OK;
+    int64_t mark = nl_arena_mark(device), count = work->count;
+    nl_tensor x, labels;
+    for (int64_t i = 0; i < count; i++) {
+        work->images[i] = work->request->first_index + work->first + i;
+        work->labels[i] = work->request->labels[work->first + i];
+        work->labels[count + i] = config->num_classes;
+        work->evaluations[i] = 0;
+    }
+    NL_TRY(nl_arena_tensor(device, NL_F32, 4,
+                           (int64_t[]){count, work->shape[0], work->shape[1], work->shape[2]}, &x));
+    NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){2 * count}, &labels));
+    NL_TRY(device->ops->upload(device, labels.data, work->labels, nl_tensor_bytes(&labels)));
+    NL_TRY(start_noise(work, &x));
+    nl_guidance guidance = {.device = device,
+                            .network = network,
+                            .user = work,
+                            .labels = labels,
+                            .scale = sampling->cfg_scale,
+                            .channels = sampling->cfg_channels,
+                            .low = sampling->cfg_low,
+                            .high = sampling->cfg_high};
+    nl_sample_job job = {.device = device,
+                         .model = nl_guidance_model(&guidance),
+                         .noise = {step_noise, work},
+                         .step = step_done,
+                         .user = work,
+                         .evaluations = work->evaluations};
+    NL_TRY(nl_sampler_run(work->sampler, &job, &x));
+    NL_TRY(device->ops->download(device, work->latents, x.data, nl_tensor_bytes(&x)));
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
+}
+
+/* Bytes of the arena for a batch of `count`. */
+static nl_status measure(nl_work *work, int64_t count, int64_t *bytes)
+{
+    nl_device measuring;
+    int64_t preview = 0;
+    nl_status status = NL_OK;
+    nl_device_measuring(work->model->context->device, &measuring);
+    work->device = &measuring;
+    work->first = 0;
+    work->count = count;
+    NL_TRY(sample_batch(work));
+    if (work->request->preview_every > 0)
+        NL_TRY(nl_preview_bytes(work->model, work->shape, &preview));
+    *bytes = measuring.arena_peak + preview;
+cleanup:
+    work->device = work->model->context->device;
+    return status;
+}
+
+static void free_batch(nl_work *work)
+{
+    nl_context *context = work->model->context;
+    nl_free(context, work->images);
+    nl_free(context, work->labels);
+    nl_free(context, work->evaluations);
+    nl_free(context, work->latents);
+    nl_free(context, work->rgb);
+    work->images = work->evaluations = NULL;
+    work->labels = NULL;
+    work->latents = NULL;
+    work->rgb = NULL;
+}
+
+/* Host memory for batches of up to `most`. */
+static nl_status allocate_batch(nl_work *work, int64_t most)
+{
+    nl_context *context = work->model->context;
+    nl_status status = NL_OK;
+    int64_t pixels = 0;
+    work->most = most;
+    NL_TRY(nl_alloc_array(context, "image indices", most, sizeof(*work->images),
+                          (void **)&work->images));
+    NL_TRY(
+        nl_alloc_array(context, "labels", 2 * most, sizeof(*work->labels), (void **)&work->labels));
+    NL_TRY(nl_alloc_array(context, "evaluations", most, sizeof(*work->evaluations),
+                          (void **)&work->evaluations));
+    NL_TRY(nl_alloc_array(context, "latents", most * work->elements, sizeof(*work->latents),
+                          (void **)&work->latents));
+    /* The measuring device downloads zeros into it and reads noise from nowhere. */
+    if (work->model->vae) {
+        int64_t factor = nl_vae_factor(work->model->vae);
+        pixels = work->shape[1] * factor * work->shape[2] * factor;
+        NL_TRY(nl_alloc_array(context, "pictures", most * pixels, 3, (void **)&work->rgb));
+    }
+cleanup:
+    return status;
+}
+
+/* The largest batch up to the cap that the budget has room for; the memory of larger ones is given back. */
+static nl_status choose_batch(nl_work *work)
+{
+    nl_context *context = work->model->context;
+    nl_device *device = context->device;
+    bool cuda = !strncmp(device->ops->name, "cuda", 4);
+    /* Larger ones gain nothing: the products of a layer are large enough. */
+    int64_t cap = work->request->batch > 0 ? work->request->batch : cuda ? 64 : 4;
+    int64_t low = 1, high = NL_MIN(cap, work->request->count), bytes = 0;
+    nl_status status = NL_OK;
+    while (high > 1) { /* the host's share */
+        status = allocate_batch(work, high);
+        if (status != NL_ERROR_MEMORY)
+            break;
+        free_batch(work);
+        high = (high + 1) / 2;
+    }
+    if (high == 1)
+        status = allocate_batch(work, 1);
+    NL_TRY(status);
+    int64_t have = nl_memory_left(context);
+    if (!nl_add_size(have, device->arena_size, &have))
+        have = INT64_MAX;
+    for (int64_t batch = high; low < high; batch = (low + high + 1) / 2) {
+        NL_TRY(measure(work, batch, &bytes));
+        if (bytes <= have)
+            low = batch;
+        else
+            high = batch - 1;
+    }
+    work->most = low;
+cleanup:
+    return status;
+}
+
+/* Room for the batch, halving it while memory is short. */
+static nl_status reserve(nl_work *work)
+{
+    nl_context *context = work->model->context;
+    int64_t bytes = 0;
+    for (;;) {
+        nl_status status = measure(work, work->most, &bytes);
+        if (status == NL_OK)
+            status = nl_arena_reserve(context->device, bytes);
+        if (status != NL_ERROR_MEMORY || work->most == 1)
+            return status;
+        work->most = (work->most + 1) / 2;
+        nl_log(context, NL_LOG_INFO, "not enough memory: a batch of %lld now",
+               (long long)work->most);
+    }
+}
+
+static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_picture *),
+                         void *user)
+{
+    nl_model *model = work->model;
+    nl_status status = NL_OK;
+    int factor = model->vae ? nl_vae_factor(model->vae) : 0;
+    int64_t height = work->shape[1] * factor, width = work->shape[2] * factor;
+    if (model->vae) {
+        nl_progress progress = progress_of(work, "decoding", nl_sampler_steps(work->sampler),
+                                           nl_sampler_steps(work->sampler));
+        NL_TRY(nl_report_progress(model->context, &progress));
+        NL_TRY(nl_vae_decode_pictures(model->vae, work->latents, work->count, work->shape[1],
+                                      work->shape[2], work->rgb));
+    }
+    for (int64_t i = 0; i < work->count; i++) {
+        nl_picture made = {.index = work->request->first_index + work->first + i,
+                           .label = work->request->labels[work->first + i],
+                           .height = (int)height,
+                           .width = (int)width,
+                           .rgb = work->rgb ? work->rgb + i * height * width * 3 : NULL,
+                           .latents = work->latents + i * work->elements,
+                           .evaluations = work->evaluations[i]};
+        memcpy(made.latent_shape, work->shape, sizeof(work->shape));
+        NL_TRY(picture(user, &made));
+    }
+cleanup:
+    return status;
+}
+
+static nl_status check_request(const nl_model *model, const nl_request *request)
+{
+    nl_context *context = model->context;
+    if (request->count < 1 || request->batch < 0 || request->preview_every < 0 ||
+        request->first_index < 0 || request->first_index > INT64_MAX - request->count)
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "request: count %lld, first_index %lld, batch %d, preview_every %d: expected at "
+            "least 1 picture and nothing negative",
+            (long long)request->count, (long long)request->first_index, request->batch,
+            request->preview_every);
+    for (int64_t i = 0; i < request->count; i++)
+        if (request->labels[i] < 0 || request->labels[i] > model->config.num_classes)
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "request: label %d of picture %lld: expected 0 to %d (the null class)",
+                           request->labels[i], (long long)i, model->config.num_classes);
+    return NL_OK;
+}
+
+static nl_status run_batches(nl_work *work, nl_status (*picture)(void *, const nl_picture *),
+                             void *user)
+{
+    nl_status status = NL_OK;
+    const nl_request *request = work->request;
+    for (int64_t done = 0; done < request->count;) {
+        NL_TRY(reserve(work)); /* decoding may have replaced the arena */
+        work->first = done;
+        work->count = NL_MIN(work->most, request->count - done);
+        nl_progress progress = progress_of(work, "sampling", 0, nl_sampler_steps(work->sampler));
+        NL_TRY(nl_report_progress(work->model->context, &progress));
+        status = sample_batch(work);
+        if (status == NL_ERROR_MEMORY && work->most > 1) {
+            work->most = (work->most + 1) / 2;
+            continue;
+        }
+        NL_TRY(status);
+        NL_TRY(deliver(work, picture, user));
+        done += work->count;
+    }
+cleanup:
+    return status;
+}
+
+nl_status nl_generate(nl_model *model, const nl_request *request,
+                      nl_status (*picture)(void *user, const nl_picture *picture), void *user)
+{
+    nl_context *context = model->context;
+    nl_status status = NL_OK;
+    nl_work work = {.model = model, .request = request, .device = context->device};
+    nl_sampler_options options;
+    NL_TRY(check_request(model, request));
+    NL_TRY(nl_model_resolve(model, &request->sampling, &work.sampling));
+    NL_TRY(nl_sampler_options_for(model, &work.sampling, &options));
+    NL_TRY(nl_sampler_create(context, &options, &work.sampler));
+    nl_model_latent_shape(model, work.shape);
+    work.elements = (int64_t)work.shape[0] * work.shape[1] * work.shape[2];
+    if (request->preview_every > 0)
+        NL_TRY(nl_alloc_array(context, "preview", work.elements, sizeof(float),
+                              (void **)&work.preview));
+    NL_TRY(choose_batch(&work));
+    NL_TRY(run_batches(&work, picture, user));
+cleanup:
+    free_batch(&work);
+    nl_free(context, work.preview);
+    nl_sampler_destroy(work.sampler);
+    return status;
+}

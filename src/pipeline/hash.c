@@ -1,0 +1,95 @@
+/* sha256 of checkpoints. They may be large, so what was computed is kept in
+ * $XDG_CACHE_HOME/nalagen/sha256/, one file for each path, size and time of change. The cache is a convenience: when
+ * it cannot be read or written nothing is said. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "model.h"
+
+enum { SMALL_FILE = 8 << 20 }; /* not worth a cache entry */
+
+static nl_status cache_path(nl_context *context, const char *path, const struct stat *info,
+                            char **folder, char **entry)
+{
+    nl_status status = NL_OK;
+    char *key = NULL, *real = realpath(path, NULL);
+    char hex[65];
+    nl_sha256 sha;
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool own = cache && cache[0] == '/';
+    if (!real || (!own && !(home && home[0] == '/')))
+        NL_TRY(NL_ERROR_INPUT);
+    NL_TRY(nl_format(context, &key, "%s|%lld|%lld.%09ld", real, (long long)info->st_size,
+                     (long long)info->st_mtim.tv_sec, info->st_mtim.tv_nsec));
+    nl_sha256_init(&sha);
+    nl_sha256_update(&sha, key, strlen(key));
+    nl_sha256_hex(&sha, hex);
+    NL_TRY(nl_format(context, folder, "%s%s/nalagen/sha256", own ? cache : home,
+                     own ? "" : "/.cache"));
+    NL_TRY(nl_path_join(context, *folder, hex, entry));
+cleanup:
+    free(real);
+    nl_free(context, key);
+    return status;
+}
+
+static bool read_entry(const char *entry, char hex[65])
+{
+    FILE *file = fopen(entry, "r");
+    if (!file)
+        return false;
+    size_t size = fread(hex, 1, 64, file);
+    fclose(file);
+    hex[64] = '\0';
+    return size == 64 && strspn(hex, "0123456789abcdef") == 64;
+}
+
+static nl_status compute(nl_context *context, const char *path, char hex[65])
+{
+    enum { PIECE = 64 << 20 };
+    nl_mapping mapping;
+    nl_sha256 sha;
+    nl_status status = nl_map_file(context, path, &mapping);
+    if (status != NL_OK)
+        return status;
+    nl_sha256_init(&sha);
+    for (int64_t at = 0; at < mapping.size && status == NL_OK; at += PIECE) {
+        nl_sha256_update(&sha, mapping.data + at, (size_t)NL_MIN(mapping.size - at, PIECE));
+        status = nl_check_cancelled(context);
+    }
+    nl_sha256_hex(&sha, hex);
+    nl_unmap(context, &mapping);
+    return status;
+}
+
+nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65])
+{
+    struct stat info;
+    char *folder = NULL, *entry = NULL;
+    nl_status status = NL_OK;
+    bool cached = stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > SMALL_FILE &&
+                  cache_path(context, path, &info, &folder, &entry) == NL_OK;
+    if (!cached || !read_entry(entry, hex)) {
+        NL_TRY(compute(context, path, hex));
+        if (cached && nl_make_folder(context, folder) == NL_OK &&
+            nl_write_file(context, entry, true, hex, 64) != NL_OK)
+            nl_log(context, NL_LOG_DEBUG, "sha256 not kept: %s", nl_last_error(context));
+    }
+cleanup:
+    nl_free(context, folder);
+    nl_free(context, entry);
+    return status;
+}
+
+nl_status nl_model_sha256(nl_model *model, const char **hex)
+{
+    nl_status status = NL_OK;
+    if (!model->sha256[0])
+        status = nl_file_sha256(model->context, model->path, model->sha256);
+    if (status != NL_OK)
+        model->sha256[0] = '\0';
+    *hex = model->sha256;
+    return status;
+}

@@ -1,0 +1,162 @@
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "nl_json.h"
+
+int nl_model_factor(const nl_config *config)
+{
+    return config->autoencoder == NL_AUTOENCODER_NONE ? 1 : 8;
+}
+
+static nl_status find_checkpoint(nl_context *context, const char *given, char **path)
+{
+    if (given)
+        return nl_strdup(context, given, path);
+    nl_status status = nl_find_data(context, NULL, nl_shipped_model, path);
+    if (status == NL_OK && !*path)
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "the shipped model %s was not found in $NALAGEN_WEIGHTS, %s or %s: give a "
+                       "checkpoint with --model FILE",
+                       nl_shipped_model, NL_DATA_DIR, NL_SOURCE_DIR "/weights");
+    return status;
+}
+
+static nl_status parse_over(nl_context *context, const char *where, const char *path,
+                            nl_config *config)
+{
+    nl_mapping file;
+    nl_status status = nl_map_file(context, path, &file);
+    if (status != NL_OK)
+        return status;
+    status = nl_config_parse(context, where, (const char *)file.data, (size_t)file.size, config);
+    nl_unmap(context, &file);
+    return status;
+}
+
+/* Keys that stand in options, through the parser of configurations and its checks. */
+static nl_status parse_options(nl_context *context, const nl_model_options *options,
+                               nl_config *config)
+{
+    nl_status status = NL_OK;
+    char *text = NULL;
+    cJSON *object = cJSON_CreateObject();
+    int factor = nl_model_factor(config), unit = factor * config->patch_size;
+    if (options->transport_path)
+        cJSON_AddStringToObject(object, "path", options->transport_path);
+    if (options->prediction)
+        cJSON_AddStringToObject(object, "prediction", options->prediction);
+    if ((options->transport_path || options->prediction) && config->architecture != NL_ARCH_SIT)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "path and prediction belong to SiT; this model is a DiT (see --arch)"));
+    if (options->height || options->width) {
+        if (options->height < 1 || options->width < 1 || options->height % unit ||
+            options->width % unit)
+            NL_TRY(nl_fail(
+                context, NL_ERROR_USAGE,
+                "size %dx%d: expected multiples of %d pixels (%d for a latent, patches of %d)",
+                options->height, options->width, unit, factor, config->patch_size));
+        cJSON *size = cJSON_AddArrayToObject(object, "input_size");
+        cJSON_AddItemToArray(size, cJSON_CreateNumber(options->height / factor));
+        cJSON_AddItemToArray(size, cJSON_CreateNumber(options->width / factor));
+    }
+    if (!object)
+        NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for options"));
+    if (!object->child)
+        goto cleanup;
+    text = cJSON_PrintUnformatted(object);
+    if (!text)
+        NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for options"));
+    NL_TRY(nl_config_parse(context, "options", text, strlen(text), config));
+cleanup:
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return status;
+}
+
+static nl_status read_config(nl_model *model, const nl_checkpoint *checkpoint,
+                             const nl_model_options *options)
+{
+    nl_context *context = model->context;
+    nl_status status = nl_config_from_checkpoint(checkpoint, options->architecture, &model->config);
+    if (status != NL_OK && !options->config_path)
+        return status;
+    if (status != NL_OK) /* what a file cannot say of itself, its configuration may */
+        nl_config_init(&model->config);
+    status = NL_OK;
+    if (options->config_path)
+        NL_TRY(parse_over(context, options->config_path, options->config_path, &model->config));
+    NL_TRY(parse_options(context, options, &model->config));
+    NL_TRY(nl_config_check(context, model->path, &model->config));
+cleanup:
+    return status;
+}
+
+nl_status nl_model_load(nl_context *context, const nl_model_options *options, nl_model **out)
+{
+    const nl_model_options none = {0};
+    nl_checkpoint *checkpoint = NULL;
+    nl_model *model = NULL;
+    nl_status status = NL_OK;
+    *out = NULL;
+    if (!options)
+        options = &none;
+    NL_TRY(nl_alloc_zero(context, "model", sizeof(*model), (void **)&model));
+    model->context = context;
+    nl_config_init(&model->config);
+    NL_TRY(find_checkpoint(context, options->path, &model->path));
+    NL_TRY(nl_checkpoint_open(context, model->path, &checkpoint));
+    NL_TRY(read_config(model, checkpoint, options));
+    NL_TRY(nl_config_print(context, &model->config, &model->config_text));
+    NL_TRY(nl_dit_create(context->device, &model->config, &model->dit));
+    NL_TRY(nl_dit_load(model->dit, checkpoint));
+    NL_TRY(nl_check_cancelled(context));
+    NL_TRY(nl_model_open_vae(model, options->vae));
+    *out = model;
+    model = NULL;
+cleanup:
+    nl_checkpoint_close(checkpoint);
+    nl_model_destroy(model);
+    return status;
+}
+
+void nl_model_destroy(nl_model *model)
+{
+    if (!model)
+        return;
+    nl_context *context = model->context;
+    nl_vae_destroy(model->vae);
+    nl_dit_destroy(model->dit);
+    nl_config_free(context, &model->config);
+    nl_free(context, model->config_text);
+    nl_free(context, model->path);
+    nl_free(context, model);
+}
+
+const char *nl_model_config(const nl_model *model)
+{
+    return model->config_text;
+}
+
+nl_status nl_model_class(nl_model *model, const char *text, int *index)
+{
+    return nl_config_class(model->context, &model->config, text, index);
+}
+
+const nl_config *nl_model_get_config(const nl_model *model)
+{
+    return &model->config;
+}
+
+void nl_model_latent_shape(const nl_model *model, int shape[3])
+{
+    shape[0] = model->config.in_channels;
+    shape[1] = model->config.input_height;
+    shape[2] = model->config.input_width;
+}
+
+bool nl_model_has_autoencoder(const nl_model *model)
+{
+    return model->vae != NULL;
+}

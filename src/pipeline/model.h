@@ -1,0 +1,34 @@
+/* A model as the pipeline holds it. */
+#ifndef NL_PIPELINE_MODEL_H
+#define NL_PIPELINE_MODEL_H
+
+#include "nl_dit.h"
+#include "nl_pipeline.h"
+#include "nl_sampler.h"
+#include "nl_vae.h"
+
+struct nl_model {
+    nl_context *context;
+    nl_config config;
+    nl_dit *dit;
+    nl_vae *vae;       /* NULL: latents only */
+    char *path;        /* of the checkpoint */
+    char *config_text; /* JSON */
+    char sha256[65];   /* "" until it is asked for */
+};
+
+/* The autoencoder by options->vae, the configuration and the data files. */
+nl_status nl_model_open_vae(nl_model *model, const char *path);
+
+/* sha256 of a file, from the cache when the file is as it was then. */
+nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65]);
+
+/* `sampling`, resolved, as the samplers take it. */
+nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
+                                 nl_sampler_options *options);
+
+/* Bytes of the arena that a preview of a latent [C, H, W] takes beside what is in use; 0 without the tiny
+ * autoencoder. */
+nl_status nl_preview_bytes(const nl_model *model, const int shape[3], int64_t *bytes);
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * What the command line program needs of a model beyond nalagen.h.
+ */
+#ifndef NL_PIPELINE_H
+#define NL_PIPELINE_H
+
+#include "nl_config.h"
+
+extern const char nl_shipped_model[]; /* file name */
+
+const nl_config *nl_model_get_config(const nl_model *model);
+/* [C, H, W] of one picture's latents. */
+void nl_model_latent_shape(const nl_model *model, int shape[3]);
+/* Pixels for one latent: 8, or 1 in pixel space. */
+int nl_model_factor(const nl_config *config);
+bool nl_model_has_autoencoder(const nl_model *model);
+
+/* Where data files lie: `folder` (may be NULL), $NALAGEN_WEIGHTS, the folder of the installation, weights/ of the
+ * source tree. Allocated; NULL when there is none. */
+nl_status nl_find_data(nl_context *context, const char *folder, const char *name, char **path);
+
+/* `given` with the model's defaults for what it leaves open: sampler, steps, cfg_scale. Checks that the sampler
+ * belongs to the model. */
+nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved);
+
+/* The class of image `index` when classes are drawn at random: 0 <= class < classes. */
+int nl_draw_class(uint64_t seed, int64_t index, int classes);
+
+/* A quick RGB picture of one latent [C, H, W], also from inside the progress callback: through the tiny
+ * autoencoder when the model has it, otherwise a linear map at the latent's own size. rgb: allocated. */
+nl_status nl_model_preview(nl_model *model, const float *latent, const int shape[3], uint8_t **rgb,
+                           int *height, int *width);
+
+#endif

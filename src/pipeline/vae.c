@@ -1,0 +1,157 @@
+/* Which autoencoder goes with a model, and the public calls that use it. */
+#include <string.h>
+
+#include "model.h"
+#include "nl_image.h"
+
+static const char tiny_file[] = "tae.safetensors";
+static const char *const kl_files[] = {"sd-vae-ft-ema.safetensors", "sd-vae-ft-mse.safetensors"};
+
+static nl_status find_own(nl_model *model, char **path)
+{
+    nl_context *context = model->context;
+    nl_status status = NL_OK;
+    char *folder = NULL;
+    const char *slash = strrchr(model->path, '/');
+    if (slash)
+        NL_TRY(nl_format(context, &folder, "%.*s", (int)(slash - model->path), model->path));
+    if (model->config.autoencoder == NL_AUTOENCODER_TINY)
+        NL_TRY(nl_find_data(context, folder, tiny_file, path));
+    else
+        for (int i = 0; i < NL_COUNT(kl_files) && !*path; i++)
+            NL_TRY(nl_find_data(context, folder, kl_files[i], path));
+    if (*path)
+        goto cleanup;
+    if (model->config.autoencoder == NL_AUTOENCODER_TINY)
+        status = nl_fail(
+            context, NL_ERROR_INPUT,
+            "%s: the tiny autoencoder %s was not found beside it, in $NALAGEN_WEIGHTS or in "
+            "%s: give a file of TAESD's layout with --vae FILE, or --vae none for latents "
+            "only",
+            model->path, tiny_file, NL_DATA_DIR);
+    else
+        status =
+            nl_fail(context, NL_ERROR_INPUT,
+                    "%s: it needs the Stable Diffusion VAE, which does not ship with nalagen: give "
+                    "its file (sd-vae-ft-ema or sd-vae-ft-mse, as safetensors) with --vae FILE, or "
+                    "--vae none for latents only",
+                    model->path);
+cleanup:
+    nl_free(context, folder);
+    return status;
+}
+
+/* TAESD comes in two files: the other half is the one whose name has "encoder" for "decoder". */
+static nl_status open_other_half(nl_context *context, const char *path, nl_checkpoint **other)
+{
+    static const char *const halves[] = {"decoder", "encoder"};
+    nl_status status = NL_OK;
+    char *name = NULL;
+    for (int i = 0; i < 2 && !*other; i++) {
+        const char *slash = strrchr(path, '/'), *at = strstr(slash ? slash : path, halves[i]);
+        if (!at)
+            continue;
+        NL_TRY(nl_format(context, &name, "%.*s%s%s", (int)(at - path), path, halves[1 - i],
+                         at + strlen(halves[i])));
+        if (nl_path_exists(name))
+            NL_TRY(nl_checkpoint_open(context, name, other));
+        nl_free(context, name);
+        name = NULL;
+    }
+cleanup:
+    nl_free(context, name);
+    return status;
+}
+
+/* Scale and shift belong to the autoencoder: the configuration's when it is of the configuration's kind,
+ * otherwise the usual ones of its own kind. */
+static nl_status load(nl_model *model, const nl_checkpoint *file, const nl_checkpoint *other)
+{
+    const nl_config *config = &model->config;
+    nl_device *device = model->context->device;
+    nl_status status =
+        nl_vae_load(device, file, other, config->latent_scale, config->latent_shift, &model->vae);
+    if (status != NL_OK)
+        return status;
+    nl_vae_kind kind = nl_vae_get_kind(model->vae);
+    bool tiny = kind == NL_VAE_TINY;
+    if (tiny == (config->autoencoder == NL_AUTOENCODER_TINY))
+        return NL_OK;
+    nl_vae_destroy(model->vae);
+    model->vae = NULL;
+    return nl_vae_load(device, file, other, tiny ? 1 : 0.18215, 0, &model->vae);
+}
+
+nl_status nl_model_open_vae(nl_model *model, const char *path)
+{
+    nl_context *context = model->context;
+    const nl_config *config = &model->config;
+    nl_status status = NL_OK;
+    nl_checkpoint *file = NULL, *other = NULL;
+    char *own = NULL;
+    bool pixels = config->autoencoder == NL_AUTOENCODER_NONE;
+    if (pixels && config->in_channels == 3)
+        return nl_vae_none(context->device, &model->vae);
+    if (pixels || (path && !strcmp(path, "none")))
+        return NL_OK;
+    if (!path) {
+        NL_TRY(find_own(model, &own));
+        path = own;
+    }
+    NL_TRY(nl_checkpoint_open(context, path, &file));
+    NL_TRY(open_other_half(context, path, &other));
+    NL_TRY(load(model, file, other));
+    if (nl_vae_latent_channels(model->vae) != config->in_channels ||
+        nl_vae_factor(model->vae) != nl_model_factor(config))
+        NL_TRY(nl_fail(
+            context, NL_ERROR_INPUT,
+            "%s: expected an autoencoder of %d channels at 1/%d of the size for %s, found %d "
+            "at 1/%d",
+            path, config->in_channels, nl_model_factor(config), model->path,
+            nl_vae_latent_channels(model->vae), nl_vae_factor(model->vae)));
+cleanup:
+    nl_free(context, own);
+    nl_checkpoint_close(file);
+    nl_checkpoint_close(other);
+    return status;
+}
+
+static nl_status need_vae(const nl_model *model)
+{
+    if (model->vae)
+        return NL_OK;
+    return nl_fail(model->context, NL_ERROR_USAGE,
+                   "%s was loaded without an autoencoder: there are latents only", model->path);
+}
+
+nl_status nl_decode(nl_model *model, const float *latents, int count, int latent_height,
+                    int latent_width, uint8_t *rgb)
+{
+    nl_status status = need_vae(model);
+    if (status != NL_OK)
+        return status;
+    if (count < 1 || latent_height < 1 || latent_width < 1)
+        return nl_fail(model->context, NL_ERROR_USAGE, "decode: %d latents of %d x %d", count,
+                       latent_height, latent_width);
+    return nl_vae_decode_pictures(model->vae, latents, count, latent_height, latent_width, rgb);
+}
+
+nl_status nl_encode(nl_model *model, const uint8_t *rgb, int count, int height, int width,
+                    float *latents)
+{
+    nl_status status = need_vae(model);
+    if (status != NL_OK)
+        return status;
+    int factor = nl_vae_factor(model->vae);
+    if (count < 1 || height < 1 || width < 1 || height % factor || width % factor)
+        return nl_fail(model->context, NL_ERROR_USAGE,
+                       "encode: expected pictures whose size %d divides, found %d of %d x %d",
+                       factor, count, height, width);
+    return nl_vae_encode_pictures(model->vae, rgb, count, height, width, latents);
+}
+
+nl_status nl_write_png(nl_context *context, const char *path, const uint8_t *rgb, int height,
+                       int width, const char *const *text)
+{
+    return nl_png_write(context, path, true, rgb, height, width, text);
+}
