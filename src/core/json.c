@@ -128,8 +128,8 @@ nl_status nl_json_int(const nl_json *json, const char *key, int64_t low, int64_t
     const cJSON *item = find(json, key);
     if (!item)
         return NL_OK;
-    /* A JSON number is a double here: beyond 2^53 it is not the integer that was written. */
-    const int64_t exact = (int64_t)1 << 53;
+    /* A JSON number is a double here: 2^53 may have been written as 2^53 + 1. */
+    const int64_t exact = ((int64_t)1 << 53) - 1;
     low = NL_MAX(low, -exact);
     high = NL_MIN(high, exact);
     double x = cJSON_IsNumber(item) ? item->valuedouble : NAN;
