@@ -2,6 +2,8 @@
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "nl_config.h"
@@ -29,43 +31,44 @@ typedef struct nl_field {
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define AT(member) offsetof(nl_config, member)
+#define ALWAYS     -INFINITY
 
 static const nl_field fields[] = {
-    {"architecture", KIND_CHOICE, AT(architecture), 0, 1, NAMES("DiT", "SiT"), TO_ALL, 0},
-    {"attention", KIND_CHOICE, AT(attention), 0, 1, NAMES("softmax", "nala"), TO_ALL, 0},
+    {"architecture", KIND_CHOICE, AT(architecture), 0, 1, NAMES("DiT", "SiT"), TO_ALL, ALWAYS},
+    {"attention", KIND_CHOICE, AT(attention), 0, 1, NAMES("softmax", "nala"), TO_ALL, ALWAYS},
     {"feature_map", KIND_CHOICE, AT(feature_map), 0, 5,
-     NAMES("cosine", "split", "relu", "elu1", "power", "cosine_constant"), TO_NALA, 0},
-    {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, 0},
-    {"tau", KIND_DOUBLE, AT(tau), 0, 32, NULL, TO_NALA, 0},
-    {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, 0},
-    {"lepe", KIND_BOOL, AT(lepe), 0, 1, NULL, TO_NALA, 0},
-    {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_NALA, 0},
-    {"depth", KIND_INT, AT(depth), 1, 1024, NULL, TO_ALL, 0},
-    {"hidden_size", KIND_INT, AT(hidden_size), 4, 65536, NULL, TO_ALL, 0},
-    {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, 0},
-    {"patch_size", KIND_INT, AT(patch_size), 1, 8, NULL, TO_ALL, 0},
-    {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, 0},
-    {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, 0},
-    {"learn_sigma", KIND_BOOL, AT(learn_sigma), 0, 1, NULL, TO_ALL, 0},
-    {"class_dropout_prob", KIND_DOUBLE, AT(class_dropout_prob), 0, 1, NULL, TO_ALL, 0},
-    {"schedule", KIND_CHOICE, AT(schedule), 0, 1, NAMES("linear", "cosine"), TO_DIT, 0},
-    {"diffusion_steps", KIND_INT, AT(diffusion_steps), 1, 1000000, NULL, TO_DIT, 0},
-    {"predicts", KIND_CHOICE, AT(predicts), 0, 1, NAMES("epsilon", "x_start"), TO_DIT, 0},
+     NAMES("cosine", "split", "relu", "elu1", "power", "cosine_constant"), TO_NALA, ALWAYS},
+    {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, ALWAYS},
+    {"tau", KIND_DOUBLE, AT(tau), 0, 32, NULL, TO_NALA, ALWAYS},
+    {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, ALWAYS},
+    {"lepe", KIND_BOOL, AT(lepe), 0, 1, NULL, TO_NALA, ALWAYS},
+    {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_NALA, ALWAYS},
+    {"depth", KIND_INT, AT(depth), 1, 1024, NULL, TO_ALL, ALWAYS},
+    {"hidden_size", KIND_INT, AT(hidden_size), 4, 65536, NULL, TO_ALL, ALWAYS},
+    {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, ALWAYS},
+    {"patch_size", KIND_INT, AT(patch_size), 1, 8, NULL, TO_ALL, ALWAYS},
+    {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, ALWAYS},
+    {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, ALWAYS},
+    {"learn_sigma", KIND_BOOL, AT(learn_sigma), 0, 1, NULL, TO_ALL, ALWAYS},
+    {"class_dropout_prob", KIND_DOUBLE, AT(class_dropout_prob), 0, 1, NULL, TO_ALL, ALWAYS},
+    {"schedule", KIND_CHOICE, AT(schedule), 0, 1, NAMES("linear", "cosine"), TO_DIT, ALWAYS},
+    {"diffusion_steps", KIND_INT, AT(diffusion_steps), 1, 1000000, NULL, TO_DIT, ALWAYS},
+    {"predicts", KIND_CHOICE, AT(predicts), 0, 1, NAMES("epsilon", "x_start"), TO_DIT, ALWAYS},
     {"variance", KIND_CHOICE, AT(variance), 0, 2,
-     NAMES("learned_range", "fixed_small", "fixed_large"), TO_DIT, 0},
-    {"path", KIND_CHOICE, AT(path), 0, 2, NAMES("linear", "gvp", "vp"), TO_SIT, 0},
+     NAMES("learned_range", "fixed_small", "fixed_large"), TO_DIT, ALWAYS},
+    {"path", KIND_CHOICE, AT(path), 0, 2, NAMES("linear", "gvp", "vp"), TO_SIT, ALWAYS},
     {"prediction", KIND_CHOICE, AT(prediction), 0, 2, NAMES("velocity", "noise", "score"), TO_SIT,
-     0},
+     ALWAYS},
     {"train_eps", KIND_DOUBLE, AT(train_eps), 0, 0.5, NULL, TO_SIT, 0},
     {"sample_eps", KIND_DOUBLE, AT(sample_eps), 0, 0.5, NULL, TO_SIT, 0},
     {"autoencoder", KIND_CHOICE, AT(autoencoder), 0, 2, NAMES("kl", "tiny", "none", "taesd"),
-     TO_ALL, 0},
-    {"latent_scale", KIND_DOUBLE, AT(latent_scale), 1e-6, 1e6, NULL, TO_ALL, 0},
-    {"latent_shift", KIND_DOUBLE, AT(latent_shift), -1e6, 1e6, NULL, TO_ALL, -INFINITY},
-    {"images_seen", KIND_INT64, AT(images_seen), 0, 0x1p53, NULL, TO_ALL, 1},
+     TO_ALL, ALWAYS},
+    {"latent_scale", KIND_DOUBLE, AT(latent_scale), 1e-6, 1e6, NULL, TO_ALL, ALWAYS},
+    {"latent_shift", KIND_DOUBLE, AT(latent_shift), -1e6, 1e6, NULL, TO_ALL, ALWAYS},
+    {"images_seen", KIND_INT64, AT(images_seen), 0, 0x1p53 - 1, NULL, TO_ALL, 1},
     {"ema_decay", KIND_DOUBLE, AT(ema_decay), 0, 1, NULL, TO_ALL, DBL_MIN},
-    {"trained_on", KIND_TEXT, AT(trained_on), 0, 0, NULL, TO_ALL, 0},
-    {"license", KIND_TEXT, AT(license), 0, 0, NULL, TO_ALL, 0},
+    {"trained_on", KIND_TEXT, AT(trained_on), 0, 0, NULL, TO_ALL, ALWAYS},
+    {"license", KIND_TEXT, AT(license), 0, 0, NULL, TO_ALL, ALWAYS},
 };
 
 /* Keys that need more than a row. */
@@ -362,6 +365,21 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
 
 /* ---- Writing. These return false when there is no memory. */
 
+/* The shortest text that reads back as the same number (cJSON's own may differ in the last digits). */
+static bool print_number(cJSON *root, const char *key, double value)
+{
+    char text[32];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    for (char *c = text; *c; c++)
+        if (!strchr("0123456789+-e", *c))
+            *c = '.'; /* some locales have another point */
+    return cJSON_AddRawToObject(root, key, text) != NULL;
+}
+
 static bool print_field(cJSON *root, const nl_config *config, const nl_field *field)
 {
     double value = field_value(config, field);
@@ -375,7 +393,7 @@ static bool print_field(cJSON *root, const nl_config *config, const nl_field *fi
         return cJSON_AddStringToObject(root, field->key, field->names[(int)value]) != NULL;
     if (field->kind == KIND_BOOL)
         return cJSON_AddBoolToObject(root, field->key, value != 0) != NULL;
-    return cJSON_AddNumberToObject(root, field->key, value) != NULL;
+    return print_number(root, field->key, value);
 }
 
 static bool print_input_size(cJSON *root, const nl_config *config)
