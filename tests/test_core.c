@@ -1,5 +1,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #include "nl_test.h"
 
@@ -192,6 +193,28 @@ static void test_impossible_sizes(void **state)
     nl_core_context_destroy(context);
 }
 
+/* The system itself refuses: said so, and nothing stays counted. */
+static void test_system_refuses(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* its allocator ends the process instead */
+#endif
+    nl_context *context = test_context(NULL);
+    struct rlimit before, low = {.rlim_cur = (rlim_t)512 << 20};
+    void *pointer;
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    low.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
+    nl_status status = nl_alloc(context, "weights", (size_t)600 << 20, &pointer);
+    setrlimit(RLIMIT_AS, &before);
+    assert_int_equal(status, NL_ERROR_MEMORY);
+    assert_null(pointer);
+    assert_non_null(strstr(nl_last_error(context), "memory for weights: need 600.0 MiB, have"));
+    assert_int_equal(context->memory_used, 0);
+    nl_core_context_destroy(context);
+}
+
 static void test_fault_hook(void **state)
 {
     (void)state;
@@ -273,12 +296,12 @@ static void test_checked_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status_names),  cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_logging),       cmocka_unit_test(test_bad_options),
-        cmocka_unit_test(test_cancelling),    cmocka_unit_test(test_allocation),
-        cmocka_unit_test(test_budget),        cmocka_unit_test(test_impossible_sizes),
-        cmocka_unit_test(test_fault_hook),    cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_checked_sizes),
+        cmocka_unit_test(test_status_names), cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_logging),      cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_cancelling),   cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_budget),       cmocka_unit_test(test_impossible_sizes),
+        cmocka_unit_test(test_fault_hook),   cmocka_unit_test(test_system_refuses),
+        cmocka_unit_test(test_threads),      cmocka_unit_test(test_checked_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -341,6 +341,8 @@ static void test_checks_of_linear(void **state)
     assert_ok(context, nl_op_linear(device, &bad));
     bad.x = nl_tensor_columns(&wide, 11, 4);
     assert_refused(nl_op_linear(device, &bad), "y overlaps x");
+    bad.x = nl_tensor_columns(&wide, 2, 4);
+    assert_refused(nl_op_linear(device, &bad), "y overlaps x");
     bad = good, bad.y = nl_tensor_of(x.data, NL_F32, 2, (int64_t[]){6, 8});
     assert_refused(nl_op_linear(device, &bad), "y overlaps x");
 
