@@ -55,9 +55,11 @@ static inline nl_status stand_in_draw(void *user, int k, const nl_tensor *noise)
     if (network->noise)
         return device->ops->upload(device, noise->data, network->noise + k * nl_tensor_count(noise),
                                    nl_tensor_bytes(noise));
-    int64_t images[64];
-    for (int i = 0; i < 64; i++)
+    int64_t images[16];
+    for (int i = 0; i < NL_COUNT(images); i++)
         images[i] = i;
+    if (noise->shape[0] > NL_COUNT(images))
+        return NL_ERROR_INTERNAL;
     return NL_OP(device, normal, .y = *noise, .seed = 7, .stream = (uint64_t)k, .images = images);
 }
 

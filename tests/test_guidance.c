@@ -205,8 +205,8 @@ static nl_status run_dopri5(nl_device *device, nl_sampler *sampler, const int32_
                             .network = predict,
                             .user = &network,
                             .scale = 2,
-                            .low = 0.3,
-                            .high = 0.4};
+                            .low = 0.13,
+                            .high = 0.29};
     nl_tensor x;
     NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){2 * batch}, &guidance.labels));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, (int64_t[]){batch, CHANNELS, 2, 3}, &x));

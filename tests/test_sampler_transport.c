@@ -369,38 +369,41 @@ static void test_dopri5_checkpoint(void **state)
 }
 
 /* An image alone, and among others whose equations are harder or end sooner: the same bits. */
+static void check_per_image(nl_context *context, nl_path path, nl_prediction prediction)
+{
+    enum { BATCH = 5 };
+    float start[BATCH * SIZE], together[BATCH * SIZE], alone[SIZE];
+    int64_t together_evaluations[BATCH] = {0}, fewest = INT64_MAX, most = 0;
+    start_numbers(start, BATCH * SIZE);
+    for (int i = 0; i < BATCH * SIZE; i++)
+        start[i] *= powf(4, (float)(i / SIZE - 3));
+    stand_in network = {.output = golden_output};
+    nl_sampler_options options = transport_options(NL_METHOD_DOPRI5, 0, path, prediction);
+    assert_ok(context, stand_in_sample(context, &options, &network, 4, (int64_t[]){BATCH, 4, 4, 4},
+                                       start, together_evaluations, together));
+    for (int image = 0; image < BATCH; image++) {
+        int64_t evaluations = 0;
+        assert_ok(context, stand_in_sample(context, &options, &network, 4, (int64_t[]){1, 4, 4, 4},
+                                           start + image * SIZE, &evaluations, alone));
+        assert_int_equal(evaluations, together_evaluations[image]);
+        assert_memory_equal(alone, together + image * SIZE, sizeof(alone));
+        fewest = NL_MIN(fewest, evaluations);
+        most = NL_MAX(most, evaluations);
+    }
+    print_message("%s, %s %s: %d to %d evaluations\n", context->device->name, paths[path],
+                  predictions[prediction], (int)fewest, (int)most);
+    assert_true(fewest < most);
+}
+
 static void test_dopri5_is_per_image(void **state)
 {
     (void)state;
-    enum { BATCH = 5 };
-    nl_context *context = test_context("reference");
-    for (int c = 0; c < 9; c++) {
-        float start[BATCH * SIZE], together[BATCH * SIZE], alone[SIZE];
-        int64_t together_evaluations[BATCH] = {0}, fewest = INT64_MAX, most = 0;
-        start_numbers(start, BATCH * SIZE);
-        for (int i = 0; i < BATCH * SIZE; i++)
-            start[i] *= powf(4, (float)(i / SIZE - 3));
-        stand_in network = {.output = golden_output};
-        nl_sampler_options options =
-            transport_options(NL_METHOD_DOPRI5, 0, (nl_path)(c / 3), (nl_prediction)(c % 3));
-        assert_ok(context,
-                  stand_in_sample(context, &options, &network, 4, (int64_t[]){BATCH, 4, 4, 4},
-                                  start, together_evaluations, together));
-        for (int image = 0; image < BATCH; image++) {
-            int64_t evaluations = 0;
-            assert_ok(context,
-                      stand_in_sample(context, &options, &network, 4, (int64_t[]){1, 4, 4, 4},
-                                      start + image * SIZE, &evaluations, alone));
-            assert_int_equal(evaluations, together_evaluations[image]);
-            assert_memory_equal(alone, together + image * SIZE, sizeof(alone));
-            fewest = NL_MIN(fewest, evaluations);
-            most = NL_MAX(most, evaluations);
-        }
-        print_message("%s %s: %d to %d evaluations\n", paths[c / 3], predictions[c % 3],
-                      (int)fewest, (int)most);
-        assert_true(fewest < most);
+    for (int d = 0; d < NL_COUNT(devices); d++) {
+        nl_context *context = test_context(devices[d]);
+        for (int c = 0; c < 9; c++)
+            check_per_image(context, (nl_path)(c / 3), (nl_prediction)(c % 3));
+        nl_context_destroy(context);
     }
-    nl_context_destroy(context);
 }
 
 /* Where sigma does not exist beyond t = 1, steps over it are rejected, and the result is still right. */
@@ -506,8 +509,9 @@ static void test_refusals(void **state)
     options = transport_options(NL_METHOD_HEUN2, 10, NL_PATH_VP, NL_PREDICTION_NOISE);
     options.sample_eps = 0;
     assert_refused(context, &options, "divides by zero at t = 1: choose a sample_eps above 0");
-    for (int path = 0; path < 2; path++) { /* the second stage stands at t = 1 */
-        options = transport_options(NL_METHOD_SDE_HEUN, 10, (nl_path)path, NL_PREDICTION_VELOCITY);
+    for (int c = 2; c < 120; c++) { /* the second stage of the last step stands at t = 1 */
+        options =
+            transport_options(NL_METHOD_SDE_HEUN, c / 2, (nl_path)(c % 2), NL_PREDICTION_VELOCITY);
         options.last_step = NL_LAST_NONE;
         assert_refused(context, &options, "divides by zero at t = 1: choose a last step");
     }

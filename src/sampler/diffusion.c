@@ -21,15 +21,6 @@ cleanup:
     return status;
 }
 
-/* Log variance of level i where the network does not predict it. */
-static double fixed_log_variance(const nl_sampler *sampler, int i)
-{
-    const nl_diffusion_level *level = &sampler->levels[i];
-    if (sampler->options.variance == NL_VARIANCE_FIXED_LARGE && i > 0)
-        return log(level->beta);
-    return level->posterior_log_variance;
-}
-
 /* From level i to the one below: y = sqrt(a') x_0 + sqrt(1 - a' - s^2) eps + s noise. */
 static void ddim_coefficients(const nl_diffusion_level *level, double eta,
                               nl_diffusion_step_args *args)
@@ -65,7 +56,9 @@ static nl_diffusion_step_args step_args(const nl_sampler *sampler, int i)
         .mean_from_x = (float)level->mean_from_x,
         .log_beta = (float)log(level->beta),
         .log_posterior = (float)level->posterior_log_variance,
-        .log_variance = (float)fixed_log_variance(sampler, i),
+        .log_variance =
+            (float)(options->variance == NL_VARIANCE_FIXED_LARGE ? log(level->beta)
+                                                                 : level->posterior_log_variance),
         .noise_scale = 1,
     };
     if (args.ddim && options->reverse)
