@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "nl_test.h"
+#include "sha256_blocks.h"
 
 typedef struct fixture {
     nl_context *context;
@@ -407,6 +408,36 @@ static void test_sha256(void **state)
     free(million);
 }
 
+/* The portable compression against the one with special instructions, where there are some. */
+static void test_sha256_blocks(void **state)
+{
+    (void)state;
+    if (!nl_sha256_has_x86())
+        print_message("no SHA instructions here\n");
+    uint8_t data[64 * 64];
+    uint32_t seed = 1, a[8], b[8];
+    for (int i = 0; i < NL_COUNT(data); i++)
+        data[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+    for (size_t blocks = 0; blocks <= 64; blocks++) {
+        memcpy(a, data + 32, sizeof(a));
+        memcpy(b, data + 32, sizeof(b));
+        nl_sha256_blocks(a, data, blocks);
+        if (nl_sha256_has_x86())
+            nl_sha256_blocks_x86(b, data, blocks);
+        else
+            for (size_t i = 0; i < blocks; i++)
+                nl_sha256_blocks(b, data + 64 * i, 1);
+        assert_memory_equal(a, b, sizeof(a));
+    }
+    const uint32_t initial[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    const uint8_t abc[64] = {'a', 'b', 'c', 0x80, [63] = 24}; /* the padded message */
+    memcpy(a, initial, sizeof(a));
+    nl_sha256_blocks(a, abc, 1);
+    assert_int_equal(a[0], 0xba7816bf);
+    assert_int_equal(a[7], 0xf20015ad);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -429,6 +460,7 @@ int main(void)
         TEST(test_standard_streams),
         TEST(test_folders),
         cmocka_unit_test(test_sha256),
+        cmocka_unit_test(test_sha256_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
