@@ -52,6 +52,7 @@ static nl_status run_linear(op_run *run, const void *op_case)
 static const struct layernorm_modulate_case {
     const char *text;
     int64_t batch, rows, d, gap;
+    bool branch;
 } layernorm_modulate_cases[] = {
     CASE(.batch = 1, .rows = 1, .d = 1),
     CASE(.batch = 1, .rows = 1, .d = 64),
@@ -60,6 +61,11 @@ static const struct layernorm_modulate_case {
     CASE(.batch = 3, .rows = 16, .d = 72),
     CASE(.batch = 2, .rows = 49, .d = 384, .gap = 5 * 384),
     CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5),
+    CASE(.batch = 1, .rows = 1, .d = 64, .branch = true),
+    CASE(.batch = 3, .rows = 16, .d = 72, .branch = true),
+    CASE(.batch = 2, .rows = 49, .d = 384, .gap = 5 * 384, .branch = true),
+    CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5, .branch = true),
+    CASE(.batch = 2, .rows = 64, .d = 1152, .gap = 1152, .branch = true),
 };
 
 static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
@@ -68,12 +74,18 @@ static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
     int64_t m = c->batch * c->rows;
     run->batch = c->batch;
     float *x = op_normal(run, m * c->d);
-    for (int64_t i = 0; i < c->d && m > 1; i++) {
+    for (int64_t i = 0; i < c->d && m > 2; i++) {
         x[i] += 30;                /* a mean far from 0 */
-        x[(m - 1) * c->d + i] = 0; /* no variance */
+        x[c->d + i] *= 1e-3f;      /* a variance as small as eps */
+        x[(m - 1) * c->d + i] = 0; /* none */
     }
     nl_layernorm_modulate_args args = {.rows_per_image = c->rows, .eps = 1e-6f};
-    args.x = OP_TENSOR(run, .shape = {m, c->d}, .values = x);
+    args.x = OP_TENSOR(run, .shape = {m, c->d}, .values = x, .output = c->branch ? "x" : NULL,
+                       .in_place = c->branch);
+    if (c->branch) {
+        args.branch = OP_TENSOR(run, .shape = {m, c->d});
+        args.gate = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
+    }
     args.shift = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
     args.scale = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
     args.y = OP_TENSOR(run, .shape = {m, c->d}, .output = "y");
@@ -97,9 +109,13 @@ static nl_status run_layernorm_gate(op_run *run, const void *op_case)
 {
     const struct layernorm_gate_case *c = op_case;
     run->batch = c->rows;
+    float *x = op_normal(run, c->rows * c->d);
+    for (int64_t i = 0; i < c->d; i++)
+        x[i] *= 3e-3f; /* a variance as small as eps */
     nl_layernorm_gate_args args = {.eps = 1e-5f};
-    args.y = OP_TENSOR(run, .shape = {c->rows, c->d}, .output = "y", .in_place = c->in_place);
-    args.x = c->in_place ? args.y : OP_TENSOR(run, .shape = {c->rows, c->d});
+    args.y = OP_TENSOR(run, .shape = {c->rows, c->d}, .output = "y", .in_place = c->in_place,
+                       .values = c->in_place ? x : NULL);
+    args.x = c->in_place ? args.y : OP_TENSOR(run, .shape = {c->rows, c->d}, .values = x);
     args.weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     if (!c->no_gate)

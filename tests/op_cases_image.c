@@ -90,8 +90,13 @@ static nl_status run_groupnorm(op_run *run, const void *op_case)
     int64_t count = c->batch * c->height * c->width * c->channels;
     run->batch = c->batch;
     float *x = op_normal(run, count);
-    for (int64_t i = 0; i < count; i++) /* the first group: a mean far from 0 */
-        x[i] += i % c->channels < c->channels / c->groups ? 10 : 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t group = i % c->channels / (c->channels / c->groups);
+        if (group == 0)
+            x[i] += 10; /* a mean far from 0 */
+        else if (group == c->groups - 1)
+            x[i] *= 1e-3f; /* a variance as small as eps */
+    }
     op_spec shape = {.shape = {c->batch, c->height, c->width, c->channels}, .values = x};
     nl_groupnorm_args args = {.groups = c->groups, .eps = 1e-6f, .silu = c->silu};
     args.y = OP_TENSOR(run, .shape = {c->batch, c->height, c->width, c->channels}, .output = "y",
