@@ -6,12 +6,12 @@
 #include "nl_test.h"
 
 static nl_context *context;
+static const char *device_name;
 
 static int setup(void **state)
 {
     (void)state;
-    const char *device = getenv("NL_TEST_DEVICE");
-    context = test_context(device ? device : "reference");
+    context = test_context(device_name);
     return 0;
 }
 
@@ -629,6 +629,11 @@ static void every_allocation_fails_once(void **state)
 
 int main(void)
 {
+    const struct CMUnitTest golden[] = {
+        cmocka_unit_test(golden_softmax),        cmocka_unit_test(golden_nala),
+        cmocka_unit_test(golden_nala_wide_head), cmocka_unit_test(golden_nala_lepe),
+        cmocka_unit_test(every_option_runs),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_softmax),
         cmocka_unit_test(golden_nala),
@@ -650,5 +655,8 @@ int main(void)
         cmocka_unit_test(wrong_sizes_are_refused),
         cmocka_unit_test(every_allocation_fails_once),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    device_name = "reference";
+    int failed = cmocka_run_group_tests(golden, setup, teardown);
+    device_name = "cpu";
+    return failed + cmocka_run_group_tests(tests, setup, teardown);
 }
