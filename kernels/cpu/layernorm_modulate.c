@@ -1,18 +1,25 @@
 #include "layernorm.h"
 #include "nl_cpu.h"
 
-/* x [M, D], shift and scale [M / rows_per_image, D] -> y [M, D] */
+/* x, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> x, y [M, D] */
 nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modulate_args *args)
 {
     int64_t rows = args->x.shape[0], size = args->x.shape[1];
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *size)) schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         int64_t image = row / args->rows_per_image;
-        const float *x = nl_cpu_row(&args->x, row);
+        float *x = nl_cpu_row_out(&args->x, row);
         const float *shift = nl_cpu_row(&args->shift, image);
         const float *scale = nl_cpu_row(&args->scale, image);
         float *y = nl_cpu_row_out(&args->y, row);
         float mean, inverse_deviation;
+        if (args->branch.data) {
+            const float *branch = nl_cpu_row(&args->branch, row);
+            const float *gate = nl_cpu_row(&args->gate, image);
+#pragma omp simd
+            for (int64_t i = 0; i < size; i++)
+                x[i] += gate[i] * branch[i];
+        }
         nl_row_moments(x, size, args->eps, &mean, &inverse_deviation);
 #pragma omp simd
         for (int64_t i = 0; i < size; i++)

@@ -8,7 +8,7 @@
 
 enum {
     FEW_ROWS = 8,
-    BLOCK_ROWS = 1024 /* rows of one product of oneDNN */
+    BLOCK_ROWS = 256 /* rows of one product of oneDNN, for each 4 threads */
 };
 
 /* ---- Few rows */
@@ -127,14 +127,16 @@ static void finish(nl_device *device, const nl_linear_args *args, int64_t first,
 
 /* Working memory of a call. */
 typedef struct work {
-    uint16_t *x;    /* [BLOCK_ROWS, K] as BF16, or NULL */
+    int64_t block;  /* rows of a product: so few that it is still in the cache for the epilogue */
+    uint16_t *x;    /* [block, K] as BF16, or NULL */
     float *weight;  /* [N, K] as F32, or NULL */
-    float *product; /* [BLOCK_ROWS, N] where y must not be written before it is read, or NULL */
+    float *product; /* [block, N] where y must not be written before it is read, or NULL */
 } work;
 
 static nl_status reserve(nl_device *device, const nl_linear_args *args, bool few, work *made)
 {
-    int64_t rows = NL_MIN(args->x.shape[0], BLOCK_ROWS), k = args->x.shape[1];
+    int64_t block = BLOCK_ROWS * NL_MAX(1, device->threads / 4);
+    int64_t rows = NL_MIN(args->x.shape[0], block), k = args->x.shape[1];
     int64_t n = args->weight.shape[0];
     bool half = !few && args->weight.dtype == NL_BF16;
     bool fast = half && device->dtype == NL_BF16 && nl_dnnl_has_bf16();
@@ -146,6 +148,7 @@ static nl_status reserve(nl_device *device, const nl_linear_args *args, bool few
     if (status != NL_OK)
         return status;
     char *next = scratch;
+    made->block = block;
     made->x = x_bytes ? (uint16_t *)next : NULL;
     made->weight = weight_bytes ? (float *)(next + x_bytes) : NULL;
     made->product = product_bytes ? (float *)(next + x_bytes + weight_bytes) : NULL;
@@ -203,7 +206,7 @@ nl_status NL_CPU(linear)(nl_device *device, const nl_linear_args *args)
         for (int64_t i = 0; i < n * k; i++)
             memory.weight[i] = nlv_from_bits((uint32_t)from[i] << 16);
     }
-    for (int64_t first = 0; first < m && status == NL_OK; first += BLOCK_ROWS)
-        status = product_block(device, args, &memory, first, NL_MIN(m - first, BLOCK_ROWS));
+    for (int64_t first = 0; first < m && status == NL_OK; first += memory.block)
+        status = product_block(device, args, &memory, first, NL_MIN(m - first, memory.block));
     return status;
 }

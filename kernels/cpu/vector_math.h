@@ -86,24 +86,27 @@ static inline float nlv_log_parts(float x, float *e)
 static inline float nlv_log(float x)
 {
     float e, log_m = nlv_log_parts(x, &e);
-    return e * 0.693359375f + (e * -2.12194440e-4f + log_m);
+    return x == x ? e * 0.693359375f + (e * -2.12194440e-4f + log_m) : x;
 }
 
 static inline float nlv_log2(float x)
 {
     float e, log_m = nlv_log_parts(x, &e);
-    return log_m * 1.44269504f + e;
+    return x == x ? log_m * 1.44269504f + e : x;
 }
 
 /* x^p for x >= 0; 0^p = 0. */
 static inline float nlv_pow(float x, float p)
 {
-    float y = nlv_exp2(p * nlv_log2(x));
-    return x == 0.0f ? 0.0f : y;
+    float e, log_m = nlv_log_parts(x, &e);
+    float y = nlv_exp2(p * (log_m * 1.44269504f + e));
+    return x > 0.0f ? y : x * 0.0f; /* NaN stays */
 }
 
+/* Never below 1e-35: subnormal numbers, also times x, would be slow. */
 static inline float nlv_sigmoid(float x)
 {
+    x = x < -80.0f ? -80.0f : x;
     return 1.0f / (1.0f + nlv_exp(-x));
 }
 
