@@ -45,6 +45,7 @@ static nl_status read_options(nl_context *context, int argc, char **argv, nl_tex
     if (operands < argc)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "unexpected argument '%s': classes are given with --class", argv[operands]));
+    NL_TRY(check_together(context, options));
     if (options->from) {
         const char *from = options->from;
         *options = nl_sample_defaults;
@@ -58,7 +59,6 @@ static nl_status read_options(nl_context *context, int argc, char **argv, nl_tex
         if (options->respacing != recorded.respacing && options->steps == recorded.steps)
             options->steps = 0;
     }
-    NL_TRY(check_together(context, options));
 cleanup:
     return status;
 }

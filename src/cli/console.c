@@ -28,14 +28,15 @@ void nl_catch_interrupt(nl_context *context)
     struct sigaction action = {.sa_handler = interrupt};
     sigemptyset(&action.sa_mask);
     interrupt_context = context;
-    sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    /* A background job of a script is started with SIGINT ignored and stays so. */
+    struct sigaction inherited;
+    if (sigaction(SIGINT, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
+        sigaction(SIGINT, &action, NULL);
 }
 
 void nl_release_interrupt(void)
 {
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
     interrupt_context = NULL;
 }
 

@@ -58,7 +58,9 @@ static nl_status set_numbers(nl_context *context, const nl_option *option, const
         double low, high;
         if (!parse_real(text, &end, &low) || *end != ',' || !parse_real(end + 1, &end, &high) ||
             *end || low < option->low || high > option->high || low > high)
-            return out_of_range(context, option, text);
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "--%s %s: expected %s with %.15g <= A <= B <= %.15g", option->name, text,
+                           option->argument, option->low, option->high);
         ((double *)place)[0] = low;
         ((double *)place)[1] = high;
     } else {
@@ -154,16 +156,20 @@ static nl_status bad_option(nl_context *context, const nl_command *command, cons
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
     const char *plain = name + strspn(name, "-");
     const char *names[MAX_OPTIONS + 1];
+    char list[256] = "";
     int count = 0, same = 0;
     for (const nl_option *o = command->options; o->name && count < MAX_OPTIONS; o++) {
         names[count++] = o->name;
-        same += !strncmp(o->name, plain, strlen(plain));
+        if (!strncmp(o->name, plain, strlen(plain))) {
+            size_t used = strlen(list);
+            snprintf(list + used, sizeof(list) - used, "%s--%s", same++ ? ", " : "", o->name);
+        }
         if (!strcmp(o->name, plain)) /* --flag=value */
             return nl_fail(context, NL_ERROR_USAGE, "%s: --%s takes no value", word, o->name);
     }
     names[count] = NULL;
     if (same > 1)
-        return nl_fail(context, NL_ERROR_USAGE, "%s is short for more than one option", name);
+        return nl_fail(context, NL_ERROR_USAGE, "%s may be %s", name, list);
     const char *near = nl_nearest(plain, names);
     if (near)
         return nl_fail(context, NL_ERROR_USAGE, "unknown option %s; did you mean --%s?", name,

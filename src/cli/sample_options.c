@@ -23,11 +23,11 @@ enum {
 
 static const nl_option options[] = {
     {"model", 'm', NL_OPTION_FILE, FIELD(model), "FILE", .group = "Model",
-     .help = "checkpoint (the shipped NaLaSiT-S/2, Imagenette 256)"},
+     .help = "checkpoint (the shipped NaLaSiT-S/2)"},
     {"config", 0, NL_OPTION_FILE, FIELD(config), "FILE",
      .help = "JSON configuration in place of the checkpoint's"},
     {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = architectures, .where = PICTURE,
-     .help = "DiT, SiT, NaLaDiT or NaLaSiT, if the file does not say"},
+     .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
     {"path", 0, NL_OPTION_CHOICE, FIELD(path), "NAME", .choices = paths, .where = PICTURE,
      .help = "SiT: linear, gvp or vp"},
     {"prediction", 0, NL_OPTION_CHOICE, FIELD(prediction), "NAME", .choices = predictions,
@@ -37,7 +37,7 @@ static const nl_option options[] = {
      .help = "pixels, N or HxW (the model's own)"},
 
     {"class", 'c', NL_OPTION_TEXT, FIELD(classes), "LIST", .where = BOTH, .group = "Pictures",
-     .help = "church, n03028079, 1,4,7, 0-9, null, random, balanced",
+     .help = "church, n03028079, 1,4, 0-9, null, random, balanced",
      .detail =
          "Picture i takes entry i modulo the length of the list. random draws the class of each "
          "picture from the seed and its index; balanced takes all classes in turn; null is "
@@ -85,11 +85,11 @@ static const nl_option options[] = {
      .help = "guidance; 1: none"},
     {"cfg-channels", 0, NL_OPTION_CHOICE, FIELD(cfg_channels), "all|3", .choices = channels,
      .where = BOTH, .help = "channels guided; 3 as the public code (all)"},
-    {"cfg-interval", 0, NL_OPTION_INTERVAL, FIELD(cfg_interval), "LOW,HIGH", 0, 1e6, .where = BOTH,
-     .help = "guidance only for t in between (everywhere)"},
+    {"cfg-interval", 0, NL_OPTION_INTERVAL, FIELD(cfg_interval), "A,B", 0, 1e6, .where = BOTH,
+     .help = "guidance only for A <= t <= B (everywhere)"},
 
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = REQUEST, .group = "Output",
-     .help = "a.png, folder/, folder/%06d.png, - (church-seed0.png)",
+     .help = "a.png, out/, out/%06d.png, - (church-seed0.png)",
      .detail =
          "A folder is one that exists or a name that ends in a slash; a pattern holds the picture "
          "index; - is one PNG on standard output."},
@@ -123,23 +123,23 @@ static const nl_option options[] = {
      .help = "pictures at once (as fits; does not change them)"},
     {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",
      .help = "limit, such as 4G (none)"},
-    FLAG("quiet", 'q', quiet, .help = "errors only"),
+    FLAG("quiet", 'q', quiet, .help = "errors only, no progress"),
     FLAG("verbose", 'v', verbose, .help = "say more"),
     FLAG("help", 'h', help, .help = "this text"),
     {0},
 };
 
 static const char notes[] =
-    "Defaults: SiT, NaLaSiT (the shipped model is one): heun, 20 steps, guidance 3. DiT,\n"
-    "  NaLaDiT: ddpm, 250 steps, guidance 4. Models without classes: guidance 1. Steps of\n"
-    "  other samplers: ddim 50, euler 40, midpoint heun heun2 20, rk4 10, sde-* 250.\n"
-    "Files are never overwritten without --force. Exit codes: see 'nalagen help'.\n";
+    "Defaults: SiT, NaLaSiT (the shipped model): heun, 20 steps, guidance 3. DiT,\n"
+    "  NaLaDiT: ddpm, 250 steps, guidance 4. No classes: guidance 1. Other samplers:\n"
+    "  ddim 50, euler 40, midpoint heun2 20, rk4 10, sde-euler sde-heun 250 steps.\n"
+    "Without --force no file is overwritten. Exit codes: see 'nalagen help'.\n";
 
 static const char examples[] =
     "  nalagen sample --class church\n"
     "  nalagen sample -c 0-9 -n 40 --grid 4x10 --seed 7 -o grid.png\n"
     "  nalagen sample -c random -n 1000 -o out/%06d.png --json > out.jsonl\n"
-    "  nalagen sample -m DiT-XL-2-256x256.safetensors --vae vae.safetensors -c 207\n";
+    "  nalagen sample -m DiT-XL-2-256x256.safetensors --vae sd-vae.safetensors -c 207\n";
 
 const nl_sample_options nl_sample_defaults = {.cfg_scale = -1};
 

@@ -1,0 +1,45 @@
+load helper
+
+# Starts a long run in the background and waits for its first picture.
+start() {
+    # Shells start background jobs with SIGINT ignored.
+    env --default-signal=INT "$NALAGEN" sample --vae "$vae" --size 64 --sampler euler --steps 4 -c 4 -n 100000 -b 1 -o out/ "$@" >list 2>err &
+    pid=$!
+    for _ in $(seq 300); do [ -s list ] && return; sleep 0.1; done
+    false
+}
+
+@test "Ctrl-C: code 130, what is done stays whole" {
+    need_model
+    start
+    kill -INT $pid
+    code=0; wait $pid || code=$?
+    [ "$code" -eq 130 ]
+    grep -q interrupted err
+    [ "$(ls out | wc -l)" -eq "$(wc -l <list)" ]
+    while read -r picture; do "$NALAGEN" info "$picture" >/dev/null; done <list
+    [ -z "$(find . -name '*.tmp')" ]
+}
+
+@test "Ctrl-C: latents so far are written" {
+    need_model
+    start --latents l.npy
+    kill -INT $pid
+    code=0; wait $pid || code=$?
+    [ "$code" -eq 130 ]
+    "$NALAGEN" info --json l.npy | json_lines "x['shape'][0] == $(grep -c png list)"
+}
+
+@test "Ctrl-C while waiting for requests" {
+    need_model
+    mkfifo in
+    env --default-signal=INT "$NALAGEN" sample --vae "$vae" --size 64 --steps 1 --requests - <in >out 2>err &
+    pid=$!
+    exec 5>in
+    echo '{"class": 4, "out": "a.png"}' >&5
+    for _ in $(seq 300); do [ -s out ] && break; sleep 0.1; done
+    kill -INT $pid
+    code=0; wait $pid || code=$?
+    exec 5>&-
+    [ "$code" -eq 130 ]
+}

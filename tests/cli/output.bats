@@ -1,0 +1,122 @@
+load helper
+
+@test "files are not overwritten without --force" {
+    need_model
+    echo mine >a.png
+    run quick -c 4 -o a.png
+    [ "$status" -eq 7 ]
+    [[ $output == *--force* ]]
+    [ "$(cat a.png)" = mine ]
+    run quick -c 4 -o a.png --force
+    [ "$status" -eq 0 ]
+    is_png a.png
+    mkdir p && echo mine >p/2.png
+    run quick -c 4 -n 3 -o p/%d.png
+    [ "$status" -eq 7 ]
+    [ "$(ls p)" = 2.png ]
+    echo mine >l.npy
+    run quick -c 4 -o z.png --latents l.npy
+    [ "$status" -eq 7 ]
+    [ "$(cat l.npy)" = mine ]
+}
+
+@test "folder, pattern, default names" {
+    need_model
+    quick -c 4 -n 2 -o made/deep/
+    [ "$(ls made/deep)" = "$(printf 'church-seed0-000000.png\nchurch-seed0-000001.png')" ]
+    quick -c "French horn" -s 3
+    [ -f french-horn-seed3.png ]
+    quick -c 4 -n 2 -o p/x-%03d.png
+    [ "$(ls p)" = "$(printf 'x-000.png\nx-001.png')" ]
+    mkdir there
+    quick -c 4 -o there
+    [ -f there/church-seed0.png ]
+    for out in a.jpg a "%d%d.png" "%s.png" "%n.png" "%09999d.png" "%*d.png" "a%"; do
+        run quick -c 4 -o "$out"
+        [ "$status" -eq 2 ] || { echo "$out: $status"; false; }
+    done
+    run quick -c 4 -n 2 -o one.png
+    [ "$status" -eq 2 ]
+    [[ $output == *%06d* ]]
+}
+
+@test "--out - writes one PNG and nothing else to stdout" {
+    need_model
+    quick -c 4 -o - >a.png 2>log
+    quick -c 4 -o b.png
+    cmp a.png b.png
+    run quick -c 4 -n 2 -o -
+    [ "$status" -eq 2 ]
+    quick -c 4 -o - | head -c 8 >c
+    is_png c
+}
+
+@test "a full disk is code 7 and leaves nothing" {
+    need_model
+    run quick -c 4 -o /dev/full
+    [ "$status" -eq 7 ]
+    [[ $output == *"No space left"* ]]
+    run bash -c "\"$NALAGEN\" sample --vae '$vae' --size 64 --steps 1 -c 4 -o a.png >/dev/full"
+    [ "$status" -eq 7 ]
+    run bash -c "\"$NALAGEN\" sample --vae '$vae' --size 64 --steps 1 -c 4 -o - >/dev/full"
+    [ "$status" -eq 7 ]
+    run quick -c 4 --latents /dev/full -o b.png
+    [ "$status" -eq 7 ]
+    run quick -c 4 -o /proc/none/a.png
+    [ "$status" -eq 7 ]
+    [ -z "$(find . -name '*.tmp')" ]
+}
+
+@test "a reader that goes away ends the run" {
+    need_model
+    run bash -c "\"$NALAGEN\" sample --vae '$vae' --size 64 --steps 1 -c 4 -n 200 -b 1 -o out/ --json | head -n 1;
+        exit \${PIPESTATUS[0]}"
+    [ "$status" -eq 7 ]
+    [ "$(ls out | wc -l)" -lt 200 ]
+}
+
+@test "no terminal, no input: plain lines, no escape codes" {
+    need_model
+    quick -c 4 -o a.png </dev/null >out 2>err
+    ! grep -q $'\033' out err
+    ! grep -q $'\r' out err
+}
+
+@test "a progress bar on a terminal" {
+    need_model
+    command -v script >/dev/null || skip "no script"
+    TERM=xterm script -qec "\"$NALAGEN\" sample --vae '$vae' -c 4 -b 1 -n 2 --steps 4 --sampler euler --size 128 -o a/" typescript \
+        >/dev/null
+    grep -q 'step 4/4' typescript
+    grep -q 's/it' typescript
+    grep -q left typescript
+    [ "$(ls a | wc -l)" -eq 2 ]
+}
+
+@test "--json is one object for each picture" {
+    need_model
+    quick -c 0-2 --json -o j/ | json_lines 'x["file"].startswith("j/") and x["evaluations"] == 2 and
+        len(x["sha256"]) == 64 and x["seed"] == 0 and x["version"] and x["class"] == i'
+    quick -c 4 -s 18446744073709551615 --json -o s.png | json_lines 'x["seed"] == "18446744073709551615"'
+    "$NALAGEN" info --json s.png | json_lines 'x["parameters"]["config"]["architecture"] == "SiT"'
+    "$NALAGEN" sample --vae "$vae" --from s.png -o t.png
+    cmp s.png t.png
+    "$NALAGEN" info --json "$model" | json_lines 'x["model"] == "NaLaSiT-S/2" and x["config"]["num_classes"] == 10 and
+        x["parameters"] > 3e7 and len(x["sha256"]) == 64'
+    quick -c 4 --no-metadata -o n.png
+    run "$NALAGEN" info n.png
+    [ "$status" -eq 3 ]
+}
+
+@test "info on what is none of it" {
+    echo hello >text
+    : >empty
+    for file in text empty missing . ; do
+        run "$NALAGEN" info "$file"
+        [ "$status" -eq 3 ] || { echo "$file: $status $output"; false; }
+    done
+    run "$NALAGEN" info
+    [ "$status" -eq 2 ]
+    run "$NALAGEN" info text empty
+    [ "$status" -eq 2 ]
+}
