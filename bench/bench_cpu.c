@@ -1,6 +1,6 @@
 /*
- * nl_bench: time of every operation at the sizes of an S/2 model and of its autoencoder, of the forward pass, and
- * of the forward pass's matrix products alone, by oneDNN and by OpenBLAS.
+ * nl_bench: time of every operation at the sizes of an S/2 model and of its autoencoder, of the
+ * forward pass, and of the forward pass's matrix products alone, by oneDNN and by OpenBLAS.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -96,7 +96,8 @@ static double best_time(bench *b, nl_status (*call)(bench *, const void *), cons
     return best;
 }
 
-/* calls: in a forward pass of NaLaSiT-S/2 and of SiT-S/2. bytes: what must be read and written once. */
+/* calls: in a forward pass of NaLaSiT-S/2 and of SiT-S/2. bytes: what must be read and written
+ * once. */
 typedef struct row {
     const char *name, *shape;
     int nala_calls, softmax_calls;
@@ -361,7 +362,7 @@ static nl_status call_blas(bench *b, const void *args)
     return NL_OK;
 }
 
-/* Seconds that the products of a forward pass take alone, in fp32, the weights as they are stored. */
+/* Seconds that the products of a forward pass take alone, in fp32, weights as they are stored. */
 static double time_products(bench *b, nl_sgemm sgemm, bool nala, double *flops)
 {
     double total = 0;

@@ -9,8 +9,8 @@ typedef void (*nl_sgemm)(int order, int transpose_a, int transpose_b, int m, int
                          float alpha, const float *a, int lda, const float *b, int ldb, float beta,
                          float *c, int ldc);
 
-/* On processors with AVX-512 OPENBLAS_CORETYPE is set to SkylakeX unless the user has set it: versions up to
- * 0.3.21 take newer processors for very old ones. NULL without OpenBLAS. */
+/* On processors with AVX-512 OPENBLAS_CORETYPE is set to SkylakeX unless the user has set it:
+ * versions up to 0.3.21 take newer processors for very old ones. NULL without OpenBLAS. */
 nl_sgemm nl_blas_load(int threads);
 
 #endif

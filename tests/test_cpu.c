@@ -1,5 +1,6 @@
-/* The CPU back end against what it stands on: its elementary functions against libm, its normal numbers against
- * the scalar ones, its matrix products in bf16, its bookkeeping of shapes and levels. */
+/* The CPU back end against what it stands on: its elementary functions against libm, its normal
+ * numbers against the scalar ones, its matrix products in bf16, its bookkeeping of shapes and
+ * levels. */
 #include "nl_cpu.h"
 #include "nl_random.h"
 #include "nl_test.h"
@@ -143,8 +144,8 @@ static float rounded(float x)
     return nl_bf16_to_float(nl_float_to_bf16(x));
 }
 
-/* bf16 weights on a bf16 device: only the rounding of x, where the processor multiplies bf16, tells the
- * product from an exact one. */
+/* bf16 weights on a bf16 device: only the rounding of x, where the processor multiplies bf16, tells
+ * the product from an exact one. */
 static void test_bf16_linear(void **unused)
 {
     (void)unused;

@@ -151,7 +151,8 @@ static void release(kept *entry)
     memset(entry, 0, sizeof(*entry));
 }
 
-/* The entry of this key, or the emptied one that has gone unused for longest (its primitive is NULL). */
+/* The entry of this key, or the emptied one that has gone unused for longest (its primitive is
+ * NULL). */
 static kept *find(nl_dnnl *dnnl, const int64_t *key)
 {
     kept *oldest = &dnnl->kept[0];
@@ -181,7 +182,7 @@ static dnnl_status_t add_memory(nl_dnnl *dnnl, kept *entry, int argument, descri
     return dnnl_memory_create(&entry->memory[argument], shape, dnnl->engine, DNNL_MEMORY_NONE);
 }
 
-/* Turns a primitive description into the entry's primitive; plain: the weight as the caller has it. */
+/* Turns a primitive description into the entry's primitive; plain: the caller's weight. */
 static dnnl_status_t finish(nl_dnnl *dnnl, kept *entry, const_dnnl_primitive_desc_t made,
                             description_ref plain)
 {
@@ -267,7 +268,7 @@ cleanup:
     return status;
 }
 
-/* Makes the entry's primitive with `make` when it has none, then runs it, on the device's threads. */
+/* Makes the entry's primitive with `make` when it has none and runs it on the device's threads. */
 static nl_status run(nl_dnnl *dnnl, const int64_t *key,
                      dnnl_status_t (*make)(nl_dnnl *, kept *, const void *), const void *args,
                      const void *const *data)

@@ -23,8 +23,8 @@ static void channel_sums(const float *x, int64_t first, int64_t last, int64_t ch
     }
 }
 
-/* The chunks' sums of one image -> factor [C] and offset [C] with y = factor x + offset. In double the
- * variance may be the difference of two sums. */
+/* The chunks' sums of one image -> factor [C] and offset [C] with y = factor x + offset. In double
+ * the variance may be the difference of two sums. */
 static void group_factors(const nl_groupnorm_args *args, const double *sums, int64_t chunks,
                           float *factor, float *offset)
 {

@@ -1,6 +1,6 @@
 /*
- * The matrix product is oneDNN's, or for a few rows of x (adaLN: one for each image) a kernel that reads
- * every weight once. The epilogue is a pass over the product while it is still in the cache.
+ * The matrix product is oneDNN's, or for a few rows of x (adaLN: one for each image) a kernel that
+ * reads every weight once. The epilogue is a pass over the product while it is still in the cache.
  */
 #include "nl_cpu.h"
 #include "vector.h"
@@ -13,8 +13,8 @@ enum {
 
 /* ---- Few rows */
 
-/* Sums of `rows` rows of x with one row of weights of `weight_size` bytes: 4 (F32) or 2 (BF16). Both are
- * constants to the compiler. */
+/* Sums of `rows` rows of x with one row of weights of `weight_size` bytes: 4 (F32) or 2 (BF16).
+ * Both are constants to the compiler. */
 NL_INLINE void dot_rows(int rows, int weight_size, int64_t k, const float *x, int64_t x_stride,
                         const void *weight, float *sums)
 {

@@ -1,8 +1,8 @@
 /*
- * Norm-aware linear attention in two sweeps over the tokens. The first sums S = phi_k^T v and z of each head in
- * chunks of tokens, the second applies them to the queries. Features live in a tile of TILE tokens and never
- * reach memory. Chunks depend on the number of tokens alone and are added in order, so that the result is
- * the same for any number of threads.
+ * Norm-aware linear attention in two sweeps over the tokens. The first sums S = phi_k^T v and z of
+ * each head in chunks of tokens, the second applies them to the queries. Features live in a tile of
+ * TILE tokens and never reach memory. Chunks depend on the number of tokens alone and are added in
+ * order, so that the result is the same for any number of threads.
  */
 #include "nala_features.h"
 #include "nl_cpu.h"

@@ -1,8 +1,8 @@
 /*
  * The features of one query or key, all six maps of config.md: x [d] -> phi [F].
  *
- * Elements of a direction lie within [-1, 1], so that cos and sin of pi/4 tanh(x) are short polynomials; only
- * powers that are not the cube need log2 and exp2.
+ * Elements of a direction lie within [-1, 1], so that cos and sin of pi/4 tanh(x) are short
+ * polynomials; only powers that are not the cube need log2 and exp2.
  */
 #ifndef NL_CPU_NALA_FEATURES_H
 #define NL_CPU_NALA_FEATURES_H
@@ -21,7 +21,8 @@ static inline float nl_norm2(const float *x, int64_t size)
     return sqrtf(squares);
 }
 
-/* magnitude = |scale x|^power; phi = [magnitude cos(angle) ; magnitude sin(angle)], angle = pi/4 tanh(inverse x) */
+/* magnitude = |scale x|^power; phi = [magnitude cos(angle) ; magnitude sin(angle)], angle = pi/4
+ * tanh(inverse x) */
 static inline void nl_cosine_features(const float *x, int64_t d, float scale, float inverse,
                                       float power, float *phi)
 {

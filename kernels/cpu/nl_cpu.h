@@ -1,11 +1,13 @@
 /*
  * The CPU back end: what its files share.
  *
- * Every operation is compiled once for each instruction set level that CMake names in NL_CPU_LEVEL: `base`
- * (whatever the compiler's default is), and on x86-64 `v3` (AVX2, FMA) and `v4` (AVX-512). The code is the
- * same plain C; only the width of its vectors differs. dispatch.c takes the best level that the processor has.
+ * Every operation is compiled once for each instruction set level that CMake names in NL_CPU_LEVEL:
+ * `base` (whatever the compiler's default is), and on x86-64 `v3` (AVX2, FMA) and `v4` (AVX-512).
+ * The code is the same plain C; only the width of its vectors differs. dispatch.c takes the best
+ * level that the processor has.
  *
- * Results do not depend on the number of threads or images: sums are split at fixed places, never by thread.
+ * Results do not depend on the number of threads or images: sums are split at fixed places, never
+ * by thread.
  */
 #ifndef NL_CPU_H
 #define NL_CPU_H
@@ -37,11 +39,11 @@ typedef struct nl_cpu_state { /* nl_device.state */
     int64_t scratch_bytes;
 } nl_cpu_state;
 
-/* The operations of one level, or NULL when this build or this processor does not have it. name: "base",
- * "v3", "v4", or NULL for the best. */
+/* The operations of one level, or NULL when this build or this processor does not have it. name:
+ * "base", "v3", "v4", or NULL for the best. */
 const nl_ops *nl_cpu_level(const char *name);
 
-/* At least `bytes` of working memory, 64-byte aligned, valid until the next call with this device. */
+/* At least `bytes` of working memory, 64-byte aligned, valid until the next call. */
 nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch);
 
 /* Threads worth waking for `work` elements of simple arithmetic. */

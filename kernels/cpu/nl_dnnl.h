@@ -1,7 +1,7 @@
 /*
- * oneDNN behind plain functions: matrix products and convolutions. The only file that includes dnnl.h is
- * dnnl.c, which speaks both the 2.x and the 3.x C interface. Primitives are kept by shape; their working
- * memory is shared and counted against the context's budget.
+ * oneDNN behind plain functions: matrix products and convolutions. The only file that includes
+ * dnnl.h is dnnl.c, which speaks both the 2.x and the 3.x C interface. Primitives are kept by
+ * shape; their working memory is shared and counted against the context's budget.
  */
 #ifndef NL_DNNL_H
 #define NL_DNNL_H

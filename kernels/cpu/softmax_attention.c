@@ -1,7 +1,7 @@
 /*
- * Softmax attention in tiles, never holding a T x T matrix: for a block of queries, tile after tile of keys
- * updates the running maximum, sum and output (Milakov and Gimelshein 2018; Dao et al. 2022). A block is
- * one task, so that the order of all sums is fixed.
+ * Softmax attention in tiles, never holding a T x T matrix: for a block of queries, tile after tile
+ * of keys updates the running maximum, sum and output (Milakov and Gimelshein 2018; Dao et al.
+ * 2022). A block is one task, so that the order of all sums is fixed.
  */
 #include "nl_cpu.h"
 #include "vector.h"

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-/* t [B] -> features [B, 2 half]; every step in fp32 as the public code, where t = 999 rounds the angle. */
+/* t [B] -> features [B, 2 half]; every step in fp32 as the public code, where t = 999 rounds the
+ * angle. */
 nl_status NL_CPU(time_features)(nl_device *device, const nl_time_features_args *args)
 {
     int64_t half = args->features.shape[1] / 2;

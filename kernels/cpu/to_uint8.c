@@ -1,7 +1,7 @@
 #include "nl_cpu.h"
 
-/* Rounded like the public code: product and sum each in fp32 (no fused multiply-add), clamped, truncated.
- * NaN becomes 0. */
+/* Rounded like the public code: product and sum each in fp32 (no fused multiply-add), clamped,
+ * truncated. NaN becomes 0. */
 nl_status NL_CPU(to_uint8)(nl_device *device, const nl_to_uint8_args *args)
 {
     int64_t count = nl_tensor_count(&args->x);

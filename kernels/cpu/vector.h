@@ -1,6 +1,6 @@
 /*
- * Vectors of floats as wide as the level's registers, in the vector extension of gcc and clang, for the few
- * loops that the compiler does not arrange well by itself: small products.
+ * Vectors of floats as wide as the level's registers, in the vector extension of gcc and clang, for
+ * the few loops that the compiler does not arrange well by itself: small products.
  */
 #ifndef NL_VECTOR_H
 #define NL_VECTOR_H
@@ -19,7 +19,8 @@ enum { NL_LANES = 4, NL_TILE_ROWS = 8 };
 enum { NL_LANES = 4, NL_TILE_ROWS = 4 };
 #endif
 
-/* Small products take columns in multiples of this, rows in multiples of NL_ROW_UNIT, at every level. */
+/* Small products take columns in multiples of this, rows in multiples of NL_ROW_UNIT, at every
+ * level. */
 enum { NL_COLUMN_UNIT = 16, NL_ROW_UNIT = 8 };
 
 #define NL_INLINE static inline __attribute__((always_inline))
@@ -79,8 +80,8 @@ NL_INLINE void nl_micro_product(int vectors, bool add, int64_t k, const float *a
         }
 }
 
-/* c [m, n] = or += sum over k of a(m, k) b [k, n], for operands that fit in the nearer caches.
- * a(m, k) = a[m * a_row + k * a_step]; m % NL_ROW_UNIT == 0, n % NL_COLUMN_UNIT == 0; `add` and the unit
+/* c [m, n] = or += sum over k of a(m, k) b [k, n], for operands that fit in the nearer caches. a(m,
+ * k) = a[m * a_row + k * a_step]; m % NL_ROW_UNIT == 0, n % NL_COLUMN_UNIT == 0; `add` and the unit
  * stride, where there is one, are constants to the compiler. */
 NL_INLINE void nl_small_product(bool add, int64_t m, int64_t n, int64_t k, const float *a,
                                 int64_t a_row, int64_t a_step, const float *b, int64_t b_row,

@@ -1,7 +1,7 @@
 /*
- * Elementary functions that a compiler can vectorise: no branches, no calls, no tables. Polynomials are minimax
- * fits; errors are a few ulp. NaN gives NaN. Finite arguments give finite results: exp and exp2
- * saturate near 1e38 and 1e-38.
+ * Elementary functions that a compiler can vectorise: no branches, no calls, no tables. Polynomials
+ * are minimax fits; errors are a few ulp. NaN gives NaN. Finite arguments give finite results: exp
+ * and exp2 saturate near 1e38 and 1e-38.
  */
 #ifndef NL_VECTOR_MATH_H
 #define NL_VECTOR_MATH_H
@@ -135,7 +135,8 @@ static inline float nlv_tanh(float x)
     return fabsf(x) < 0.625f ? near : far;
 }
 
-/* sin and cos for |x| <= 8 or so: pi / 2 in three parts, short enough that small multiples are exact. */
+/* sin and cos for |x| <= 8 or so: pi / 2 in three parts, short enough that small multiples are
+ * exact. */
 static inline void nlv_sincos(float x, float *sin_x, float *cos_x)
 {
     float shifted = x * 0.636619772f + NLV_ROUND;
