@@ -50,9 +50,13 @@ static void check_linear(nl_arguments *a, const nl_linear_args *args)
 
 static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulate_args *args)
 {
-    TENSOR(x, 0, NL_ANY, NL_ANY);
+    TENSOR(x, args->branch.data ? NL_ARG_OUTPUT : 0, NL_ANY, NL_ANY);
     int64_t rows = args->x.shape[0], hidden = args->x.shape[1];
     int64_t images = images_of(a, rows, args->rows_per_image);
+    TENSOR(branch, NL_ARG_OPTIONAL, rows, hidden);
+    if (args->branch.data)
+        TENSOR(gate, NL_ARG_STRIDED, images, hidden);
+    nl_check(a, args->branch.data || !args->gate.data, "a gate without a branch");
     TENSOR(shift, NL_ARG_STRIDED, images, hidden);
     TENSOR(scale, NL_ARG_STRIDED, images, hidden);
     TENSOR(y, NL_ARG_OUTPUT, rows, hidden);

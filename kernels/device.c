@@ -83,6 +83,7 @@ static nl_status create_with(nl_context *context, const nl_ops *ops, int index, 
     created->threads = threads > 0 ? threads : default_threads();
     snprintf(created->name, sizeof(created->name), "%s", ops->name);
     NL_TRY(parse_dtype(context, dtype, ops == CUDA_OPS ? NL_BF16 : NL_F32, &created->dtype));
+    created->activation = ops == CUDA_OPS ? created->dtype : NL_F32;
     if (ops->create)
         NL_TRY(ops->create(created, index));
     *device = created;

@@ -96,6 +96,7 @@ void nl_device_measuring(const nl_device *like, nl_device *measuring)
                              .context = like->context,
                              .threads = like->threads,
                              .dtype = like->dtype,
+                             .activation = like->activation,
                              .measuring = true};
     memcpy(measuring->name, like->name, sizeof(measuring->name));
 }

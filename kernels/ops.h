@@ -53,10 +53,12 @@ typedef struct nl_linear_args {
     int64_t rows_per_image;
 } nl_linear_args;
 
-/* y = LN(x) (1 + scale[image]) + shift[image], LN over D without affine, biased variance, eps inside
- * the root (facts.md A3). */
+/* x += gate[image] * branch, where there is a branch; then y = LN(x) (1 + scale[image]) + shift[image], LN over D
+ * without affine, biased variance, eps inside the root (facts.md A3). One pass over the residual stream. */
 typedef struct nl_layernorm_modulate_args {
-    nl_tensor x;            /* [M, D] */
+    nl_tensor x;            /* [M, D]; updated in place when there is a branch */
+    nl_tensor branch;       /* [M, D], or left out: what the attention or the MLP adds */
+    nl_tensor gate;         /* [M / rows_per_image, D], with branch; rows may be strided */
     nl_tensor shift, scale; /* [M / rows_per_image, D]; rows may be strided */
     nl_tensor y;            /* [M, D] */
     int64_t rows_per_image;
@@ -335,6 +337,8 @@ struct nl_device {
     char name[64];  /* "cpu", "cuda:0 (NVIDIA H200)" */
     int threads;    /* CPU threads that operations may use */
     nl_dtype dtype; /* of matrix weights: NL_F32 or NL_BF16 */
+    nl_dtype activation; /* of tokens, feature maps and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype
+                            that is; states, noise and pictures stay F32 */
     bool measuring;
     uint8_t *arena;    /* arena_size bytes, 256-byte aligned */
     void *arena_block; /* what alloc gave for it */

@@ -8,10 +8,9 @@ nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modul
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *size)) schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         int64_t image = row / args->rows_per_image;
-        float *x = nl_cpu_row_out(&args->x, row);
+        float *x = nl_cpu_row_out(&args->x, row), *y = nl_cpu_row_out(&args->y, row);
         const float *shift = nl_cpu_row(&args->shift, image);
         const float *scale = nl_cpu_row(&args->scale, image);
-        float *y = nl_cpu_row_out(&args->y, row);
         float mean, inverse_deviation;
         if (args->branch.data) {
             const float *branch = nl_cpu_row(&args->branch, row);

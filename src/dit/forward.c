@@ -10,6 +10,7 @@ typedef struct nl_stream {
     int64_t batch, tokens;
     nl_tensor x;          /* [B T, D] */
     nl_tensor h;          /* [B T, D]: normalised input of a branch, then the attention's output */
+    nl_tensor branch;     /* [B T, D]: output of the last branch, not yet added to x */
     nl_tensor wide;       /* [B T, 4D]: q k v g, then the hidden layer of the MLP */
     nl_tensor modulation; /* [B, (6 depth + 2) D] */
 } nl_stream;
@@ -29,15 +30,15 @@ static nl_status condition(const nl_dit *dit, const float *t, int64_t t_count,
     nl_device *device = stream->device;
     int64_t d = dit->config.hidden_size, batch = stream->batch;
     nl_tensor times, features, hidden, embedded, c;
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){batch, dit->adaln_weight.shape[0]},
-                           &stream->modulation));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2,
+                           (int64_t[]){batch, dit->adaln_weight.shape[0]}, &stream->modulation));
     int64_t mark = nl_arena_mark(device);
     NL_TRY(nl_arena_tensor(device, NL_F32, 1, (int64_t[]){t_count}, &times));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){t_count, dit->time_weight[0].shape[1]},
-                           &features));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){t_count, d}, &hidden));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){t_count, d}, &embedded));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){batch, d}, &c));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2,
+                           (int64_t[]){t_count, dit->time_weight[0].shape[1]}, &features));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){t_count, d}, &hidden));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){t_count, d}, &embedded));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){batch, d}, &c));
     NL_TRY(device->ops->upload(device, times.data, t, t_count * (int64_t)sizeof(float)));
     NL_TRY(NL_OP(device, time_features, .t = times, .features = features));
     NL_TRY(NL_OP(device, linear, .x = features, .weight = dit->time_weight[0],
@@ -65,7 +66,8 @@ static nl_status attention(const nl_block_params *block, nl_stream *stream)
     int64_t grid_width = config->input_width / config->patch_size;
     int64_t columns = block->qkv_weight.shape[0];
     /* Without a gate the product is narrower than `wide`, and contiguous all the same. */
-    nl_tensor qkv = nl_tensor_of(stream->wide.data, NL_F32, 2, (int64_t[]){rows, columns});
+    nl_tensor qkv =
+        nl_tensor_of(stream->wide.data, device->activation, 2, (int64_t[]){rows, columns});
     NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = block->qkv_weight,
                  .bias = block->qkv_bias, .y = qkv));
     if (config->attention == NL_ATTENTION_SOFTMAX)
@@ -88,33 +90,37 @@ cleanup:
     return status;
 }
 
-/* x += gate_msa * attention(modulated LN(x)); x += gate_mlp * MLP(modulated LN(x)). */
+/* The six pieces of a block's modulation; the final layer has the first two. */
+enum { SHIFT_MSA, SCALE_MSA, GATE_MSA, SHIFT_MLP, SCALE_MLP, GATE_MLP, PIECES };
+
+/* x += gate * branch (gate: its piece, or -1 before the first branch); h = LN(x) modulated by pieces shift, shift + 1. */
+static nl_status add_and_modulate(nl_stream *stream, int64_t gate, int64_t shift)
+{
+    nl_tensor none = {0};
+    return NL_OP(stream->device, layernorm_modulate, .x = stream->x, .y = stream->h,
+                 .branch = gate < 0 ? none : stream->branch,
+                 .gate = gate < 0 ? none : piece(stream, gate), .shift = piece(stream, shift),
+                 .scale = piece(stream, shift + 1), .rows_per_image = stream->tokens, .eps = 1e-6f);
+}
+
+/* x += gate_msa * attention(modulated LN(x)); x += gate_mlp * MLP(modulated LN(x)), where the last sum is left to
+ * whoever normalises x next: each pass over x adds one branch and normalises for the other. */
 static nl_status run_block(const nl_dit *dit, int index, nl_stream *stream)
 {
     nl_status status;
     nl_device *device = stream->device;
     const nl_block_params *block = &dit->blocks[index];
-    enum { SHIFT_MSA, SCALE_MSA, GATE_MSA, SHIFT_MLP, SCALE_MLP, GATE_MLP, PIECES };
     int64_t first = PIECES * (int64_t)index;
-    NL_TRY(NL_OP(device, layernorm_modulate, .x = stream->x, .y = stream->h,
-                 .shift = piece(stream, first + SHIFT_MSA),
-                 .scale = piece(stream, first + SCALE_MSA), .rows_per_image = stream->tokens,
-                 .eps = 1e-6f));
+    NL_TRY(
+        add_and_modulate(stream, index == 0 ? -1 : first - PIECES + GATE_MLP, first + SHIFT_MSA));
     NL_TRY(attention(block, stream));
     NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = block->proj_weight,
-                 .bias = block->proj_bias, .y = stream->x, .epilogue = NL_EPILOGUE_GATE_RESIDUAL,
-                 .residual = stream->x, .gate = piece(stream, first + GATE_MSA),
-                 .rows_per_image = stream->tokens));
-    NL_TRY(NL_OP(device, layernorm_modulate, .x = stream->x, .y = stream->h,
-                 .shift = piece(stream, first + SHIFT_MLP),
-                 .scale = piece(stream, first + SCALE_MLP), .rows_per_image = stream->tokens,
-                 .eps = 1e-6f));
+                 .bias = block->proj_bias, .y = stream->branch));
+    NL_TRY(add_and_modulate(stream, first + GATE_MSA, first + SHIFT_MLP));
     NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = block->fc1_weight,
                  .bias = block->fc1_bias, .y = stream->wide, .epilogue = NL_EPILOGUE_GELU_TANH));
     NL_TRY(NL_OP(device, linear, .x = stream->wide, .weight = block->fc2_weight,
-                 .bias = block->fc2_bias, .y = stream->x, .epilogue = NL_EPILOGUE_GATE_RESIDUAL,
-                 .residual = stream->x, .gate = piece(stream, first + GATE_MLP),
-                 .rows_per_image = stream->tokens));
+                 .bias = block->fc2_bias, .y = stream->branch));
 cleanup:
     return status;
 }
@@ -124,14 +130,12 @@ static nl_status run_head(const nl_dit *dit, nl_stream *stream, const nl_tensor 
 {
     nl_status status;
     nl_device *device = stream->device;
-    int64_t first = 6 * (int64_t)dit->config.depth;
+    int64_t first = PIECES * (int64_t)dit->config.depth;
     nl_tensor patches;
     NL_TRY(nl_arena_tensor(device, NL_F32, 2,
                            (int64_t[]){stream->batch * stream->tokens, dit->head_weight.shape[0]},
                            &patches));
-    NL_TRY(NL_OP(device, layernorm_modulate, .x = stream->x, .y = stream->h,
-                 .shift = piece(stream, first), .scale = piece(stream, first + 1),
-                 .rows_per_image = stream->tokens, .eps = 1e-6f));
+    NL_TRY(add_and_modulate(stream, first - PIECES + GATE_MLP, first));
     NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = dit->head_weight, .bias = dit->head_bias,
                  .y = patches));
     NL_TRY(NL_OP(device, unpatchify, .tokens = patches, .x = *prediction,
@@ -178,9 +182,10 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     int64_t rows = stream.batch * stream.tokens;
     NL_TRY(check_arguments(dit, x, t_count, labels, prediction));
     NL_TRY(condition(dit, t, t_count, labels, &stream));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){rows, d}, &stream.x));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){rows, d}, &stream.h));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){rows, 4 * d}, &stream.wide));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, d}, &stream.x));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, d}, &stream.h));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, d}, &stream.branch));
+    NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, 4 * d}, &stream.wide));
     NL_TRY(NL_OP(device, patch_embed, .x = *x, .weight = dit->patch_weight, .bias = dit->patch_bias,
                  .position = dit->position, .tokens = stream.x));
     for (int i = 0; i < config->depth; i++)

@@ -24,7 +24,8 @@ typedef struct nl_param {
     int ndim;
     int64_t shape[NL_MAX_DIMS];
     nl_init init;
-    bool matrix;    /* weight of a matrix product: stored in the device's dtype; others are F32 */
+    bool matrix;    /* weight of a matrix product: stored in the device's dtype (its bias in the device's
+                       activation type); others are F32 */
     bool decay;     /* takes weight decay when there is any */
     nl_tensor *tensor; /* where it lives in the model */
 } nl_param;

@@ -42,6 +42,7 @@ static void add_linear(nl_dit *dit, nl_tensor *weight, nl_tensor *bias, nl_init 
 {
     add(dit, weight, init, true, SHAPE(rows, columns), "%s.weight", name);
     add(dit, bias, NL_INIT_ZERO, false, SHAPE(rows), "%s.bias", name);
+    bias->dtype = dit->device->activation; /* an epilogue adds it in the type of its output */
 }
 
 static void add_block(nl_dit *dit, int index)
@@ -121,7 +122,7 @@ static void place_adaln(nl_dit *dit, char *base, int64_t *used)
 {
     int64_t d = dit->config.hidden_size, rows = (6 * (int64_t)dit->config.depth + 2) * d;
     dit->adaln_weight = nl_tensor_of(NULL, dit->device->dtype, 2, (int64_t[]){rows, d});
-    dit->adaln_bias = nl_tensor_of(NULL, NL_F32, 1, (int64_t[]){rows});
+    dit->adaln_bias = nl_tensor_of(NULL, dit->device->activation, 1, (int64_t[]){rows});
     place(&dit->adaln_weight, base, used);
     place(&dit->adaln_bias, base, used);
     if (!base)
