@@ -184,8 +184,9 @@ nl_status nl_entry_read(const nl_checkpoint *checkpoint, const nl_entry *entry, 
         nl_convert_to_float(entry->data, entry->dtype, count, to);
     if (entry->scale) {
         int64_t columns = count / entry->shape[0];
-        for (int64_t i = 0; i < count; i++)
-            to[i] *= entry->scale[i / columns];
+        for (int64_t row = 0; row < entry->shape[0]; row++)
+            for (int64_t i = 0; i < columns; i++)
+                to[row * columns + i] *= entry->scale[row];
     }
     for (int64_t i = 0; i < count; i++)
         if (!isfinite(to[i]))
