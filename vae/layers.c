@@ -1,0 +1,282 @@
+/* The layers of both autoencoders: their parameters and how they run. */
+#include "layers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+nl_status nl_vae_add_layer(nl_context *context, nl_vae_network *network, nl_layer_kind kind,
+                           int64_t in, int64_t out, int kernel, nl_vae_layer **layer,
+                           const char *name, ...)
+{
+    if (network->count == network->capacity) {
+        int capacity = network->capacity ? 2 * network->capacity : 32;
+        void *grown;
+        nl_status status = nl_alloc_array(context, "the autoencoder's layers", capacity,
+                                          sizeof(nl_vae_layer), &grown);
+        if (status != NL_OK)
+            return status;
+        if (network->count)
+            memcpy(grown, network->layers, (size_t)network->count * sizeof(nl_vae_layer));
+        nl_free(context, network->layers);
+        network->layers = grown;
+        network->capacity = capacity;
+    }
+    nl_vae_layer *added = &network->layers[network->count++];
+    *added = (nl_vae_layer){.kind = kind,
+                            .in = in,
+                            .out = out,
+                            .kernel = kernel,
+                            .stride = 1,
+                            .pad_before = kernel / 2,
+                            .pad_after = kernel / 2,
+                            .bias = true};
+    va_list arguments;
+    va_start(arguments, name);
+    vsnprintf(added->name, sizeof(added->name), name, arguments);
+    va_end(arguments);
+    if (layer)
+        *layer = added;
+    return NL_OK;
+}
+
+/* Shape letters: O and I channels out of and into the layer, k its kernel, 3 and 1 a kernel of that
+ * size. A row whose condition does not hold is not in the file. */
+typedef enum row_condition { ALWAYS, WITH_BIAS, WHEN_CHANNELS_CHANGE } row_condition;
+
+static const struct parameter_row {
+    nl_layer_kind kind;
+    const char *suffix;
+    int index, part, parts;
+    const char *shape;
+    row_condition condition;
+} parameter_rows[] = {
+    {NL_LAYER_CONV, "weight", 0, 0, 1, "OIkk", ALWAYS},
+    {NL_LAYER_CONV, "bias", 1, 0, 1, "O", WITH_BIAS},
+    {NL_LAYER_NORM, "weight", 0, 0, 1, "O", ALWAYS},
+    {NL_LAYER_NORM, "bias", 1, 0, 1, "O", ALWAYS},
+    {NL_LAYER_BLOCK, "conv.0.weight", 0, 0, 1, "OI33", ALWAYS},
+    {NL_LAYER_BLOCK, "conv.0.bias", 1, 0, 1, "O", ALWAYS},
+    {NL_LAYER_BLOCK, "conv.2.weight", 2, 0, 1, "OO33", ALWAYS},
+    {NL_LAYER_BLOCK, "conv.2.bias", 3, 0, 1, "O", ALWAYS},
+    {NL_LAYER_BLOCK, "conv.4.weight", 4, 0, 1, "OO33", ALWAYS},
+    {NL_LAYER_BLOCK, "conv.4.bias", 5, 0, 1, "O", ALWAYS},
+    {NL_LAYER_RESNET, "norm1.weight", 0, 0, 1, "I", ALWAYS},
+    {NL_LAYER_RESNET, "norm1.bias", 1, 0, 1, "I", ALWAYS},
+    {NL_LAYER_RESNET, "conv1.weight", 2, 0, 1, "OI33", ALWAYS},
+    {NL_LAYER_RESNET, "conv1.bias", 3, 0, 1, "O", ALWAYS},
+    {NL_LAYER_RESNET, "norm2.weight", 4, 0, 1, "O", ALWAYS},
+    {NL_LAYER_RESNET, "norm2.bias", 5, 0, 1, "O", ALWAYS},
+    {NL_LAYER_RESNET, "conv2.weight", 6, 0, 1, "OO33", ALWAYS},
+    {NL_LAYER_RESNET, "conv2.bias", 7, 0, 1, "O", ALWAYS},
+    {NL_LAYER_RESNET, "conv_shortcut.weight", 8, 0, 1, "OI11", WHEN_CHANNELS_CHANGE},
+    {NL_LAYER_RESNET, "conv_shortcut.bias", 9, 0, 1, "O", WHEN_CHANNELS_CHANGE},
+    {NL_LAYER_ATTENTION, "group_norm.weight", 0, 0, 1, "I", ALWAYS},
+    {NL_LAYER_ATTENTION, "group_norm.bias", 1, 0, 1, "I", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_q.weight", 2, 0, 3, "OI11", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_q.bias", 3, 0, 3, "O", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_k.weight", 2, 1, 3, "OI11", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_k.bias", 3, 1, 3, "O", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_v.weight", 2, 2, 3, "OI11", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_v.bias", 3, 2, 3, "O", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_out.0.weight", 4, 0, 1, "OI11", ALWAYS},
+    {NL_LAYER_ATTENTION, "to_out.0.bias", 5, 0, 1, "O", ALWAYS},
+};
+
+static int64_t letter_size(const nl_vae_layer *layer, char letter)
+{
+    switch (letter) {
+    case 'O':
+        return layer->out;
+    case 'I':
+        return layer->in;
+    case 'k':
+        return layer->kernel;
+    default:
+        return letter - '0';
+    }
+}
+
+int nl_vae_parameters(const nl_vae_layer *layer, nl_vae_parameter rows[NL_VAE_LAYER_ROWS])
+{
+    int count = 0;
+    for (int i = 0; i < NL_COUNT(parameter_rows); i++) {
+        const struct parameter_row *row = &parameter_rows[i];
+        if (row->kind != layer->kind || (row->condition == WITH_BIAS && !layer->bias) ||
+            (row->condition == WHEN_CHANNELS_CHANGE && layer->in == layer->out))
+            continue;
+        nl_vae_parameter *parameter = &rows[count++];
+        *parameter = (nl_vae_parameter){.ndim = (int)strlen(row->shape),
+                                        .index = row->index,
+                                        .part = row->part,
+                                        .parts = row->parts,
+                                        .matrix = row->shape[1] != 0};
+        snprintf(parameter->name, sizeof(parameter->name), "%s.%s", layer->name, row->suffix);
+        for (int axis = 0; axis < 4; axis++)
+            parameter->shape[axis] =
+                axis < parameter->ndim ? letter_size(layer, row->shape[axis]) : 1;
+    }
+    return count;
+}
+
+/* The picture after the layer. */
+static void layer_size(const nl_vae_layer *layer, int64_t *height, int64_t *width)
+{
+    int padding = layer->pad_before + layer->pad_after;
+    if (layer->kind == NL_LAYER_CONV) {
+        *height = (*height + padding - layer->kernel) / layer->stride + 1;
+        *width = (*width + padding - layer->kernel) / layer->stride + 1;
+    } else if (layer->kind == NL_LAYER_UPSAMPLE) {
+        *height *= 2;
+        *width *= 2;
+    }
+}
+
+int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t width)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < network->count; i++) {
+        const nl_vae_layer *layer = &network->layers[i];
+        int64_t before = height * width * NL_MAX(layer->in, layer->out);
+        layer_size(layer, &height, &width);
+        int64_t after =
+            height * width * (layer->kind == NL_LAYER_ATTENTION ? 3 * layer->out : layer->out);
+        largest = NL_MAX(largest, NL_MAX(before, after));
+    }
+    return largest;
+}
+
+nl_tensor nl_vae_run_tensor(const nl_vae_run *run, int ahead, int64_t channels)
+{
+    return nl_tensor_of(run->slots[(run->current + ahead) % 3], NL_F32, 4,
+                        (int64_t[]){run->batch, run->height, run->width, channels});
+}
+
+/* Moves x to the slot `ahead` steps on. */
+static void advance(nl_vae_run *run, int ahead, int64_t channels)
+{
+    run->current = (run->current + ahead) % 3;
+    run->channels = channels;
+}
+
+/* A 3 x 3 or 1 x 1 convolution that keeps the size. */
+static nl_status same_conv(nl_device *device, const nl_tensor *x, const nl_tensor *weight,
+                           const nl_tensor *bias, const nl_tensor *residual,
+                           nl_activation activation, const nl_tensor *y)
+{
+    int pad = (int)weight->shape[2] / 2;
+    return NL_OP(device, conv2d, .x = *x, .weight = *weight, .bias = *bias,
+                 .residual = residual ? *residual : (nl_tensor){0}, .y = *y, .stride = 1,
+                 .pad_top = pad, .pad_left = pad, .pad_bottom = pad, .pad_right = pad,
+                 .activation = activation);
+}
+
+static nl_status norm(nl_device *device, const nl_tensor *x, const nl_tensor *parameters, bool silu,
+                      const nl_tensor *y)
+{
+    return NL_OP(device, groupnorm, .x = *x, .weight = parameters[0], .bias = parameters[1],
+                 .y = *y, .groups = NL_VAE_GROUPS, .eps = 1e-6f, .silu = silu);
+}
+
+static nl_status run_conv(nl_vae_run *run, const nl_vae_layer *layer)
+{
+    nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
+    layer_size(layer, &run->height, &run->width);
+    nl_tensor y = nl_vae_run_tensor(run, 1, layer->out);
+    advance(run, 1, layer->out);
+    return NL_OP(run->device, conv2d, .x = x, .weight = layer->parameters[0],
+                 .bias = layer->parameters[1], .y = y, .stride = layer->stride,
+                 .pad_top = layer->pad_before, .pad_left = layer->pad_before,
+                 .pad_bottom = layer->pad_after, .pad_right = layer->pad_after,
+                 .activation = layer->activation);
+}
+
+static nl_status run_block(nl_vae_run *run, const nl_vae_layer *layer)
+{
+    const nl_tensor *p = layer->parameters;
+    nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
+    nl_tensor a = nl_vae_run_tensor(run, 1, layer->out);
+    nl_tensor b = nl_vae_run_tensor(run, 2, layer->out);
+    nl_status status;
+    NL_TRY(same_conv(run->device, &x, &p[0], &p[1], NULL, NL_ACT_RELU, &a));
+    NL_TRY(same_conv(run->device, &a, &p[2], &p[3], NULL, NL_ACT_RELU, &b));
+    NL_TRY(same_conv(run->device, &b, &p[4], &p[5], &x, NL_ACT_RELU, &a));
+    advance(run, 1, layer->out);
+cleanup:
+    return status;
+}
+
+static nl_status run_resnet(nl_vae_run *run, const nl_vae_layer *layer)
+{
+    const nl_tensor *p = layer->parameters;
+    bool shortcut = layer->in != layer->out;
+    nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
+    nl_tensor normed = nl_vae_run_tensor(run, 1, layer->in);
+    nl_tensor h = nl_vae_run_tensor(run, 2, layer->out);
+    nl_status status;
+    NL_TRY(norm(run->device, &x, &p[0], true, &normed));
+    NL_TRY(same_conv(run->device, &normed, &p[2], &p[3], NULL, NL_ACT_NONE, &h));
+    NL_TRY(norm(run->device, &h, &p[4], true, &h));
+    /* With a shortcut x is free once that is taken, and the sum goes where x was. */
+    nl_tensor y = nl_vae_run_tensor(run, shortcut ? 0 : 1, layer->out);
+    nl_tensor residual = x;
+    if (shortcut) {
+        residual = nl_vae_run_tensor(run, 1, layer->out);
+        NL_TRY(same_conv(run->device, &x, &p[8], &p[9], NULL, NL_ACT_NONE, &residual));
+    }
+    NL_TRY(same_conv(run->device, &h, &p[6], &p[7], &residual, NL_ACT_NONE, &y));
+    advance(run, shortcut ? 0 : 1, layer->out);
+cleanup:
+    return status;
+}
+
+static nl_status run_attention(nl_vae_run *run, const nl_vae_layer *layer)
+{
+    const nl_tensor *p = layer->parameters;
+    int64_t channels = layer->in, tokens = run->height * run->width, rows = run->batch * tokens;
+    nl_tensor x = nl_vae_run_tensor(run, 0, channels);
+    nl_tensor a = nl_vae_run_tensor(run, 1, channels);
+    nl_tensor qkv = nl_vae_run_tensor(run, 2, 3 * channels);
+    nl_status status;
+    NL_TRY(norm(run->device, &x, &p[0], false, &a));
+    nl_tensor a_rows = nl_tensor_reshape(&a, 2, (int64_t[]){rows, channels});
+    nl_tensor qkv_rows = nl_tensor_reshape(&qkv, 2, (int64_t[]){rows, 3 * channels});
+    nl_tensor weight = nl_tensor_reshape(&p[2], 2, (int64_t[]){3 * channels, channels});
+    NL_TRY(NL_OP(run->device, linear, .x = a_rows, .weight = weight, .bias = p[3], .y = qkv_rows));
+    NL_TRY(NL_OP(run->device, softmax_attention, .qkv = qkv_rows, .out = a_rows,
+                 .batch = run->batch, .tokens = tokens, .heads = 1, .head_size = channels,
+                 .scale = (float)(1 / sqrt((double)channels))));
+    nl_tensor y = nl_vae_run_tensor(run, 2, channels);
+    NL_TRY(same_conv(run->device, &a, &p[4], &p[5], &x, NL_ACT_NONE, &y));
+    advance(run, 2, channels);
+cleanup:
+    return status;
+}
+
+nl_status nl_vae_run_layer(nl_vae_run *run, const nl_vae_layer *layer)
+{
+    nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
+    switch (layer->kind) {
+    case NL_LAYER_CONV:
+        return run_conv(run, layer);
+    case NL_LAYER_ACTIVATE:
+        return NL_OP(run->device, activate, .x = x, .y = x, .activation = layer->activation);
+    case NL_LAYER_UPSAMPLE: {
+        layer_size(layer, &run->height, &run->width);
+        nl_tensor y = nl_vae_run_tensor(run, 1, layer->out);
+        advance(run, 1, layer->out);
+        return NL_OP(run->device, upsample2x, .x = x, .y = y);
+    }
+    case NL_LAYER_NORM:
+        return norm(run->device, &x, layer->parameters, true, &x);
+    case NL_LAYER_BLOCK:
+        return run_block(run, layer);
+    case NL_LAYER_RESNET:
+        return run_resnet(run, layer);
+    case NL_LAYER_ATTENTION:
+        return run_attention(run, layer);
+    default:
+        return nl_fail(run->device->context, NL_ERROR_INTERNAL, "autoencoder layer of kind %d",
+                       (int)layer->kind);
+    }
+}

@@ -1,0 +1,136 @@
+/*
+ * An autoencoder as data: each half is a list of layers, each layer a row of parameters. The list is
+ * built from the file's names and shapes (tiny.c, kl.c), filled by load.c and run by layers.c.
+ */
+#ifndef NL_VAE_LAYERS_H
+#define NL_VAE_LAYERS_H
+
+#include "nl_vae.h"
+
+typedef enum nl_vae_half { NL_VAE_ENCODER, NL_VAE_DECODER, NL_VAE_HALVES } nl_vae_half;
+
+typedef enum nl_layer_kind {
+    NL_LAYER_CONV,
+    NL_LAYER_ACTIVATE,
+    NL_LAYER_UPSAMPLE,
+    NL_LAYER_NORM,      /* SiLU(GroupNorm(x)) */
+    NL_LAYER_BLOCK,     /* TAESD: relu(conv(relu(conv(relu(conv(x))))) + x) */
+    NL_LAYER_RESNET,    /* AutoencoderKL: shortcut(x) + conv(silu(norm(conv(silu(norm(x)))))) */
+    NL_LAYER_ATTENTION, /* one head over all pixels, with its norm and residual */
+    NL_LAYER_KINDS
+} nl_layer_kind;
+
+enum { NL_LAYER_PARAMETERS = 10, NL_VAE_NAME_SIZE = 128, NL_VAE_GROUPS = 32 };
+
+typedef struct nl_vae_layer {
+    nl_layer_kind kind;
+    char name[64];   /* canonical: "decoder.up_blocks.0.resnets.1" */
+    int64_t in, out; /* channels */
+    int kernel, stride;
+    int pad_before, pad_after; /* rows above and columns to the left; below and to the right */
+    bool bias;
+    nl_activation activation;
+    nl_tensor
+        parameters[NL_LAYER_PARAMETERS]; /* on the device; in the order of nl_vae_parameters */
+} nl_vae_layer;
+
+typedef struct nl_vae_network {
+    nl_vae_layer *layers;
+    int count, capacity; /* count 0: this half is not in the file */
+} nl_vae_network;
+
+struct nl_vae {
+    nl_device *device;
+    nl_vae_kind kind;
+    char *path; /* of the first file, for messages */
+    double scale, shift;
+    int factor;
+    int64_t latent_channels;
+    nl_vae_network halves[NL_VAE_HALVES];
+    void *weights; /* every parameter, one allocation on the device */
+    int64_t weight_bytes;
+};
+
+/* ---- layers.c */
+
+/* Appends a layer of stride 1 with the usual padding; the caller changes what is special. */
+nl_status nl_vae_add_layer(nl_context *context, nl_vae_network *network, nl_layer_kind kind,
+                           int64_t in, int64_t out, int kernel, nl_vae_layer **layer,
+                           const char *name, ...) NL_PRINTF(8, 9);
+
+/* A parameter of a layer as it stands in a file. */
+typedef struct nl_vae_parameter {
+    char name[NL_VAE_NAME_SIZE]; /* canonical */
+    int ndim;
+    int64_t shape[4];
+    int index;       /* in nl_vae_layer.parameters */
+    int part, parts; /* which of `parts` equal row blocks of that tensor (q, k, v of one matrix) */
+    bool matrix;     /* stored in the device's type for matrices, otherwise F32 */
+} nl_vae_parameter;
+
+enum { NL_VAE_LAYER_ROWS = 10 };
+/* The parameters of one layer, in file order; returns their number. */
+int nl_vae_parameters(const nl_vae_layer *layer, nl_vae_parameter rows[NL_VAE_LAYER_ROWS]);
+
+/* Activations NHWC in three slots of the arena that the layers take turns in. */
+typedef struct nl_vae_run {
+    nl_device *device;
+    void *slots[3];
+    int current; /* the slot that holds x */
+    int64_t batch, height, width, channels;
+} nl_vae_run;
+
+/* Floats that one picture of height x width at the first layer needs in each slot. */
+int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t width);
+/* x, or slot `ahead` steps after it, as [B, H, W, C] of the run's present size. */
+nl_tensor nl_vae_run_tensor(const nl_vae_run *run, int ahead, int64_t channels);
+nl_status nl_vae_run_layer(nl_vae_run *run, const nl_vae_layer *layer);
+
+/* ---- names.c: every spelling to one. Canonical are diffusers' names for AutoencoderKL and TAESD's
+ * own with "encoder." or "decoder." in front for the tiny one. */
+
+typedef struct nl_vae_spelling {
+    nl_vae_kind kind;
+    const char *prefix; /* "first_stage_model." or "" */
+    nl_vae_half bare;   /* tiny: the half that names without a half belong to */
+    int up_levels;      /* CompVis counts decoder.up from the picture, diffusers from the latent */
+} nl_vae_spelling;
+
+/* false: not an autoencoder that we know. */
+bool nl_vae_find_spelling(const nl_checkpoint *checkpoint, nl_vae_spelling *spelling);
+/* false: a tensor that belongs to something else in the same file. A name that fits no rule is
+ * returned as it is (cut to size), to be reported as unexpected. */
+bool nl_vae_canonical_name(const nl_vae_spelling *spelling, const char *name,
+                           char canonical[NL_VAE_NAME_SIZE]);
+
+/* ---- load.c: the tensors of one or two files under their canonical names. */
+
+typedef struct nl_vae_item {
+    char name[NL_VAE_NAME_SIZE];
+    const nl_checkpoint *checkpoint;
+    const nl_entry *entry;
+    bool used;
+} nl_vae_item;
+
+typedef struct nl_vae_inventory {
+    nl_vae_item *items; /* sorted by name */
+    int64_t count;
+} nl_vae_inventory;
+
+nl_vae_item *nl_vae_find_item(const nl_vae_inventory *inventory, const char *format, ...)
+    NL_PRINTF(2, 3);
+/* Size `axis` of a tensor, 0 when there is no such tensor or axis. */
+int64_t nl_vae_item_size(const nl_vae_inventory *inventory, int axis, const char *format, ...)
+    NL_PRINTF(3, 4);
+
+/* Both halves, when there are two, must agree. */
+void nl_vae_set_geometry(nl_vae *vae, int factor, int64_t latent_channels, nl_problems *problems);
+
+/* ---- tiny.c, kl.c: the layers of a half, none when the inventory has nothing of it. */
+
+nl_status nl_vae_tiny_network(nl_vae *vae, nl_vae_half half, const nl_vae_inventory *inventory,
+                              nl_problems *problems);
+nl_status nl_vae_kl_network(nl_vae *vae, nl_vae_half half, const nl_vae_inventory *inventory,
+                            nl_problems *problems);
+
+#endif
