@@ -1,0 +1,79 @@
+/* Pictures from files, by content. */
+#include <string.h>
+
+#include "pixels.h"
+
+enum { MAX_PIXELS = 1 << 28 };
+
+const uint8_t nl_png_signature[NL_PNG_SIGNATURE_SIZE] = {0x89, 'P',  'N',  'G',
+                                                         '\r', '\n', 0x1a, '\n'};
+
+nl_status nl_image_check_size(nl_context *context, nl_status status, const char *where,
+                              int64_t height, int64_t width)
+{
+    if (height > 0 && width > 0 && height <= MAX_PIXELS && width <= MAX_PIXELS / height)
+        return NL_OK;
+    return nl_fail(context, status, "%s: %lld x %lld pixels: expected at least 1 x 1, at most 2^28",
+                   where, (long long)width, (long long)height);
+}
+
+void nl_image_free(nl_context *context, nl_image *image)
+{
+    for (char **text = image->text; text && *text; text++)
+        nl_free(context, *text);
+    nl_free(context, image->text);
+    nl_free(context, image->rgb);
+    *image = (nl_image){0};
+}
+
+static bool is_png(const nl_mapping *mapping)
+{
+    return mapping->size >= NL_PNG_SIGNATURE_SIZE &&
+           memcmp(mapping->data, nl_png_signature, NL_PNG_SIGNATURE_SIZE) == 0;
+}
+
+static bool is_jpeg(const nl_mapping *mapping)
+{
+    return mapping->size >= 3 && memcmp(mapping->data, "\xff\xd8\xff", 3) == 0;
+}
+
+nl_status nl_image_read(nl_context *context, const char *path, nl_image *image)
+{
+    *image = (nl_image){0};
+    nl_mapping mapping = {0};
+    nl_status status;
+    NL_TRY(nl_map_file(context, path, &mapping));
+    if (is_png(&mapping)) {
+        NL_TRY(nl_png_scan(context, path, &mapping, image));
+        NL_TRY(nl_png_pixels(context, path, &mapping, image));
+    } else if (is_jpeg(&mapping)) {
+        NL_TRY(nl_jpeg_pixels(context, path, &mapping, image));
+    } else {
+        status =
+            nl_fail(context, NL_ERROR_INPUT,
+                    "%s: neither PNG nor JPEG (%lld bytes): convert the picture to one of them",
+                    path, (long long)mapping.size);
+    }
+cleanup:
+    nl_unmap(context, &mapping);
+    if (status != NL_OK)
+        nl_image_free(context, image);
+    return status;
+}
+
+nl_status nl_png_read_text(nl_context *context, const char *path, nl_image *image)
+{
+    *image = (nl_image){0};
+    nl_mapping mapping = {0};
+    nl_status status;
+    NL_TRY(nl_map_file(context, path, &mapping));
+    if (is_png(&mapping))
+        status = nl_png_scan(context, path, &mapping, image);
+    else
+        status = nl_fail(context, NL_ERROR_INPUT, "%s: not a PNG", path);
+cleanup:
+    nl_unmap(context, &mapping);
+    if (status != NL_OK)
+        nl_image_free(context, image);
+    return status;
+}
