@@ -1,4 +1,4 @@
-/* What the device alone asks of the arena; the rest of it is in ops.h. */
+/* Giving the arena back; the rest of it is in ops.h. */
 #ifndef NL_ARENA_H
 #define NL_ARENA_H
 

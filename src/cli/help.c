@@ -114,7 +114,7 @@ void nl_print_man(FILE *stream, const nl_command *commands)
         if (!c->hidden) {
             fprintf(stream, ".B nalagen %s\n", c->name);
             roff(stream, c->arguments);
-            fputs("\n.br\n", stream);
+            fputs(c->arguments[0] ? "\n.br\n" : ".br\n", stream);
         }
     for (const nl_command *c = commands; c->name; c++)
         if (!c->hidden && c->options->name)

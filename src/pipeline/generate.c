@@ -3,6 +3,7 @@
  * alone. */
 #include <string.h>
 
+#include "arena.h"
 #include "model.h"
 #include "nl_random.h"
 
@@ -212,6 +213,15 @@ cleanup:
     return status;
 }
 
+/* The arena goes back too: what a back end takes beside it may be what was missing. */
+static void halve(nl_work *work)
+{
+    nl_context *context = work->model->context;
+    nl_arena_free(context->device);
+    work->most = (work->most + 1) / 2;
+    nl_log(context, NL_LOG_INFO, "not enough memory: a batch of %lld now", (long long)work->most);
+}
+
 /* Room for the batch, halving it while memory is short. */
 static nl_status reserve(nl_work *work)
 {
@@ -223,10 +233,14 @@ static nl_status reserve(nl_work *work)
             status = nl_arena_reserve(context->device, bytes);
         if (status != NL_ERROR_MEMORY || work->most == 1)
             return status;
-        work->most = (work->most + 1) / 2;
-        nl_log(context, NL_LOG_INFO, "not enough memory: a batch of %lld now",
-               (long long)work->most);
+        halve(work);
     }
+}
+
+static nl_status decode(nl_work *work)
+{
+    return nl_vae_decode_pictures(work->model->vae, work->latents, work->count, work->shape[1],
+                                  work->shape[2], work->rgb);
 }
 
 static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_picture *),
@@ -240,8 +254,12 @@ static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_pi
         nl_progress progress = progress_of(work, "decoding", nl_sampler_steps(work->sampler),
                                            nl_sampler_steps(work->sampler));
         NL_TRY(nl_report_progress(model->context, &progress));
-        NL_TRY(nl_vae_decode_pictures(model->vae, work->latents, work->count, work->shape[1],
-                                      work->shape[2], work->rgb));
+        status = decode(work);
+        if (status == NL_ERROR_MEMORY) { /* the sampler's arena is in the way */
+            nl_arena_free(model->context->device);
+            status = decode(work);
+        }
+        NL_TRY(status);
     }
     for (int64_t i = 0; i < work->count; i++) {
         nl_picture made = {.index = work->request->first_index + work->first + i,
@@ -290,7 +308,7 @@ static nl_status run_batches(nl_work *work, nl_status (*picture)(void *, const n
         NL_TRY(nl_report_progress(work->model->context, &progress));
         status = sample_batch(work);
         if (status == NL_ERROR_MEMORY && work->most > 1) {
-            work->most = (work->most + 1) / 2;
+            halve(work);
             continue;
         }
         NL_TRY(status);

@@ -1,10 +1,12 @@
 #include "model.h"
 
 /* Mean colour of a latent's 8 x 8 pixels as a linear function of its four channels (the latent space that the
- * Stable Diffusion VAE and TAESD share, scaled to unit variance): least squares over pictures of the shipped model.
+ * Stable Diffusion VAE and TAESD share, scaled to unit variance): least squares over 20 pictures of the shipped
+ * model, 92 % of the variance.
  * Rows: the channels, then the constant; columns: red, green, blue in [-1, 1]. */
 static const float linear_rgb[5][3] = {
-    {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0},
+    {0.2835f, 0.2532f, 0.2816f},    {0.2097f, 0.2369f, 0.1433f},    {-0.0427f, 0.1106f, 0.1897f},
+    {-0.2666f, -0.3268f, -0.4989f}, {-0.0487f, -0.1034f, -0.2004f},
 };
 
 static bool is_tiny(const nl_model *model)

@@ -1,0 +1,449 @@
+/* From classes to pictures on small random models: what a picture may and may not depend on, and what happens when
+ * something goes wrong half way. */
+#include "nl_test.h"
+
+#include <unistd.h>
+
+#include "nl_dit.h"
+#include "nl_pipeline.h"
+#include "nl_random.h"
+
+enum { SIZE = 16, CHANNELS = 3, CLASSES = 5, PIXELS = CHANNELS * SIZE * SIZE };
+
+static const char sit_json[] =
+    "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 2, \"hidden_size\": 64,"
+    " \"num_heads\": 2, \"patch_size\": 2, \"input_size\": 16, \"in_channels\": 3,"
+    " \"num_classes\": 5, \"learn_sigma\": false, \"autoencoder\": \"none\","
+    " \"class_names\": [\"a\", \"b\", \"c\", \"d\", \"e\"]}";
+static const char dit_json[] =
+    "{\"architecture\": \"DiT\", \"depth\": 2, \"hidden_size\": 64, \"num_heads\": 2,"
+    " \"patch_size\": 2, \"input_size\": 16, \"in_channels\": 3, \"num_classes\": 5,"
+    " \"learn_sigma\": true, \"autoencoder\": \"none\"}";
+
+static char sit_path[] = "/tmp/nalagen_sit_XXXXXX", dit_path[] = "/tmp/nalagen_dit_XXXXXX";
+
+/* A model whose every parameter is random: initial weights would predict zero. */
+static void write_model(const char *json, const char *path)
+{
+    nl_context *context = test_context("cpu");
+    nl_config config;
+    nl_dit *dit = NULL;
+    nl_config_init(&config);
+    assert_ok(context, nl_config_parse(context, "test", json, strlen(json), &config));
+    assert_ok(context, nl_dit_create(context->device, &config, &dit));
+    for (int p = 0; p < dit->param_count; p++) {
+        float *data = dit->params[p].tensor->data;
+        int64_t count = nl_tensor_count(dit->params[p].tensor);
+        for (int64_t i = 0; i < count; i++) {
+            float normals[4];
+            nl_philox_normal4(1, (uint64_t)p, 0, (uint64_t)i, normals);
+            data[i] = 0.1f * normals[i % 4];
+        }
+    }
+    assert_ok(context, nl_dit_save(dit, path, true, NL_F32));
+    nl_dit_destroy(dit);
+    nl_config_free(context, &config);
+    nl_context_destroy(context);
+}
+
+static int make_models(void **state)
+{
+    (void)state;
+    close(mkstemp(sit_path));
+    close(mkstemp(dit_path));
+    write_model(sit_json, sit_path);
+    write_model(dit_json, dit_path);
+    return 0;
+}
+
+static int remove_models(void **state)
+{
+    (void)state;
+    unlink(sit_path);
+    unlink(dit_path);
+    return 0;
+}
+
+typedef struct nl_album {
+    int count;
+    int64_t index[16], evaluations[16];
+    int label[16];
+    float latents[16][PIXELS];
+    uint8_t rgb[16][PIXELS];
+    nl_status answer; /* of the callback, after `answer_at` pictures */
+    int answer_at;
+    int cancel_at_step, steps_seen; /* of the progress callback; 0: never */
+} nl_album;
+
+static nl_status keep(void *user, const nl_picture *picture)
+{
+    nl_album *album = user;
+    int i = album->count++;
+    assert_int_equal(picture->latent_shape[0], CHANNELS);
+    assert_int_equal(picture->height, SIZE);
+    album->index[i] = picture->index;
+    album->label[i] = picture->label;
+    album->evaluations[i] = picture->evaluations;
+    memcpy(album->latents[i], picture->latents, sizeof(album->latents[i]));
+    memcpy(album->rgb[i], picture->rgb, sizeof(album->rgb[i]));
+    return album->answer_at == album->count ? album->answer : NL_OK;
+}
+
+static bool count_steps(void *user, const nl_progress *progress)
+{
+    nl_album *album = user;
+    album->steps_seen += progress->step > 0 && !strcmp(progress->stage, "sampling");
+    return !album->cancel_at_step || progress->step < album->cancel_at_step;
+}
+
+static nl_status load(nl_context_options *options, const char *path, nl_context **context,
+                      nl_model **model)
+{
+    nl_status status = nl_context_create(options, context);
+    if (status == NL_OK)
+        status = nl_model_load(*context, &(nl_model_options){.path = path}, model);
+    return status;
+}
+
+static const int labels[16] = {0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3};
+
+/* Runs a request in a context of its own. */
+static nl_status run(nl_context_options options, const char *path, nl_request request,
+                     nl_album *album)
+{
+    nl_context *context = NULL;
+    nl_model *model = NULL;
+    memset(album->latents, 0, sizeof(album->latents));
+    album->count = album->steps_seen = 0;
+    options.progress = count_steps;
+    options.user = album;
+    nl_status status = load(&options, path, &context, &model);
+    assert_int_equal(status, NL_OK);
+    if (!request.labels)
+        request.labels = labels;
+    status = nl_generate(model, &request, keep, album);
+    if (status != NL_OK)
+        assert_true(nl_last_error(context)[0] != '\0');
+    nl_model_destroy(model);
+    nl_context_destroy(context);
+    return status;
+}
+
+#define REQUEST(...) ((nl_request){.sampling = {.cfg_scale = -1, .steps = 4}, __VA_ARGS__})
+#define CPU(n)       ((nl_context_options){.device = "cpu", .dtype = "f32", .threads = n})
+
+static nl_album one, other;
+
+static void same_pictures(const nl_album *a, int first, const nl_album *b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(a->index[first + i], b->index[i]);
+        assert_int_equal(a->label[first + i], b->label[i]);
+        assert_close(a->latents[first + i], b->latents[i], PIXELS, 1e-5);
+        for (int k = 0; k < PIXELS; k++)
+            assert_true(abs(a->rgb[first + i][k] - b->rgb[i][k]) <= 1);
+    }
+}
+
+static const char *const sit_samplers[] = {"euler",  "midpoint",  "heun",     "heun2", "rk4",
+                                           "dopri5", "sde-euler", "sde-heun", NULL};
+static const char *const dit_samplers[] = {"ddpm", "ddim", NULL};
+
+static void batch_does_not_matter(void **state)
+{
+    (void)state;
+    for (int dit = 0; dit < 2; dit++)
+        for (const char *const *name = dit ? dit_samplers : sit_samplers; *name; name++) {
+            const char *path = dit ? dit_path : sit_path;
+            bool dopri5 = !strcmp(*name, "dopri5");
+            nl_request request = REQUEST(.count = 7, .batch = 1, .seed = 3);
+            request.sampling.sampler = *name;
+            request.sampling.steps = dopri5 ? 0 : 4;
+            request.sampling.rtol = request.sampling.atol = dopri5 ? 1e-2 : 0;
+            assert_int_equal(run(CPU(1), path, request, &one), NL_OK);
+            request.batch = 4;
+            assert_int_equal(run(CPU(2), path, request, &other), NL_OK);
+            assert_int_equal(other.count, 7);
+            same_pictures(&one, 0, &other, 7);
+            for (int i = 0; i < 7; i++)
+                assert_int_equal(one.evaluations[i], other.evaluations[i]);
+            /* Pictures of one seed differ, and are no noise left as it was. */
+            assert_true(test_relative_error(one.latents[0], one.latents[6], PIXELS) > 0.1);
+        }
+}
+
+static void a_run_may_be_split(void **state)
+{
+    (void)state;
+    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 6, .seed = 9), &one), NL_OK);
+    nl_request rest = REQUEST(.count = 3, .seed = 9, .first_index = 3, .labels = labels + 3);
+    assert_int_equal(run(CPU(0), sit_path, rest, &other), NL_OK);
+    same_pictures(&one, 3, &other, 3);
+    rest.seed = 10;
+    assert_int_equal(run(CPU(0), sit_path, rest, &other), NL_OK);
+    assert_true(test_relative_error(one.latents[3], other.latents[0], PIXELS) > 0.1);
+}
+
+static void given_noise_is_drawn_noise(void **state)
+{
+    (void)state;
+    static float noise[3][PIXELS];
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < PIXELS; k += 4)
+            nl_philox_normal4(8, (uint64_t)i, NL_STREAM_NOISE, (uint64_t)k, noise[i] + k);
+    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 3, .seed = 8), &one), NL_OK);
+    nl_request given = REQUEST(.count = 3, .seed = 77, .batch = 2, .noise = noise[0]);
+    assert_int_equal(run(CPU(0), sit_path, given, &other), NL_OK);
+    same_pictures(&one, 0, &other, 3);
+    noise[2][5] = NAN;
+    assert_int_equal(run(CPU(0), sit_path, given, &other), NL_ERROR_NOT_FINITE);
+    assert_int_equal(other.count, 2);
+}
+
+static void guidance_acts(void **state)
+{
+    (void)state;
+    nl_request request = REQUEST(.count = 2, .seed = 1);
+    request.sampling.cfg_scale = 1;
+    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_OK);
+    request.sampling.cfg_scale = 3;
+    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    assert_true(test_relative_error(one.latents[0], other.latents[0], PIXELS) > 1e-3);
+    request.sampling.cfg_low = 2; /* never */
+    request.sampling.cfg_high = 3;
+    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    same_pictures(&one, 0, &other, 2);
+    /* The null class is its own unconditional half. */
+    request = REQUEST(.count = 1, .labels = (int[]){CLASSES});
+    request.sampling.cfg_scale = 1;
+    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_OK);
+    request.sampling.cfg_scale = 7;
+    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    assert_close(one.latents[0], other.latents[0], PIXELS, 1e-4);
+}
+
+static void cancelling_keeps_what_is_done(void **state)
+{
+    (void)state;
+    one.cancel_at_step = 3;
+    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 4, .batch = 1), &one), NL_CANCELLED);
+    assert_int_equal(one.count, 0);
+    assert_int_equal(one.steps_seen, 3);
+    one.cancel_at_step = 0;
+    one.answer = NL_ERROR_WRITE;
+    one.answer_at = 2;
+    nl_context *context = NULL;
+    nl_model *model = NULL;
+    nl_context_options options = CPU(0);
+    assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
+    nl_request request = REQUEST(.count = 4, .batch = 1, .labels = labels);
+    one.count = 0;
+    assert_int_equal(nl_generate(model, &request, keep, &one), NL_ERROR_WRITE);
+    assert_int_equal(one.count, 2);
+    nl_cancel(context);
+    one.count = one.answer_at = 0;
+    assert_int_equal(nl_generate(model, &request, keep, &one), NL_CANCELLED);
+    assert_int_equal(one.count, 0);
+    /* And the model goes on as if nothing had been. */
+    assert_int_equal(nl_generate(model, &request, keep, &one), NL_OK);
+    nl_model_destroy(model);
+    nl_context_destroy(context);
+    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    same_pictures(&one, 0, &other, 4);
+}
+
+static void memory_only_sets_the_batch(void **state)
+{
+    (void)state;
+    int refused = 0, smaller = 0;
+    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 8, .batch = 8), &one), NL_OK);
+    int steps_whole = one.steps_seen;
+    for (int64_t budget = 1 << 16; budget < 1 << 25; budget += budget / 4) {
+        nl_context *context = NULL;
+        nl_model *model = NULL;
+        nl_context_options options = CPU(0);
+        options.max_memory = budget;
+        options.progress = count_steps;
+        options.user = &other;
+        other.count = other.steps_seen = 0;
+        nl_request request = REQUEST(.count = 8, .batch = 8, .labels = labels);
+        nl_status status = load(&options, sit_path, &context, &model);
+        if (status == NL_OK)
+            status = nl_generate(model, &request, keep, &other);
+        if (status == NL_OK) {
+            same_pictures(&one, 0, &other, 8);
+            smaller += other.steps_seen > steps_whole;
+        } else {
+            assert_int_equal(status, NL_ERROR_MEMORY);
+            assert_int_equal(smaller, 0);
+            assert_non_null(strstr(nl_last_error(context), "need"));
+            refused++;
+        }
+        assert_true(atomic_load(&context->memory_peak) <= budget);
+        nl_model_destroy(model);
+        nl_context_destroy(context);
+    }
+    assert_true(refused > 0 && smaller > 0);
+}
+
+/* Every allocation fails once: a memory error or a smaller batch, no leak (ASan), no wrong picture. */
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    assert_int_equal(run(CPU(1), sit_path, REQUEST(.count = 3, .batch = 3), &one), NL_OK);
+    bool whole = false;
+    for (int64_t n = 1; !whole; n++) {
+        nl_context *context = NULL;
+        nl_model *model = NULL;
+        nl_context_options options = CPU(1);
+        assert_int_equal(nl_context_create(&options, &context), NL_OK);
+        int64_t before = atomic_load(&context->allocations);
+        context->fail_allocation = before + n;
+        other.count = 0;
+        nl_request request = REQUEST(.count = 3, .batch = 3, .labels = labels);
+        nl_status status = nl_model_load(context, &(nl_model_options){.path = sit_path}, &model);
+        if (status == NL_OK)
+            status = nl_generate(model, &request, keep, &other);
+        whole = atomic_load(&context->allocations) < before + n;
+        if (status == NL_OK)
+            same_pictures(&one, 0, &other, 3);
+        else
+            assert_int_equal(status, NL_ERROR_MEMORY);
+        nl_model_destroy(model);
+        int64_t used = atomic_load(&context->memory_used);
+        nl_context_destroy(context);
+        assert_true(n < 10000 && used >= 0);
+    }
+}
+
+static void wrong_requests(void **state)
+{
+    (void)state;
+    nl_request request = REQUEST(.count = 0);
+    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    request = REQUEST(.count = 1, .labels = (int[]){CLASSES + 1});
+    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    request = REQUEST(.count = 1, .labels = (int[]){-1});
+    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    request = REQUEST(.count = 1, .batch = -1);
+    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    const char *const wrong[] = {"ddpm", "hen", "", "sde"};
+    for (int i = 0; i < NL_COUNT(wrong); i++) {
+        request = REQUEST(.count = 1);
+        request.sampling.sampler = wrong[i];
+        assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    }
+    request = REQUEST(.count = 1);
+    request.sampling.sampler = "sde-euler";
+    request.sampling.sde_form = "sbdm"; /* 1 / 0 at t = 0 */
+    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    request.sampling.sampler = "heun";
+    assert_int_equal(run(CPU(0), dit_path, request, &one), NL_ERROR_USAGE);
+}
+
+static void defaults_by_kind_of_model(void **state)
+{
+    (void)state;
+    const char *const paths[] = {sit_path, dit_path}, *const samplers[] = {"heun", "ddpm"};
+    const int steps[] = {20, 250};
+    for (int i = 0; i < 2; i++) {
+        nl_context *context = NULL;
+        nl_model *model = NULL;
+        nl_context_options options = CPU(0);
+        nl_sampling sampling = NL_SAMPLING_DEFAULT;
+        assert_int_equal(load(&options, paths[i], &context, &model), NL_OK);
+        assert_ok(context, nl_model_resolve(model, &sampling, &sampling));
+        assert_string_equal(sampling.sampler, samplers[i]);
+        assert_int_equal(sampling.steps, steps[i]);
+        assert_true(sampling.cfg_scale == (i ? 4 : 3));
+        nl_model_destroy(model);
+        nl_context_destroy(context);
+    }
+}
+
+static void classes_hashes_and_sizes(void **state)
+{
+    (void)state;
+    nl_context *context = NULL;
+    nl_model *model = NULL;
+    nl_context_options options = CPU(0);
+    assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
+    int index = -1;
+    assert_ok(context, nl_model_class(model, "c", &index));
+    assert_int_equal(index, 2);
+    assert_int_equal(nl_model_class(model, "x", &index), NL_ERROR_USAGE);
+    const char *hex;
+    assert_ok(context, nl_model_sha256(model, &hex));
+    nl_mapping file;
+    nl_sha256 sha;
+    char expected[65];
+    assert_ok(context, nl_map_file(context, sit_path, &file));
+    nl_sha256_init(&sha);
+    nl_sha256_update(&sha, file.data, (size_t)file.size);
+    nl_sha256_hex(&sha, expected);
+    nl_unmap(context, &file);
+    assert_string_equal(hex, expected);
+    int draws[CLASSES] = {0};
+    for (int64_t i = 0; i < 1000; i++)
+        draws[nl_draw_class(5, i, CLASSES)]++;
+    for (int i = 0; i < CLASSES; i++)
+        assert_true(draws[i] > 140 && draws[i] < 260); /* 200, 4.7 sigma */
+    nl_model_destroy(model);
+    model = NULL;
+    nl_model_options size = {.path = sit_path, .height = 20, .width = 8};
+    assert_ok(context, nl_model_load(context, &size, &model));
+    int shape[3];
+    nl_model_latent_shape(model, shape);
+    assert_true(shape[0] == 3 && shape[1] == 20 && shape[2] == 8);
+    nl_model_destroy(model);
+    size.height = 21;
+    assert_int_equal(nl_model_load(context, &size, &model), NL_ERROR_USAGE);
+    assert_null(model);
+    nl_context_destroy(context);
+}
+
+/* Pixels in, pixels out; a preview has the size of the latent. */
+static void pixels_pass_through(void **state)
+{
+    (void)state;
+    nl_context *context = NULL;
+    nl_model *model = NULL;
+    nl_context_options options = CPU(0);
+    assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
+    uint8_t rgb[PIXELS], back[PIXELS];
+    float latents[PIXELS];
+    for (int i = 0; i < PIXELS; i++)
+        rgb[i] = (uint8_t)(i * 7);
+    assert_ok(context, nl_encode(model, rgb, 1, SIZE, SIZE, latents));
+    assert_ok(context, nl_decode(model, latents, 1, SIZE, SIZE, back));
+    for (int i = 0; i < PIXELS; i++)
+        assert_true(abs(rgb[i] - back[i]) <= 1);
+    assert_int_equal(nl_decode(model, latents, 0, SIZE, SIZE, back), NL_ERROR_USAGE);
+    uint8_t *preview = NULL;
+    int shape[] = {CHANNELS, SIZE, SIZE}, height, width;
+    assert_ok(context, nl_model_preview(model, latents, shape, &preview, &height, &width));
+    assert_true(height == SIZE && width == SIZE);
+    for (int i = 0; i < PIXELS; i++)
+        assert_true(abs(rgb[i] - preview[i]) <= 1);
+    nl_free(context, preview);
+    nl_model_destroy(model);
+    nl_context_destroy(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batch_does_not_matter),
+        cmocka_unit_test(a_run_may_be_split),
+        cmocka_unit_test(given_noise_is_drawn_noise),
+        cmocka_unit_test(guidance_acts),
+        cmocka_unit_test(cancelling_keeps_what_is_done),
+        cmocka_unit_test(memory_only_sets_the_batch),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(wrong_requests),
+        cmocka_unit_test(defaults_by_kind_of_model),
+        cmocka_unit_test(classes_hashes_and_sizes),
+        cmocka_unit_test(pixels_pass_through),
+    };
+    return cmocka_run_group_tests(tests, make_models, remove_models);
+}
