@@ -41,7 +41,7 @@ static void free_tensor(nl_tensor *tensor)
     context->device->ops->free(context->device, tensor->data, nl_tensor_bytes(tensor));
 }
 
-/* Runs the network on host arrays; the arena is as large as the measuring device says and no larger. */
+/* Runs the network on host arrays; the arena is as large as the measuring device says. */
 static float *run(const nl_dit *dit, int64_t batch, const float *x, const float *t, int64_t t_count,
                   const int32_t *labels, int64_t channels)
 {
@@ -572,7 +572,7 @@ static void wrong_sizes_are_refused(void **state)
     nl_dit_destroy(dit);
 }
 
-/* Every allocation on the way from file to saved file fails once; nothing leaks, nothing is left. */
+/* Every allocation on the way from file to saved file fails once; nothing leaks or is left. */
 static nl_status whole_way(const char *from, const char *to)
 {
     nl_status status;

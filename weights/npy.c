@@ -5,7 +5,7 @@
  *   0       6       "\x93NUMPY"
  *   6       2       version, major and minor: 1.0, 2.0 or 3.0
  *   8       2 or 4  n, length of the header, little endian; 2 bytes in version 1
- *   10, 12  n       {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }, padded with spaces, '\n'
+ *   10, 12  n       {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }, spaces, '\n'
  *   ...     rest    the elements
  */
 #include <stdio.h>

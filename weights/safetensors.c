@@ -252,8 +252,8 @@ static char *copy_text(char **to, const char *text)
     return copy;
 }
 
-/* One allocation holds what the entries point at outside the mapping: aligned copies of the scales, then
- * names and metadata. */
+/* One allocation holds what the entries point at outside the mapping: aligned copies of the scales,
+ * then names and metadata. */
 static nl_status own(nl_header *header, int64_t floats)
 {
     nl_checkpoint *checkpoint = header->checkpoint;

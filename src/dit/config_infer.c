@@ -1,5 +1,5 @@
-/* The configuration of a checkpoint: what its metadata says, or what the names and shapes of its tensors
- * tell (the public DiT and SiT files have no metadata). */
+/* The configuration of a checkpoint: what its metadata says, or what the names and shapes of its
+ * tensors tell (the public DiT and SiT files have no metadata). */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>

@@ -230,7 +230,7 @@ cleanup:
     return status;
 }
 
-/* Defaults that follow from other values, where those changed and the JSON leaves them to follow. */
+/* Defaults that follow from other values, where those changed and the JSON says nothing else. */
 static void complete(const nl_json *json, const nl_config *before, nl_config *config)
 {
     bool new_size = config->hidden_size != before->hidden_size || config->num_heads == 0;
@@ -365,7 +365,7 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
 
 /* ---- Writing. These return false when there is no memory. */
 
-/* The shortest text that reads back as the same number (cJSON's own may differ in the last digits). */
+/* The shortest text that reads back as the same number (the one of cJSON may differ at the end). */
 static bool print_number(cJSON *root, const char *key, double value)
 {
     char text[32];

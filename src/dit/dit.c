@@ -117,8 +117,8 @@ static nl_status download(const nl_dit *dit, const nl_tensor *tensor, nl_staging
     return status;
 }
 
-/* The table of positions is computed; one in the file has to be one all the same: [1, T, D] for this
- * grid or another square one. */
+/* The table of positions is computed; one in the file has to be one all the same: [1, T, D] for
+ * this grid or another square one. */
 static bool is_position_table(const nl_dit *dit, const nl_entry *entry)
 {
     int64_t tokens = entry->ndim >= 2 ? entry->shape[entry->ndim - 2] : 0;

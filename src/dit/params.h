@@ -4,8 +4,8 @@
 
 #include "nl_dit.h"
 
-/* Lists dit->params by dit->config, each pointing at its tensor in *dit, which gets type and shape but no
- * memory. */
+/* Lists dit->params by dit->config, each pointing at its tensor in *dit, which gets type and shape
+ * but no memory. */
 nl_status nl_params_list(nl_dit *dit);
 /* Places all parameters and the position table in dit->storage, which it allocates. */
 nl_status nl_params_place(nl_dit *dit);

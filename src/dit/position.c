@@ -4,7 +4,7 @@
 
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table)
 {
-    /* [sin(x w) | cos(x w) | sin(y w) | cos(y w)], x the column, y the row, w_i = 10000^(-i / Q). */
+    /* [sin(x w), cos(x w), sin(y w), cos(y w)], x the column, y the row, w_i = 10000^(-i / Q) */
     int64_t quarter = hidden_size / 4;
     for (int64_t y = 0; y < rows; y++)
         for (int64_t x = 0; x < columns; x++, table += hidden_size)

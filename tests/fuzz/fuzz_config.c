@@ -1,4 +1,4 @@
-/* Configurations: what is accepted is in range, and printing and reading it again changes nothing. */
+/* Configurations: what is accepted is in range; printing and reading it again changes nothing. */
 #include "nl_config.h"
 #include "nl_fuzz.h"
 

@@ -1,4 +1,4 @@
-/* What the fuzz targets share. A target returns for every input; a broken promise ends the process. */
+/* What the fuzz targets share. A target returns for every input; a broken promise ends it. */
 #ifndef NL_FUZZ_H
 #define NL_FUZZ_H
 
@@ -26,7 +26,7 @@ static inline nl_context *fuzz_context(void)
     return context;
 }
 
-/* A failure has to say what is wrong and is never a defect of ours; nothing may be left allocated. */
+/* A failure says what is wrong and is never a defect of ours; nothing may be left allocated. */
 static inline void fuzz_end(nl_context *context, int64_t used_before, nl_status status)
 {
     FUZZ_CHECK(status == NL_OK || status == NL_ERROR_INPUT || status == NL_ERROR_MEMORY);
