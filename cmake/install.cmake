@@ -1,10 +1,12 @@
 # What `cmake --install` gives. The man page and the completions come from the program's own option tables.
-install(TARGETS nalagen RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT nalagen)
+install(TARGETS nalagen RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS nalagen_static nalagen_shared
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/nalagen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+# The prefix as seen from the file, so that the tree can be moved.
+file(RELATIVE_PATH NL_PREFIX_FROM_PC ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/nalagen.pc.in nalagen.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/nalagen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
