@@ -13,9 +13,9 @@ enum { MAX_THREADS = 1024 }; /* OpenMP ends the process when it cannot start its
 
 #ifdef NL_CUDA
 extern const nl_ops nl_cuda_ops;
-#define CUDA_OPS &nl_cuda_ops
+static const nl_ops *const cuda_ops = &nl_cuda_ops;
 #else
-#define CUDA_OPS NULL
+static const nl_ops *const cuda_ops = NULL;
 #endif
 
 /* CPUs that the process may run on, or what OMP_NUM_THREADS says. */
@@ -82,8 +82,8 @@ static nl_status create_with(nl_context *context, const nl_ops *ops, int index, 
     created->context = context;
     created->threads = threads > 0 ? threads : default_threads();
     snprintf(created->name, sizeof(created->name), "%s", ops->name);
-    NL_TRY(parse_dtype(context, dtype, ops == CUDA_OPS ? NL_BF16 : NL_F32, &created->dtype));
-    created->activation = ops == CUDA_OPS ? created->dtype : NL_F32;
+    NL_TRY(parse_dtype(context, dtype, ops == cuda_ops ? NL_BF16 : NL_F32, &created->dtype));
+    created->activation = ops == cuda_ops ? created->dtype : NL_F32;
     if (ops->create)
         NL_TRY(ops->create(created, index));
     *device = created;
@@ -104,9 +104,9 @@ nl_status nl_device_create(nl_context *context, const char *name, const char *dt
         return nl_fail(context, NL_ERROR_USAGE, "threads: expected 0 (all) to %d, found %d",
                        MAX_THREADS, threads);
     if (strcmp(name, "auto") == 0) {
-        if (CUDA_OPS && create_with(context, CUDA_OPS, 0, dtype, threads, device) == NL_OK)
+        if (cuda_ops && create_with(context, cuda_ops, 0, dtype, threads, device) == NL_OK)
             return NL_OK;
-        if (CUDA_OPS)
+        if (cuda_ops)
             nl_log(context, NL_LOG_INFO, "%s; using the CPU", nl_last_error(context));
         return create_with(context, &nl_cpu_ops, 0, dtype, threads, device);
     }
@@ -117,12 +117,12 @@ nl_status nl_device_create(nl_context *context, const char *name, const char *dt
     if (!parse_cuda(name, &index))
         return nl_fail(context, NL_ERROR_USAGE,
                        "device: expected auto, cpu, reference, cuda or cuda:N, found \"%s\"", name);
-    if (!CUDA_OPS)
+    if (!cuda_ops)
         return nl_fail(context, NL_ERROR_DEVICE,
                        "device %s: this build has no CUDA; configure it with the preset \"cuda\" "
                        "(-DNL_CUDA=ON), or use the device cpu",
                        name);
-    return create_with(context, CUDA_OPS, index, dtype, threads, device);
+    return create_with(context, cuda_ops, index, dtype, threads, device);
 }
 
 void nl_device_destroy(nl_device *device)

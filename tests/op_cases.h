@@ -33,6 +33,7 @@ typedef struct op_run {
     nl_device *device;
     uint64_t seed;
     int64_t only;   /* the one image of the batch that is run; -1: all of them */
+    bool rounded;   /* activations hold bf16 numbers, whatever their type */
     uint8_t poison; /* what outputs of integers hold beforehand; those of floats hold NaN */
     int64_t batch;  /* set by the run function: images of the case; default 1 */
     double
@@ -79,6 +80,7 @@ typedef struct op_spec {
     const char *output;     /* the name of an output: poisoned, and compared after the run */
     bool in_place;          /* an output that holds input beforehand */
     bool shared;            /* the same for every image: not cut down to image `only` */
+    bool activation;        /* of the device's activation type */
     const float *values;    /* whole batch, without gaps; NULL: standard normal numbers */
     double scale;           /* factor of the numbers; 0: 1 */
     double shift;
@@ -98,7 +100,8 @@ void op_host_output(op_run *run, const char *name, const double *values, int64_t
 
 /* ---- For tests */
 
-/* The devices of NL_TEST_DEVICE (comma-separated; default "cpu,reference"), at most OP_MAX_DEVICES.
+/* The devices of NL_TEST_DEVICE (comma-separated; default "cpu,reference"), at most OP_MAX_DEVICES, in
+ * NL_TEST_DTYPE (f32 by default; bf16 makes a GPU's activations bf16).
  * Ends the program when one cannot be had. */
 int op_open_devices(nl_context *context, int threads, nl_device **devices);
 

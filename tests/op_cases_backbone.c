@@ -35,16 +35,17 @@ static nl_status run_linear(op_run *run, const void *op_case)
     if (c->weight == NL_BF16)
         run->tolerance = 1e-2;
     nl_linear_args args = {.epilogue = c->epilogue, .rows_per_image = c->rows};
-    args.x = OP_TENSOR(run, .shape = {m, c->k}, .gap = c->gap);
+    args.x = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .gap = c->gap);
     args.weight = OP_TENSOR(run, .shape = {c->n, c->k}, .shared = true, .dtype = c->weight,
                             .scale = 1 / sqrt((double)c->k));
     if (!c->no_bias)
-        args.bias = OP_TENSOR(run, .shape = {c->n}, .shared = true);
-    args.y =
-        OP_TENSOR(run, .shape = {m, c->n}, .gap = c->gap, .output = "y", .in_place = c->in_place);
+        args.bias = OP_TENSOR(run, .activation = true, .shape = {c->n}, .shared = true);
+    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .gap = c->gap, .output = "y",
+                       .in_place = c->in_place);
     if (gated) {
-        args.residual = c->in_place ? args.y : OP_TENSOR(run, .shape = {m, c->n});
-        args.gate = OP_TENSOR(run, .shape = {c->batch, c->n}, .gap = c->gap);
+        args.residual =
+            c->in_place ? args.y : OP_TENSOR(run, .activation = true, .shape = {m, c->n});
+        args.gate = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->n}, .gap = c->gap);
     }
     return nl_op_linear(run->device, &args);
 }
@@ -80,15 +81,15 @@ static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
         x[(m - 1) * c->d + i] = 0; /* none */
     }
     nl_layernorm_modulate_args args = {.rows_per_image = c->rows, .eps = 1e-6f};
-    args.x = OP_TENSOR(run, .shape = {m, c->d}, .values = x, .output = c->branch ? "x" : NULL,
-                       .in_place = c->branch);
+    args.x = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .values = x,
+                       .output = c->branch ? "x" : NULL, .in_place = c->branch);
     if (c->branch) {
-        args.branch = OP_TENSOR(run, .shape = {m, c->d});
-        args.gate = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
+        args.branch = OP_TENSOR(run, .activation = true, .shape = {m, c->d});
+        args.gate = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .gap = c->gap);
     }
-    args.shift = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
-    args.scale = OP_TENSOR(run, .shape = {c->batch, c->d}, .gap = c->gap);
-    args.y = OP_TENSOR(run, .shape = {m, c->d}, .output = "y");
+    args.shift = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .gap = c->gap);
+    args.scale = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .gap = c->gap);
+    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .output = "y");
     return nl_op_layernorm_modulate(run->device, &args);
 }
 
@@ -113,13 +114,16 @@ static nl_status run_layernorm_gate(op_run *run, const void *op_case)
     for (int64_t i = 0; i < c->d; i++)
         x[i] *= 3e-3f; /* a variance as small as eps */
     nl_layernorm_gate_args args = {.eps = 1e-5f};
-    args.y = OP_TENSOR(run, .shape = {c->rows, c->d}, .output = "y", .in_place = c->in_place,
-                       .values = c->in_place ? x : NULL);
-    args.x = c->in_place ? args.y : OP_TENSOR(run, .shape = {c->rows, c->d}, .values = x);
+    args.y = OP_TENSOR(run, .activation = true, .shape = {c->rows, c->d}, .output = "y",
+                       .in_place = c->in_place, .values = c->in_place ? x : NULL);
+    args.x = c->in_place
+                 ? args.y
+                 : OP_TENSOR(run, .activation = true, .shape = {c->rows, c->d}, .values = x);
     args.weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     if (!c->no_gate)
-        args.g = OP_TENSOR(run, .shape = {c->rows, c->d}, .gap = c->gap, .scale = 3);
+        args.g =
+            OP_TENSOR(run, .activation = true, .shape = {c->rows, c->d}, .gap = c->gap, .scale = 3);
     return nl_op_layernorm_gate(run->device, &args);
 }
 
@@ -203,8 +207,9 @@ static nl_status run_nala_attention(op_run *run, const void *op_case)
         .grid_height = c->grid_height,
         .grid_width = c->grid_width,
     };
-    args.qkvg = OP_TENSOR(run, .shape = {rows, width}, .gap = c->gap, .values = qkvg);
-    args.out = OP_TENSOR(run, .shape = {rows, size}, .output = "out");
+    args.qkvg =
+        OP_TENSOR(run, .activation = true, .shape = {rows, width}, .gap = c->gap, .values = qkvg);
+    args.out = OP_TENSOR(run, .activation = true, .shape = {rows, size}, .output = "out");
     if (c->save) {
         args.state =
             OP_TENSOR(run, .shape = {c->batch * c->heads, features, c->d}, .output = "state");
@@ -244,8 +249,9 @@ static nl_status run_softmax_attention(op_run *run, const void *op_case)
         .head_size = c->d,
         .scale = (float)(1 / sqrt((double)c->d)),
     };
-    args.qkv = OP_TENSOR(run, .shape = {rows, 3 * size}, .gap = c->gap, .values = qkv);
-    args.out = OP_TENSOR(run, .shape = {rows, size}, .output = "out");
+    args.qkv =
+        OP_TENSOR(run, .activation = true, .shape = {rows, 3 * size}, .gap = c->gap, .values = qkv);
+    args.out = OP_TENSOR(run, .activation = true, .shape = {rows, size}, .output = "out");
     if (c->lse)
         args.lse = OP_TENSOR(run, .shape = {c->batch * c->heads, c->tokens}, .output = "lse");
     return nl_op_softmax_attention(run->device, &args);
@@ -270,11 +276,12 @@ static nl_status run_depthwise_conv(op_run *run, const void *op_case)
     run->batch = c->batch;
     nl_depthwise_conv_args args = {
         .batch = op_images(run), .grid_height = c->grid_height, .grid_width = c->grid_width};
-    args.x = OP_TENSOR(run, .shape = {rows, c->d}, .gap = c->gap);
+    args.x = OP_TENSOR(run, .activation = true, .shape = {rows, c->d}, .gap = c->gap);
     args.weight = OP_TENSOR(run, .shape = {c->d, 1, c->kernel, c->kernel}, .shared = true,
                             .scale = 1.0 / c->kernel);
     args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
-    args.out = OP_TENSOR(run, .shape = {rows, c->d}, .output = "out", .in_place = true);
+    args.out = OP_TENSOR(run, .activation = true, .shape = {rows, c->d}, .output = "out",
+                         .in_place = true);
     return nl_op_depthwise_conv(run->device, &args);
 }
 
@@ -302,7 +309,8 @@ static nl_status run_patch_embed(op_run *run, const void *op_case)
                             .scale = 1 / sqrt((double)(c->channels * c->patch * c->patch)));
     args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     args.position = OP_TENSOR(run, .shape = {tokens, c->d}, .shared = true);
-    args.tokens = OP_TENSOR(run, .shape = {c->batch * tokens, c->d}, .output = "tokens");
+    args.tokens =
+        OP_TENSOR(run, .activation = true, .shape = {c->batch * tokens, c->d}, .output = "tokens");
     return nl_op_patch_embed(run->device, &args);
 }
 
@@ -325,8 +333,8 @@ static nl_status run_unpatchify(op_run *run, const void *op_case)
     run->batch = c->batch;
     run->tolerance = 0;
     nl_unpatchify_args args = {.patch = c->patch, .head_channels = c->head_channels};
-    args.tokens =
-        OP_TENSOR(run, .shape = {c->batch * tokens, c->patch * c->patch * c->head_channels});
+    args.tokens = OP_TENSOR(run, .activation = true,
+                            .shape = {c->batch * tokens, c->patch * c->patch * c->head_channels});
     args.x = OP_TENSOR(run, .shape = {c->batch, c->channels, c->height, c->width}, .output = "x");
     return nl_op_unpatchify(run->device, &args);
 }
@@ -350,7 +358,8 @@ static nl_status run_time_features(op_run *run, const void *op_case)
         t[i] = i < NL_COUNT(usual) ? usual[i] : fabsf(t[i]) * (i % 2 ? 1 : 300);
     nl_time_features_args args = {0};
     args.t = OP_TENSOR(run, .shape = {c->batch}, .values = t);
-    args.features = OP_TENSOR(run, .shape = {c->batch, 2 * c->half}, .output = "features");
+    args.features =
+        OP_TENSOR(run, .activation = true, .shape = {c->batch, 2 * c->half}, .output = "features");
     return nl_op_time_features(run->device, &args);
 }
 
@@ -374,12 +383,13 @@ static nl_status run_add_label(op_run *run, const void *op_case)
     for (int64_t i = 0; i < c->batch; i++)
         labels[i] = i ? (float)op_integer(run, c->classes + 1) : (float)c->classes;
     nl_add_label_args args = {0};
-    args.time = OP_TENSOR(run, .shape = {c->one_time ? 1 : c->batch, c->d}, .shared = c->one_time);
+    args.time = OP_TENSOR(run, .activation = true, .shape = {c->one_time ? 1 : c->batch, c->d},
+                          .shared = c->one_time);
     args.table = OP_TENSOR(run, .shape = {c->classes + 1, c->d}, .shared = true, .dtype = c->table);
     args.labels = OP_TENSOR(run, .shape = {c->batch}, .dtype = NL_I32, .values = labels);
-    args.y = OP_TENSOR(run, .shape = {c->batch, c->d}, .output = "y");
+    args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .output = "y");
     if (c->c)
-        args.c = OP_TENSOR(run, .shape = {c->batch, c->d}, .output = "c");
+        args.c = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .output = "c");
     return nl_op_add_label(run->device, &args);
 }
 

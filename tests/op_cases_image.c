@@ -57,15 +57,18 @@ static nl_status run_conv2d(op_run *run, const void *op_case)
                            .pad_bottom = c->bottom,
                            .pad_right = c->right,
                            .activation = c->activation};
-    args.x = OP_TENSOR(run, .shape = {c->batch, c->height, c->width, c->channels});
+    args.x =
+        OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels});
     args.weight =
         OP_TENSOR(run, .shape = {c->out_channels, c->channels, c->kernel_height, c->kernel_width},
                   .shared = true, .dtype = c->weight, .scale = 1 / sqrt((double)fan_in));
     if (!c->no_bias)
         args.bias = OP_TENSOR(run, .shape = {c->out_channels}, .shared = true);
     if (c->residual)
-        args.residual = OP_TENSOR(run, .shape = {c->batch, height, width, c->out_channels});
-    args.y = OP_TENSOR(run, .shape = {c->batch, height, width, c->out_channels}, .output = "y");
+        args.residual =
+            OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->out_channels});
+    args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->out_channels},
+                       .output = "y");
     return nl_op_conv2d(run->device, &args);
 }
 
@@ -99,8 +102,9 @@ static nl_status run_groupnorm(op_run *run, const void *op_case)
     }
     op_spec shape = {.shape = {c->batch, c->height, c->width, c->channels}, .values = x};
     nl_groupnorm_args args = {.groups = c->groups, .eps = 1e-6f, .silu = c->silu};
-    args.y = OP_TENSOR(run, .shape = {c->batch, c->height, c->width, c->channels}, .output = "y",
-                       .in_place = c->in_place, .values = c->in_place ? x : NULL);
+    args.y =
+        OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels},
+                  .output = "y", .in_place = c->in_place, .values = c->in_place ? x : NULL);
     args.x = c->in_place ? args.y : op_tensor(run, &shape);
     args.weight = OP_TENSOR(run, .shape = {c->channels}, .shared = true);
     args.bias = OP_TENSOR(run, .shape = {c->channels}, .shared = true);
@@ -122,9 +126,11 @@ static nl_status run_upsample2x(op_run *run, const void *op_case)
     run->batch = c->batch;
     run->tolerance = 0;
     nl_upsample2x_args args = {0};
-    args.x = OP_TENSOR(run, .shape = {c->batch, c->height, c->width, c->channels});
-    args.y = OP_TENSOR(run, .shape = {c->batch, 2 * c->height, 2 * c->width, c->channels},
-                       .output = "y");
+    args.x =
+        OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels});
+    args.y =
+        OP_TENSOR(run, .activation = true,
+                  .shape = {c->batch, 2 * c->height, 2 * c->width, c->channels}, .output = "y");
     return nl_op_upsample2x(run->device, &args);
 }
 
@@ -158,8 +164,10 @@ static nl_status run_pool(op_run *run, const void *op_case)
         run->tolerance = 0;
     nl_pool_args args = {.kind = c->kind, .kernel = c->kernel, .stride = c->stride, .pad = c->pad};
     /* All negative in part, so that padding taken for 0 shows in a maximum. */
-    args.x = OP_TENSOR(run, .shape = {c->batch, c->height, c->width, c->channels}, .shift = -2);
-    args.y = OP_TENSOR(run, .shape = {c->batch, height, width, c->channels}, .output = "y");
+    args.x = OP_TENSOR(run, .activation = true,
+                       .shape = {c->batch, c->height, c->width, c->channels}, .shift = -2);
+    args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->channels},
+                       .output = "y");
     return nl_op_pool(run->device, &args);
 }
 
@@ -181,9 +189,11 @@ static nl_status run_activate(op_run *run, const void *op_case)
     const struct activate_case *c = op_case;
     run->batch = c->batch;
     nl_activate_args args = {.activation = c->activation};
-    args.y = OP_TENSOR(run, .shape = {c->batch, c->size}, .output = "y", .in_place = c->in_place,
-                       .scale = 10);
-    args.x = c->in_place ? args.y : OP_TENSOR(run, .shape = {c->batch, c->size}, .scale = 30);
+    args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->size}, .output = "y",
+                       .in_place = c->in_place, .scale = 10);
+    args.x = c->in_place
+                 ? args.y
+                 : OP_TENSOR(run, .activation = true, .shape = {c->batch, c->size}, .scale = 30);
     return nl_op_activate(run->device, &args);
 }
 
@@ -237,7 +247,7 @@ static nl_status run_to_uint8(op_run *run, const void *op_case)
     for (int64_t i = 0; i < count; i++)
         x[i] = i < NL_COUNT(special) ? special[i] : nearbyintf(x[i] * 1024) / 1024;
     nl_to_uint8_args args = {.scale = c->scale, .shift = c->shift};
-    args.x = OP_TENSOR(run, .shape = {c->batch, c->size}, .values = x);
+    args.x = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->size}, .values = x);
     args.y = OP_TENSOR(run, .shape = {c->batch, c->size}, .dtype = NL_U8, .output = "y");
     return nl_op_to_uint8(run->device, &args);
 }

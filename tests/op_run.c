@@ -113,21 +113,26 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     if (run->buffer_count == OP_MAX_BUFFERS)
         fail_msg("too many tensors in a test case");
     op_buffer *buffer = &run->buffers[run->buffer_count++];
-    int64_t stride = columns + spec->gap, size = nl_dtype_size(spec->dtype);
+    bool half = spec->activation && run->device->activation == NL_BF16;
+    nl_dtype dtype = half ? NL_BF16 : spec->dtype;
+    int64_t stride = columns + spec->gap, size = nl_dtype_size(dtype);
     buffer->output = spec->output ? add_output(run, spec->output, count) : NULL;
     buffer->bytes = (rows * stride + 2 * GUARD) * size;
     buffer->initial = keep(run, malloc((size_t)buffer->bytes));
-    poison(run, spec->dtype, buffer->initial, buffer->bytes);
-    for (int64_t i = 0; values && i < count; i++)
-        store(spec->dtype, buffer->initial, GUARD + i / columns * stride + i % columns,
-              values[first + i] * (spec->scale != 0 ? spec->scale : 1) + spec->shift);
+    poison(run, dtype, buffer->initial, buffer->bytes);
+    for (int64_t i = 0; values && i < count; i++) {
+        double value = values[first + i] * (spec->scale != 0 ? spec->scale : 1) + spec->shift;
+        if (spec->activation && run->rounded)
+            value = nl_bf16_to_float(nl_float_to_bf16((float)value));
+        store(dtype, buffer->initial, GUARD + i / columns * stride + i % columns, value);
+    }
 
     nl_device *device = run->device;
     assert_ok(device->context,
               device->ops->alloc(device, "test tensor", buffer->bytes, &buffer->base));
     assert_ok(device->context,
               device->ops->upload(device, buffer->base, buffer->initial, buffer->bytes));
-    buffer->tensor = nl_tensor_of((char *)buffer->base + GUARD * size, spec->dtype, ndim, shape);
+    buffer->tensor = nl_tensor_of((char *)buffer->base + GUARD * size, dtype, ndim, shape);
     buffer->tensor.row_stride = stride;
     return buffer->tensor;
 }
@@ -193,7 +198,12 @@ bool op_run_case(op_run *run, const op_family *family, int index, char *problem,
     run->batch = 1;
     run->tolerance = 1e-5;
     const char *op_case = (const char *)family->cases + (size_t)index * family->case_size;
-    return finish(run, family->run(run, op_case), problem, size);
+    nl_status status = family->run(run, op_case);
+    if (run->rounded) { /* results are rounded too: one unit in the last place of bf16 */
+        run->tolerance = fmax(run->tolerance, 1e-2);
+        run->batch_tolerance = fmax(run->batch_tolerance, 4e-3);
+    }
+    return finish(run, status, problem, size);
 }
 
 op_run op_begin(nl_device *device)
@@ -219,12 +229,13 @@ const double *op_value(const op_run *run, const char *name)
 
 int op_open_devices(nl_context *context, int threads, nl_device **devices)
 {
-    const char *names = getenv("NL_TEST_DEVICE");
+    const char *names = getenv("NL_TEST_DEVICE"), *dtype = getenv("NL_TEST_DTYPE");
     char list[128];
     int count = 0;
     snprintf(list, sizeof(list), "%s", names ? names : "cpu,reference");
     for (char *rest = list, *name; (name = strsep(&rest, ",")) && count < OP_MAX_DEVICES; count++)
-        if (nl_device_create(context, name, "f32", threads, &devices[count]) != NL_OK) {
+        if (nl_device_create(context, name, dtype ? dtype : "f32", threads, &devices[count]) !=
+            NL_OK) {
             fprintf(stderr, "%s\n", nl_last_error(context));
             exit(1);
         }

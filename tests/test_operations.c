@@ -3,6 +3,7 @@
  * batch alone, and with one thread. Environment:
  *
  *   NL_TEST_DEVICE   devices: op_open_devices
+ *   NL_TEST_DTYPE    f32 (default) or bf16
  *   NL_TEST_SEED     of the inputs; default: the time
  */
 #include <time.h>
@@ -39,6 +40,7 @@ static op_run *run_case(op_test *test, nl_device *device, int index, int64_t onl
     run->device = device;
     run->seed = seed + (uint64_t)index;
     run->only = only;
+    run->rounded = test->device->activation == NL_BF16;
     run->poison = device == reference ? 0x5a : 0xa5;
     if (op_run_case(run, test->family, index, problem, sizeof(problem)))
         return run;

@@ -1,0 +1,124 @@
+/* Launchers of the tensor core kernels: nala_tensor_core.cuh says how they work. */
+#include "nala_attention.cuh"
+
+using namespace nl_nala;
+
+/* Tokens that one block takes. Up to here a block has a whole head; longer sequences are cut into chunks of this many.
+ * By the length alone, so that a result does not depend on the batch: at 65,536 tokens and six heads it makes 384
+ * blocks, three for each multiprocessor of the largest cards. */
+static const int64_t CHUNK = 1024;
+
+static int chunk_count(int64_t tokens)
+{
+    return (int)((tokens + CHUNK - 1) / CHUNK);
+}
+
+template <int D, int MAP> struct launcher {
+    using S = shape<D, nl_map_halves<MAP>::value>;
+
+    static int64_t partial_bytes(int64_t pairs, int chunks)
+    {
+        return 4 * chunks * pairs * S::F * S::NT * 8;
+    }
+    static int64_t workspace(int64_t pairs, int chunks)
+    {
+        return chunks == 1 ? 0 : partial_bytes(pairs, chunks) + 2 * pairs * S::STATE_ELEMENTS;
+    }
+    template <typename Kernel> static cudaError_t allow(Kernel kernel)
+    {
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
+    }
+    static cudaError_t run(nl_nala_problem p, int64_t batch, int chunks, void *workspace, cudaStream_t stream)
+    {
+        const int64_t pairs = batch * p.heads;
+        cudaError_t error;
+        if (chunks == 1) {
+            if ((error = allow(fused_kernel<D, MAP>)) != cudaSuccess)
+                return error;
+            fused_kernel<D, MAP><<<dim3(p.heads, (unsigned)batch), S::THREADS, S::SHARED_BYTES, stream>>>(p);
+            return cudaGetLastError();
+        }
+        if ((error = allow(partial_kernel<D, MAP>)) != cudaSuccess ||
+            (error = allow(apply_kernel<D, MAP>)) != cudaSuccess)
+            return error;
+        const int tiles = (p.tokens + S::TILE - 1) / S::TILE;
+        p.chunk = (tiles + chunks - 1) / chunks * S::TILE;
+        const int used = (p.tokens + p.chunk - 1) / p.chunk;
+        p.partial = (float *)workspace;
+        p.state = (__nv_bfloat16 *)((char *)workspace + partial_bytes(pairs, chunks));
+        const dim3 grid(p.heads, (unsigned)batch, used);
+        partial_kernel<D, MAP><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
+        reduce_kernel<D, MAP><<<dim3((S::F * S::NT * 4 + 255) / 256, (unsigned)pairs), 256, 0, stream>>>(p, used, pairs);
+        apply_kernel<D, MAP><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
+        return cudaGetLastError();
+    }
+};
+
+/* Calls BODY with `launch` an alias of launcher<head_size, map>. */
+#define FOR_MAP(D, BODY)                                                                                               \
+    switch (map) {                                                                                                     \
+    case NL_FEATURES_COSINE: {                                                                                         \
+        using launch = launcher<D, NL_FEATURES_COSINE>;                                                                \
+        BODY;                                                                                                          \
+    }                                                                                                                  \
+    case NL_FEATURES_SPLIT: {                                                                                          \
+        using launch = launcher<D, NL_FEATURES_SPLIT>;                                                                 \
+        BODY;                                                                                                          \
+    }                                                                                                                  \
+    case NL_FEATURES_RELU: {                                                                                           \
+        using launch = launcher<D, NL_FEATURES_RELU>;                                                                  \
+        BODY;                                                                                                          \
+    }                                                                                                                  \
+    case NL_FEATURES_ELU1: {                                                                                           \
+        using launch = launcher<D, NL_FEATURES_ELU1>;                                                                  \
+        BODY;                                                                                                          \
+    }                                                                                                                  \
+    case NL_FEATURES_POWER: {                                                                                          \
+        using launch = launcher<D, NL_FEATURES_POWER>;                                                                 \
+        BODY;                                                                                                          \
+    }                                                                                                                  \
+    case NL_FEATURES_COSINE_CONSTANT: {                                                                                \
+        using launch = launcher<D, NL_FEATURES_COSINE_CONSTANT>;                                                       \
+        BODY;                                                                                                          \
+    }                                                                                                                  \
+    }
+
+#define FOR_HEAD_SIZE(BODY)                                                                                            \
+    switch (head_size) {                                                                                               \
+    case 32:                                                                                                           \
+        FOR_MAP(32, BODY);                                                                                             \
+        break;                                                                                                         \
+    case 48:                                                                                                           \
+        FOR_MAP(48, BODY);                                                                                             \
+        break;                                                                                                         \
+    case 64:                                                                                                           \
+        FOR_MAP(64, BODY);                                                                                             \
+        break;                                                                                                         \
+    case 72:                                                                                                           \
+        FOR_MAP(72, BODY);                                                                                             \
+        break;                                                                                                         \
+    case 80:                                                                                                           \
+        FOR_MAP(80, BODY);                                                                                             \
+        break;                                                                                                         \
+    case 96:                                                                                                           \
+        FOR_MAP(96, BODY);                                                                                             \
+        break;                                                                                                         \
+    case 128:                                                                                                          \
+        FOR_MAP(128, BODY);                                                                                            \
+        break;                                                                                                         \
+    }
+
+int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size, nl_feature_map map)
+{
+    const int chunks = chunk_count(tokens);
+    FOR_HEAD_SIZE(return launch::workspace(batch * heads, chunks));
+    return 0;
+}
+
+cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map, void *workspace,
+                            cudaStream_t stream)
+{
+    const int chunks = chunk_count(p.tokens);
+    FOR_HEAD_SIZE(return launch::run(p, batch, chunks, workspace, stream));
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,126 @@
+/* cuBLASLt is column-major: a row-major y = x W^T is y^T = W x^T there, W read transposed. Descriptors and the chosen
+ * algorithm are kept by shape: the first call of a shape asks the heuristic, later ones only launch. The heuristic's
+ * first answer is taken, not the fastest of a race, so that the same call always runs the same arithmetic. */
+#include <cstdlib>
+#include <cstring>
+
+#include "product.cuh"
+
+struct nl_lt_cache {
+    nl_product key;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+    nl_lt_cache *next;
+};
+
+static bool same(const nl_product *a, const nl_product *b)
+{
+    return a->rows == b->rows && a->columns == b->columns && a->depth == b->depth && a->w_by_depth == b->w_by_depth &&
+           a->x_stride == b->x_stride && a->w_stride == b->w_stride && a->y_stride == b->y_stride &&
+           a->x_type == b->x_type && a->w_type == b->w_type && a->y_type == b->y_type && a->bias == b->bias &&
+           a->gelu == b->gelu && a->alpha == b->alpha;
+}
+
+static cudaDataType_t type_of(nl_dtype dtype)
+{
+    return dtype == NL_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static void forget(nl_lt_cache *plan)
+{
+    if (plan->operation)
+        cublasLtMatmulDescDestroy(plan->operation);
+    if (plan->a)
+        cublasLtMatrixLayoutDestroy(plan->a);
+    if (plan->b)
+        cublasLtMatrixLayoutDestroy(plan->b);
+    if (plan->d)
+        cublasLtMatrixLayoutDestroy(plan->d);
+    free(plan);
+}
+
+void nl_cuda_products_destroy(nl_cuda *cuda)
+{
+    while (cuda->products) {
+        nl_lt_cache *next = cuda->products->next;
+        forget(cuda->products);
+        cuda->products = next;
+    }
+}
+
+static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
+{
+    const nl_product *p = &plan->key;
+    const cublasOperation_t w_operation = p->w_by_depth ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const cublasLtEpilogue_t epilogue = p->gelu   ? (p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
+                                        : p->bias ? CUBLASLT_EPILOGUE_BIAS
+                                                  : CUBLASLT_EPILOGUE_DEFAULT;
+    const cudaDataType_t bias_type = type_of(p->y_type);
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    cublasStatus_t status;
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        if ((status = (call)) != CUBLAS_STATUS_SUCCESS)                                                                \
+            goto cleanup;                                                                                              \
+    } while (0)
+    TRY(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &w_operation, sizeof(w_operation)));
+    TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    if (p->bias)
+        TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                                           sizeof(bias_type)));
+    TRY(cublasLtMatrixLayoutCreate(&plan->a, type_of(p->w_type), p->w_by_depth ? p->columns : p->depth,
+                                   p->w_by_depth ? p->depth : p->columns, p->w_stride));
+    TRY(cublasLtMatrixLayoutCreate(&plan->b, type_of(p->x_type), p->depth, p->rows, p->x_stride));
+    TRY(cublasLtMatrixLayoutCreate(&plan->d, type_of(p->y_type), p->columns, p->rows, p->y_stride));
+    TRY(cublasLtMatmulPreferenceCreate(&preference));
+    TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &cuda->lt_workspace_bytes, sizeof(cuda->lt_workspace_bytes)));
+    TRY(cublasLtMatmulAlgoGetHeuristic(cuda->lt, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, 1,
+                                       &result, &found));
+    if (found == 0)
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    else
+        plan->algorithm = result.algo;
+#undef TRY
+cleanup:
+    if (preference)
+        cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+}
+
+nl_status nl_cuda_product(nl_device *device, const nl_product *product, const void *x, const void *w, const void *bias,
+                          void *y)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    const float beta = 0.f;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    nl_lt_cache *plan = cuda->products;
+    while (plan && !same(&plan->key, product))
+        plan = plan->next;
+    if (!plan) {
+        plan = (nl_lt_cache *)calloc(1, sizeof(*plan));
+        if (!plan)
+            return nl_fail(device->context, NL_ERROR_MEMORY, "a matrix product's plan: out of host memory");
+        plan->key = *product;
+        if ((status = describe(cuda, plan)) != CUBLAS_STATUS_SUCCESS) {
+            forget(plan);
+        } else {
+            plan->next = cuda->products;
+            cuda->products = plan;
+        }
+    }
+    if (status == CUBLAS_STATUS_SUCCESS && product->bias)
+        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmul(cuda->lt, plan->operation, &product->alpha, w, plan->a, x, plan->b, &beta, y, plan->d, y,
+                                plan->d, &plan->algorithm, cuda->lt_workspace, cuda->lt_workspace_bytes, cuda->stream);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return nl_fail(device->context, NL_ERROR_DEVICE, "matrix product [%lld, %lld] x [%lld, %lld]^T: cuBLASLt: %s",
+                       (long long)product->rows, (long long)product->depth, (long long)product->columns,
+                       (long long)product->depth, cublasLtGetStatusString(status));
+    return NL_OK;
+}
