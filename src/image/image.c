@@ -37,27 +37,42 @@ static bool is_jpeg(const nl_mapping *mapping)
     return mapping->size >= 3 && memcmp(mapping->data, "\xff\xd8\xff", 3) == 0;
 }
 
-nl_status nl_image_read(nl_context *context, const char *path, nl_image *image)
+static nl_status read_mapping(nl_context *context, const char *path, const nl_mapping *mapping,
+                              nl_image *image)
 {
     *image = (nl_image){0};
-    nl_mapping mapping = {0};
     nl_status status;
-    NL_TRY(nl_map_file(context, path, &mapping));
-    if (is_png(&mapping)) {
-        NL_TRY(nl_png_scan(context, path, &mapping, image));
-        NL_TRY(nl_png_pixels(context, path, &mapping, image));
-    } else if (is_jpeg(&mapping)) {
-        NL_TRY(nl_jpeg_pixels(context, path, &mapping, image));
+    if (is_png(mapping)) {
+        status = nl_png_scan(context, path, mapping, image);
+        if (status == NL_OK)
+            status = nl_png_pixels(context, path, mapping, image);
+    } else if (is_jpeg(mapping)) {
+        status = nl_jpeg_pixels(context, path, mapping, image);
     } else {
         status =
             nl_fail(context, NL_ERROR_INPUT,
                     "%s: neither PNG nor JPEG (%lld bytes): convert the picture to one of them",
-                    path, (long long)mapping.size);
+                    path, (long long)mapping->size);
     }
-cleanup:
-    nl_unmap(context, &mapping);
     if (status != NL_OK)
         nl_image_free(context, image);
+    return status;
+}
+
+nl_status nl_image_read_bytes(nl_context *context, const char *where, const uint8_t *bytes,
+                              size_t size, nl_image *image)
+{
+    return read_mapping(context, where, &(nl_mapping){.data = bytes, .size = (int64_t)size}, image);
+}
+
+nl_status nl_image_read(nl_context *context, const char *path, nl_image *image)
+{
+    *image = (nl_image){0};
+    nl_mapping mapping = {0};
+    nl_status status = nl_map_file(context, path, &mapping);
+    if (status == NL_OK)
+        status = read_mapping(context, path, &mapping, image);
+    nl_unmap(context, &mapping);
     return status;
 }
 

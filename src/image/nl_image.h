@@ -15,6 +15,9 @@ typedef struct nl_image {
 
 /* PNG or JPEG by content; grey, palette and alpha become RGB (alpha over white). At most 2^28 pixels. */
 nl_status nl_image_read(nl_context *context, const char *path, nl_image *image);
+/* The same of bytes in memory; `where` stands for the path in messages. */
+nl_status nl_image_read_bytes(nl_context *context, const char *where, const uint8_t *bytes, size_t size,
+                              nl_image *image);
 /* Only the text chunks and the size of a PNG (rgb NULL); checks every CRC it passes. */
 nl_status nl_png_read_text(nl_context *context, const char *path, nl_image *image);
 void nl_image_free(nl_context *context, nl_image *image);
