@@ -152,9 +152,10 @@ typedef struct product {
 static const product products[] = {
     {"qkvg 1536 x 384", T, 4 * D, D, NL_EPILOGUE_NONE, DEPTH, 0},
     {"qkv 1152 x 384", T, 3 * D, D, NL_EPILOGUE_NONE, 0, DEPTH},
-    {"proj 384 x 384, gate + residual", T, D, D, NL_EPILOGUE_GATE_RESIDUAL, DEPTH, DEPTH},
+    {"proj 384 x 384", T, D, D, NL_EPILOGUE_NONE, DEPTH, DEPTH},
     {"fc1 1536 x 384, gelu", T, 4 * D, D, NL_EPILOGUE_GELU_TANH, DEPTH, DEPTH},
-    {"fc2 384 x 1536, gate + residual", T, D, 4 * D, NL_EPILOGUE_GATE_RESIDUAL, DEPTH, DEPTH},
+    {"fc2 384 x 1536", T, D, 4 * D, NL_EPILOGUE_NONE, DEPTH, DEPTH},
+    {"384 x 384, gate + residual", T, D, D, NL_EPILOGUE_GATE_RESIDUAL, 0, 0},
     {"adaLN 28416 x 384", 1, (6 * DEPTH + 2) * D, D, NL_EPILOGUE_NONE, 1, 1},
     {"time 384 x 256, silu", 1, D, 256, NL_EPILOGUE_SILU, 1, 1},
     {"time 384 x 384", 1, D, D, NL_EPILOGUE_NONE, 1, 1},
@@ -225,9 +226,14 @@ static void bench_backbone(bench *b)
     bench_linear(b);
     bench_attention(b);
     MEASURE(layernorm_modulate,
-            ROW(.shape = "384", .nala_calls = 2 * DEPTH + 1, .softmax_calls = 2 * DEPTH + 1,
-                .bytes = 2 * bytes),
+            ROW(.shape = "384", .nala_calls = 1, .softmax_calls = 1, .bytes = 2 * bytes),
             .x = F32(m, D), .shift = F32(b->batch, D), .scale = F32(b->batch, D), .y = F32(m, D),
+            .rows_per_image = T, .eps = 1e-6f);
+    MEASURE(layernorm_modulate,
+            ROW(.shape = "384, adds a branch", .nala_calls = 2 * DEPTH, .softmax_calls = 2 * DEPTH,
+                .bytes = 4 * bytes),
+            .x = F32(m, D), .branch = F32(m, D), .gate = F32(b->batch, D),
+            .shift = F32(b->batch, D), .scale = F32(b->batch, D), .y = F32(m, D),
             .rows_per_image = T, .eps = 1e-6f);
     MEASURE(layernorm_gate, ROW(.shape = "384", .nala_calls = DEPTH, .bytes = 3 * bytes),
             .x = F32(m, D), .weight = F32(D), .bias = F32(D), .g = F32(m, D), .y = F32(m, D),

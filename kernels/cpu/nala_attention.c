@@ -178,11 +178,8 @@ static void apply_chunk(const plan *p, int64_t index, int64_t chunk, float *tile
         int64_t count = NL_MIN(TILE, end - first);
         fill_tile(p, true, image, head, first, count, tile);
         for (int64_t i = 0; i < count; i++) {
-            float *phi = tile + i * p->width, denominator = 0;
-#pragma omp simd reduction(+ : denominator)
-            for (int64_t f = 0; f < p->width; f++)
-                denominator += phi[f] * total[f];
-            inverse[i] = 1.0f / (denominator + DENOMINATOR_EPS);
+            float *phi = tile + i * p->width;
+            inverse[i] = 1.0f / (nl_dot(phi, total, p->width) + DENOMINATOR_EPS);
             if (a->rope)
                 rotate(p, first + i, phi);
         }

@@ -59,6 +59,18 @@ NL_INLINE float nl_sum(nl_vec x)
     return lanes[0];
 }
 
+NL_INLINE float nl_dot(const float *a, const float *b, int64_t count)
+{
+    nl_vec partial = {0};
+    int64_t i = 0;
+    for (; i + NL_LANES <= count; i += NL_LANES)
+        partial += nl_load(a + i) * nl_load(b + i);
+    float sum = nl_sum(partial);
+    for (; i < count; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
 /* NL_TILE_ROWS rows and `vectors` (a constant, 1 or 2) vectors of columns of c. */
 NL_INLINE void nl_micro_product(int vectors, bool add, int64_t k, const float *a, int64_t a_row,
                                 int64_t a_step, const float *b, int64_t b_row, float *c,
