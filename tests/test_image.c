@@ -18,7 +18,8 @@ typedef struct test_bytes {
 static void put(test_bytes *bytes, const void *data, size_t size)
 {
     assert_true(bytes->size + size <= sizeof(bytes->data));
-    memcpy(bytes->data + bytes->size, data, size);
+    if (size)
+        memcpy(bytes->data + bytes->size, data, size);
     bytes->size += size;
 }
 
