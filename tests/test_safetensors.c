@@ -222,12 +222,13 @@ static void bad_magic(void **state)
 static void other_formats(void **state)
 {
     (void)state;
-    refuse_bytes("PK\3\4aaaaaaaaaaaa", 16, "torch checkpoint: not yet");
+    refuse_bytes("PK\3\4aaaaaaaaaaaa", 16, "the file is cut off");
     refuse_bytes("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", 15,
-                 "torch checkpoint (before 1.6): not yet");
+                 "it ends in the middle of a value");
     refuse_bytes("\x93NUMPY\1\0", 8, "numpy");
     refuse_bytes("version https://git-lfs.github.com/spec/v1\n", 43, "git lfs pull");
     refuse_bytes("<!DOCTYPE html>", 15, "web page");
+    refuse_bytes("\x80\x04N.", 4, "a pickle that torch.save has not written");
 }
 
 static void header_longer_than_the_file(void **state)

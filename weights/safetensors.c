@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "nl_checkpoint.h"
 #include "nl_json.h"
 
@@ -35,14 +36,6 @@ typedef struct nl_header {
     nl_entry *entries;
     nl_span *spans;
 } nl_header;
-
-static uint64_t read_u64(const uint8_t *bytes)
-{
-    uint64_t value = 0;
-    for (int i = 7; i >= 0; i--)
-        value = value << 8 | bytes[i];
-    return value;
-}
 
 /* A number that is a whole one, not negative, and exact in JSON's doubles. */
 static bool whole_number(const cJSON *item, int64_t *value)
@@ -259,7 +252,7 @@ static nl_status own(nl_header *header, int64_t floats)
     nl_checkpoint *checkpoint = header->checkpoint;
     nl_context *context = checkpoint->context;
     nl_status status;
-    void *memory = NULL;
+    void *memory = NULL, *owned;
     const cJSON *item;
     int64_t pairs = 0, kept = 0;
     size_t size = (size_t)floats * sizeof(float); /* no more than the file holds */
@@ -270,11 +263,11 @@ static nl_status own(nl_header *header, int64_t floats)
         size += strlen(item->string) + strlen(item->valuestring) + 2;
         pairs++;
     }
-    NL_TRY(nl_alloc(context, "names of tensors", size, &checkpoint->owned));
+    NL_TRY(nl_checkpoint_own(checkpoint, "names of tensors", (int64_t)size, &owned));
     NL_TRY(nl_alloc_array(context, "metadata", 2 * pairs + 1, sizeof(char *), &memory));
     checkpoint->metadata = memory;
 
-    float *scale = checkpoint->owned;
+    float *scale = owned;
     char *text = (char *)(scale + floats);
     for (int64_t i = 0; i < header->count; i++) {
         nl_entry entry = header->entries[i];
@@ -323,7 +316,7 @@ static nl_status parse_header(nl_checkpoint *checkpoint, cJSON **root)
     if (mapping->size < 8)
         return nl_fail(context, NL_ERROR_INPUT, "%s: %lld bytes are too few for a safetensors file",
                        checkpoint->path, (long long)mapping->size);
-    uint64_t length = read_u64(mapping->data);
+    uint64_t length = nl_little(mapping->data, 8);
     if (length > HEADER_LIMIT || (int64_t)length > mapping->size - 8)
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: the header should be %llu bytes long, but the file has %lld and the "
@@ -346,7 +339,7 @@ nl_status nl_safetensors_parse(nl_checkpoint *checkpoint)
     void *memory = NULL;
     int64_t floats, items;
     NL_TRY(parse_header(checkpoint, &root));
-    header.data = checkpoint->mapping.data + 8 + read_u64(checkpoint->mapping.data);
+    header.data = checkpoint->mapping.data + 8 + nl_little(checkpoint->mapping.data, 8);
     header.size = checkpoint->mapping.data + checkpoint->mapping.size - header.data;
     items = cJSON_GetArraySize(root);
     NL_TRY(
@@ -361,12 +354,6 @@ nl_status nl_safetensors_parse(nl_checkpoint *checkpoint)
     NL_TRY(fold_scales(&header, &floats));
     NL_TRY(own(&header, floats));
 cleanup:
-    if (status != NL_OK) {
-        nl_free(context, checkpoint->owned);
-        nl_free(context, checkpoint->metadata);
-        checkpoint->owned = NULL;
-        checkpoint->metadata = NULL;
-    }
     nl_free(context, header.entries);
     nl_free(context, header.spans);
     cJSON_Delete(root);

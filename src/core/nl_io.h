@@ -18,6 +18,10 @@ typedef struct nl_mapping {
 /* "-" is standard input. A folder, a missing file, a file without permission: NL_ERROR_INPUT. */
 nl_status nl_map_file(nl_context *context, const char *path, nl_mapping *mapping);
 void nl_unmap(nl_context *context, nl_mapping *mapping);
+/* Hints for bytes of a mapped file: they will be read at once; they are not needed for now, so that a large
+ * file does not fill the memory of this process (read again they come back from the file). */
+void nl_map_ahead(const nl_mapping *mapping, const void *data, int64_t size);
+void nl_map_release(const nl_mapping *mapping, const void *data, int64_t size);
 
 /* ---- Writing: to a temporary file beside `path`, then flush, fsync, close, rename, fsync of the
  * folder. Until nl_writer_commit returns NL_OK nothing stands at `path`; nl_writer_abort leaves what

@@ -92,3 +92,25 @@ void nl_unmap(nl_context *context, nl_mapping *mapping)
         nl_free(context, (void *)mapping->data);
     *mapping = (nl_mapping){0};
 }
+
+/* Whole pages within the range, or those that touch it. */
+static void advise(const nl_mapping *mapping, const void *data, int64_t size, int advice,
+                   bool whole)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data;
+    uintptr_t end = begin + (uintptr_t)size;
+    begin = (begin + (whole ? page - 1 : 0)) / page * page;
+    end = end / page * page;
+    if (mapping->mapped && end > begin)
+        (void)madvise((void *)begin, end - begin, advice);
+}
+
+void nl_map_ahead(const nl_mapping *mapping, const void *data, int64_t size)
+{
+    advise(mapping, data, size, MADV_WILLNEED, false);
+}
+
+void nl_map_release(const nl_mapping *mapping, const void *data, int64_t size)
+{
+    advise(mapping, data, size, MADV_DONTNEED, true);
+}

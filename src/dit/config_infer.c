@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_config.h"
+#include "params.h"
 
 /* What the tensors tell; `problem` is the first thing that they fail to. */
 typedef struct nl_shapes {
@@ -156,12 +156,16 @@ static bool mentions(const char *path, const char *word)
 }
 
 static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char *architecture,
-                                     nl_config *config)
+                                     nl_config *config, const char **source)
 {
     nl_context *context = checkpoint->context;
     nl_attention attention = config->attention;
+    nl_status status = nl_config_hints(checkpoint, config, source);
+    if (status != NL_OK)
+        return status;
     if (architecture) {
-        nl_status status = nl_config_set_architecture(context, architecture, config);
+        *source = NULL;
+        status = nl_config_set_architecture(context, architecture, config);
         if (status != NL_OK)
             return status;
         if (config->attention != attention)
@@ -171,6 +175,9 @@ static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char
                            architecture);
         return NL_OK;
     }
+    if (config->architecture != NL_ARCH_UNKNOWN)
+        return NL_OK;
+    *source = "its name (give the architecture if that is wrong)";
     bool sit = mentions(checkpoint->path, "sit"), dit = mentions(checkpoint->path, "dit");
     if (sit == dit)
         return nl_fail(
@@ -186,7 +193,8 @@ static nl_status infer(const nl_checkpoint *checkpoint, const nl_shapes *shapes,
                        const char *architecture, nl_config *config)
 {
     nl_context *context = checkpoint->context;
-    nl_status status = choose_architecture(checkpoint, architecture, config);
+    const char *source;
+    nl_status status = choose_architecture(checkpoint, architecture, config, &source);
     if (status != NL_OK)
         return status;
     if (shapes->grid)
@@ -201,10 +209,9 @@ static nl_status infer(const nl_checkpoint *checkpoint, const nl_shapes *shapes,
         return status;
     char name[64];
     nl_log(context, architecture ? NL_LOG_INFO : NL_LOG_WARNING,
-           "%s does not say what it is; taken for %s, %d x %d, %d classes, by its tensors%s",
+           "%s does not say what it is; taken for %s, %d x %d, %d classes, by its tensors%s%s",
            checkpoint->path, nl_config_name(config, name, sizeof(name)), config->input_height,
-           config->input_width, config->num_classes,
-           architecture ? "" : " and its name (give the architecture if that is wrong)");
+           config->input_width, config->num_classes, source ? " and " : "", source ? source : "");
     return NL_OK;
 }
 

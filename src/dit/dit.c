@@ -106,17 +106,6 @@ static nl_status upload(const nl_dit *dit, const nl_tensor *tensor, nl_staging *
     return status == NL_OK ? device->ops->sync(device) : status; /* packed is used again */
 }
 
-static nl_status download(const nl_dit *dit, const nl_tensor *tensor, nl_staging *staging)
-{
-    nl_device *device = dit->device;
-    nl_status status =
-        device->ops->download(device, staging->packed, tensor->data, nl_tensor_bytes(tensor));
-    if (status == NL_OK)
-        nl_convert_to_float(staging->packed, tensor->dtype, nl_tensor_count(tensor),
-                            staging->values);
-    return status;
-}
-
 /* The table of positions is computed; one in the file has to be one all the same: [1, T, D] for
  * this grid or another square one. */
 static bool is_position_table(const nl_dit *dit, const nl_entry *entry)
@@ -128,14 +117,24 @@ static bool is_position_table(const nl_dit *dit, const nl_entry *entry)
            (tokens == nl_config_tokens(&dit->config) || side * side == tokens);
 }
 
-/* Names every tensor that is missing, misshapen or not expected. */
-static nl_status check_tensors(const nl_dit *dit, const nl_checkpoint *checkpoint)
+/* The name in the parameter table, and in brackets the file's when that is another. */
+static const char *spelled(const nl_checkpoint *checkpoint, const nl_param *param,
+                           char text[2 * NL_NAME_SIZE])
+{
+    char other[NL_NAME_SIZE] = "";
+    if (checkpoint->spelling)
+        nl_diffusers_name(param->name, 0, 0, other);
+    snprintf(text, 2 * NL_NAME_SIZE, other[0] ? "%s (%s)" : "%s", param->name, other);
+    return text;
+}
+
+nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
 {
     nl_status status;
     nl_context *context = checkpoint->context;
     nl_problems problems = {0};
     void *memory = NULL;
-    char wanted[128], found[128];
+    char wanted[128], found[128], name[2 * NL_NAME_SIZE];
     NL_TRY(nl_alloc_zero(context, "marks", (size_t)checkpoint->count, &memory));
     bool *expected = memory;
     for (int i = 0; i < dit->param_count; i++) {
@@ -143,14 +142,15 @@ static nl_status check_tensors(const nl_dit *dit, const nl_checkpoint *checkpoin
         const nl_entry *entry = nl_checkpoint_find(checkpoint, param->name);
         nl_shape_text(param->ndim, param->shape, wanted, sizeof(wanted));
         if (!entry) {
-            nl_problem(&problems, "%s %s is missing", param->name, wanted);
+            nl_problem(&problems, "%s %s is missing", spelled(checkpoint, param, name), wanted);
             continue;
         }
         expected[entry - checkpoint->entries] = true;
         nl_shape_text(entry->ndim, entry->shape, found, sizeof(found));
         if (entry->ndim != param->ndim ||
             memcmp(entry->shape, param->shape, (size_t)param->ndim * sizeof(int64_t)) != 0)
-            nl_problem(&problems, "%s: expected %s, found %s", param->name, wanted, found);
+            nl_problem(&problems, "%s: expected %s, found %s", spelled(checkpoint, param, name),
+                       wanted, found);
     }
     for (int64_t i = 0; i < checkpoint->count; i++) {
         const nl_entry *entry = &checkpoint->entries[i];
@@ -165,7 +165,6 @@ static nl_status check_tensors(const nl_dit *dit, const nl_checkpoint *checkpoin
         }
     }
     if (problems.count > 0) {
-        char name[64];
         status = nl_fail(context, NL_ERROR_INPUT, "%s: %d tensors do not fit %s:%s",
                          checkpoint->path, problems.count,
                          nl_config_name(&dit->config, name, sizeof(name)), problems.text);
@@ -179,7 +178,7 @@ nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
 {
     nl_status status;
     nl_staging staging = {.context = dit->device->context};
-    NL_TRY(check_tensors(dit, checkpoint));
+    NL_TRY(nl_dit_check(dit, checkpoint));
     NL_TRY(staging_open(dit, &staging));
     for (int i = 0; i < dit->param_count; i++) {
         const nl_entry *entry = nl_checkpoint_find(checkpoint, dit->params[i].name);
@@ -226,113 +225,6 @@ nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed)
         NL_TRY(upload(dit, dit->params[i].tensor, &staging));
     }
 cleanup:
-    staging_close(&staging);
-    return status;
-}
-
-/* ---- Saving */
-
-static nl_dtype saved_dtype(const nl_param *param, nl_dtype matrix_dtype)
-{
-    if (matrix_dtype == NL_I8)
-        return param->matrix && strncmp(param->name, "blocks.", 7) == 0 ? NL_I8 : NL_BF16;
-    return param->ndim > 1 ? matrix_dtype : NL_F32;
-}
-
-/* The tensors of the file in order: parameters, each int8 one followed by its scales. */
-static nl_status list_tensors(const nl_dit *dit, nl_dtype matrix_dtype, nl_tensor_header **headers,
-                              char (**scale_names)[112], int64_t *count)
-{
-    nl_status status;
-    nl_context *context = dit->device->context;
-    void *memory = NULL;
-    *count = 0;
-    NL_TRY(nl_alloc_zero(context, "names of tensors",
-                         2 * (size_t)dit->param_count * sizeof(**headers), &memory));
-    *headers = memory;
-    NL_TRY(nl_alloc_zero(context, "names of tensors",
-                         (size_t)dit->param_count * sizeof(**scale_names), &memory));
-    *scale_names = memory;
-    for (int i = 0; i < dit->param_count; i++) {
-        const nl_param *param = &dit->params[i];
-        nl_tensor_header *header = &(*headers)[(*count)++];
-        *header =
-            (nl_tensor_header){param->name, saved_dtype(param, matrix_dtype), param->ndim, {0}};
-        memcpy(header->shape, param->shape, sizeof(header->shape));
-        if (header->dtype != NL_I8)
-            continue;
-        char *name = (*scale_names)[i];
-        snprintf(name, sizeof((*scale_names)[i]), "%s.scale", param->name);
-        (*headers)[(*count)++] = (nl_tensor_header){name, NL_F32, 1, {param->shape[0]}};
-    }
-cleanup:
-    return status;
-}
-
-static nl_status check_values(const nl_dit *dit, const nl_param *param, const float *values,
-                              nl_dtype dtype)
-{
-    int64_t count = nl_tensor_count(param->tensor);
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(values[i]) || (dtype == NL_F16 && !(fabsf(values[i]) < 65520)))
-            return nl_fail(dit->device->context, NL_ERROR_NOT_FINITE,
-                           "parameter %s: %g cannot be stored as %s", param->name, values[i],
-                           nl_dtype_name(dtype));
-    return NL_OK;
-}
-
-static nl_status save_param(const nl_dit *dit, const nl_param *param, nl_dtype dtype,
-                            nl_staging *staging, nl_safetensors_writer *writer)
-{
-    nl_status status;
-    void *scale = NULL;
-    int64_t count = nl_tensor_count(param->tensor), rows = param->shape[0];
-    NL_TRY(download(dit, param->tensor, staging));
-    NL_TRY(check_values(dit, param, staging->values, dtype));
-    if (dtype == NL_I8) {
-        NL_TRY(nl_alloc_array(staging->context, "row scales", rows, sizeof(float), &scale));
-        nl_quantize_rows(staging->values, rows, count / rows, staging->packed, scale);
-    } else {
-        nl_convert_from_float(staging->values, count, dtype, staging->packed);
-    }
-    NL_TRY(nl_safetensors_write(writer, staging->packed, count * nl_dtype_size(dtype)));
-    if (scale)
-        NL_TRY(nl_safetensors_write(writer, scale, rows * (int64_t)sizeof(float)));
-cleanup:
-    nl_free(staging->context, scale);
-    return status;
-}
-
-nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dtype matrix_dtype)
-{
-    nl_status status;
-    nl_context *context = dit->device->context;
-    nl_staging staging = {.context = context};
-    nl_tensor_header *headers = NULL;
-    char(*scale_names)[112] = NULL;
-    char *json = NULL;
-    int64_t count;
-    nl_safetensors_writer *writer = NULL;
-    if (matrix_dtype != NL_F32 && matrix_dtype != NL_BF16 && matrix_dtype != NL_F16 &&
-        matrix_dtype != NL_I8)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "%s: weights are stored as F32, BF16, F16 or I8, not %s", path,
-                       nl_dtype_name(matrix_dtype));
-    NL_TRY(staging_open(dit, &staging));
-    NL_TRY(nl_config_print(context, &dit->config, &json));
-    NL_TRY(list_tensors(dit, matrix_dtype, &headers, &scale_names, &count));
-    NL_TRY(nl_safetensors_create(context, path, overwrite,
-                                 (const char *const[]){"nalagen", json, NULL}, headers, count,
-                                 &writer));
-    for (int i = 0; i < dit->param_count; i++)
-        NL_TRY(save_param(dit, &dit->params[i], saved_dtype(&dit->params[i], matrix_dtype),
-                          &staging, writer));
-    NL_TRY(nl_safetensors_commit(&writer));
-cleanup:
-    nl_safetensors_abort(&writer);
-    nl_free(context, json);
-    nl_free(context, headers);
-    nl_free(context, scale_names);
     staging_close(&staging);
     return status;
 }

@@ -69,6 +69,33 @@ nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed);
  * or I8 with row scales (then small tensors, embeddings and the head stay BF16). */
 nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dtype matrix_dtype);
 
+/* ---- Files of other programs */
+
+/* Opens a checkpoint of a backbone (see nl_checkpoint_open_key), its entries under the names of the parameter
+ * table whatever the file calls them: public DiT and SiT, or diffusers' DiTTransformer2DModel. */
+nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
+                      nl_checkpoint **checkpoint);
+/* The second half of that, for a checkpoint that is open already. */
+nl_status nl_dit_rename(nl_checkpoint *checkpoint);
+
+typedef enum nl_dit_spelling {
+    NL_SPELLING_NALAGEN,  /* the parameter table's names; the configuration as metadata */
+    NL_SPELLING_PUBLIC,   /* the same and pos_embed: what load_state_dict of the public code expects */
+    NL_SPELLING_DIFFUSERS /* DiTTransformer2DModel */
+} nl_dit_spelling;
+
+/* One file to another, tensor by tensor, without a model in memory. Strict like nl_dit_load. matrix_dtype as
+ * in nl_dit_save (I8 only with our own names), or NL_DTYPE_COUNT: every tensor keeps its type. */
+nl_status nl_dit_convert(const nl_checkpoint *checkpoint, const nl_config *config,
+                         const char *path, bool overwrite, nl_dtype matrix_dtype,
+                         nl_dit_spelling spelling);
+/* Whether nl_dit_load would take the checkpoint's tensors for this configuration, and how many parameters
+ * that are. */
+nl_status nl_dit_fits(const nl_checkpoint *checkpoint, const nl_config *config,
+                      int64_t *parameters);
+/* The config.json that diffusers expects beside its file: allocated text. */
+nl_status nl_dit_diffusers_config(nl_context *context, const nl_config *config, char **json);
+
 int64_t nl_dit_parameter_count(const nl_dit *dit);
 
 /* prediction = network(x, t, label). x [B, C, H, W], labels I32 [B] on the device (num_classes: the null

@@ -1,0 +1,360 @@
+/* Checkpoints that PyTorch wrote (tests/make_torch_files.py), and archives and pickles that nobody should. */
+#include <unistd.h>
+
+#include "nl_dit.h"
+#include "nl_test.h"
+#include "zip.h"
+
+static nl_context *context;
+
+#define FILES NL_SOURCE_DIR "/tests/golden/torch/"
+
+static int setup(void **state)
+{
+    (void)state;
+    context = test_context(NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    nl_core_context_destroy(context);
+    return 0;
+}
+
+static void says(const char *message)
+{
+    if (!strstr(nl_last_error(context), message))
+        fail_msg("\"%s\" does not say \"%s\"", nl_last_error(context), message);
+}
+
+static void refuse_file(const char *name, const char *message)
+{
+    char path[512];
+    nl_checkpoint *checkpoint = (nl_checkpoint *)1;
+    int64_t used = context->memory_used;
+    snprintf(path, sizeof(path), FILES "%s", name);
+    assert_int_equal(nl_checkpoint_open(context, path, &checkpoint), NL_ERROR_INPUT);
+    assert_null(checkpoint);
+    says(message);
+    says(name);
+    assert_int_equal(context->memory_used, used);
+}
+
+static nl_checkpoint *open_file(const char *name, const char *key)
+{
+    char path[512];
+    nl_checkpoint *checkpoint;
+    snprintf(path, sizeof(path), FILES "%s", name);
+    assert_ok(context, nl_dit_open(context, path, key, &checkpoint));
+    return checkpoint;
+}
+
+/* The numbers of both, times `sign`, are the same. */
+static void same_numbers(const nl_checkpoint *file, const nl_entry *entry,
+                         const nl_checkpoint *expected, const nl_entry *want, float sign)
+{
+    int64_t count = nl_entry_count(want);
+    assert_int_equal(entry->ndim, want->ndim);
+    assert_memory_equal(entry->shape, want->shape, sizeof(int64_t) * (size_t)want->ndim);
+    float *found = malloc((size_t)(count + 1) * sizeof(float));
+    float *wanted = malloc((size_t)(count + 1) * sizeof(float));
+    assert_ok(context, nl_entry_read(file, entry, found));
+    assert_ok(context, nl_entry_read(expected, want, wanted));
+    for (int64_t i = 0; i < count; i++)
+        if (found[i] != sign * wanted[i])
+            fail_msg("%s: %s[%lld] is %g, expected %g", file->path, entry->name, (long long)i,
+                     found[i], sign * wanted[i]);
+    free(found);
+    free(wanted);
+}
+
+/* ---- Tensors of every type and layout */
+
+static void same_tensors(const char *name, const char *format)
+{
+    nl_checkpoint *file = open_file(name, NULL);
+    nl_checkpoint *expected = open_file("tensors.safetensors", NULL);
+    assert_string_equal(file->format, format);
+    assert_int_equal(file->count, expected->count);
+    for (int64_t i = 0; i < expected->count; i++) {
+        const nl_entry *entry = nl_checkpoint_find(file, expected->entries[i].name);
+        assert_non_null(entry);
+        same_numbers(file, entry, expected, &expected->entries[i], 1);
+    }
+    nl_checkpoint_close(file);
+    nl_checkpoint_close(expected);
+}
+
+static void reads_zip(void **state)
+{
+    (void)state;
+    same_tensors("tensors.pt", "torch");
+    same_tensors("tensors_protocol4.pt", "torch");
+    same_tensors("tensors_zip64.pt", "torch");
+    same_tensors("tensors_deflated.pt", "torch");
+}
+
+static void reads_legacy(void **state)
+{
+    (void)state;
+    same_tensors("tensors_legacy.pt", "torch before 1.6");
+}
+
+static void types_and_strides(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name;
+        nl_dtype dtype;
+        bool strided;
+    } rows[] = {{"f32", NL_F32, false},
+                {"f64", NL_F64, false},
+                {"f16", NL_F16, false},
+                {"bf16", NL_BF16, false},
+                {"i8", NL_I8, false},
+                {"u8", NL_U8, false},
+                {"i16", NL_I16, false},
+                {"i32", NL_I32, false},
+                {"i64", NL_I64, false},
+                {"bool", NL_BOOL, false},
+                {"transposed", NL_F32, true},
+                {"columns", NL_F32, true},
+                {"every_other", NL_F32, true},
+                {"expanded", NL_F32, true},
+                {"channels_last", NL_F32, true},
+                {"shared_tail", NL_F32, false}};
+    nl_checkpoint *file = open_file("tensors.pt", NULL);
+    for (int i = 0; i < NL_COUNT(rows); i++) {
+        const nl_entry *entry = nl_checkpoint_find(file, rows[i].name);
+        assert_non_null(entry);
+        assert_int_equal(entry->dtype, rows[i].dtype);
+        assert_int_equal(entry->strides != NULL, rows[i].strided);
+    }
+    nl_checkpoint_close(file);
+}
+
+/* Tensors of a stored archive are read where they lie in the file. */
+static void copies_nothing(void **state)
+{
+    (void)state;
+    const char *names[] = {"dit.pt", "dit_legacy.pt"};
+    for (int n = 0; n < NL_COUNT(names); n++) {
+        nl_checkpoint *file = open_file(names[n], NULL);
+        const uint8_t *begin = file->mapping.data, *end = begin + file->mapping.size;
+        for (int64_t i = 0; i < file->count; i++) {
+            const uint8_t *data = file->entries[i].data;
+            assert_true(data >= begin && data < end);
+        }
+        assert_true(file->mapping.mapped);
+        nl_checkpoint_close(file);
+    }
+}
+
+/* ---- Backbones: every spelling and every dict gives the same numbers */
+
+static void same_backbone(const char *name, const char *key, const char *taken, float sign,
+                          bool position)
+{
+    nl_checkpoint *file = open_file(name, key);
+    nl_checkpoint *expected = open_file("dit.safetensors", NULL);
+    int64_t compared = 0;
+    for (int64_t i = 0; i < expected->count; i++) {
+        const nl_entry *want = &expected->entries[i];
+        if (strcmp(want->name, "pos_embed") == 0)
+            continue;
+        const nl_entry *entry = nl_checkpoint_find(file, want->name);
+        if (!entry)
+            fail_msg("%s has no %s", name, want->name);
+        same_numbers(file, entry, expected, want, sign);
+        compared++;
+    }
+    assert_int_equal(file->count, compared + position);
+    if (taken)
+        assert_string_equal(file->taken, taken);
+    else
+        assert_null(file->taken);
+    nl_checkpoint_close(file);
+    nl_checkpoint_close(expected);
+}
+
+static void backbones(void **state)
+{
+    (void)state;
+    same_backbone("dit.pt", NULL, NULL, 1, true);
+    same_backbone("dit_legacy.pt", NULL, NULL, 1, true);
+    same_backbone("sit_wrapped.pt", NULL, NULL, 1, true);
+    same_backbone("0050000.pt", NULL, "ema", 1, true);
+    same_backbone("0050000.pt", "ema", "ema", 1, true);
+    same_backbone("0050000.pt", "model", "model", -1, true);
+    same_backbone("diffusers", NULL, NULL, 1, false);
+}
+
+static void keys(void **state)
+{
+    (void)state;
+    nl_checkpoint *file = NULL;
+    assert_int_equal(nl_checkpoint_open_key(context, FILES "0050000.pt", "emma", &file),
+                     NL_ERROR_USAGE);
+    says("has no 'emma': it holds model, ema, opt, args, steps");
+    assert_int_equal(nl_checkpoint_open_key(context, FILES "0050000.pt", "args", &file),
+                     NL_ERROR_INPUT);
+    says("model, ema, opt, args, steps");
+    assert_int_equal(nl_checkpoint_open_key(context, FILES "dit.pt", "ema", &file), NL_ERROR_USAGE);
+    says("has no 'ema'");
+    /* in a flat file a key is a prefix */
+    assert_ok(context, nl_checkpoint_open_key(context, FILES "dit.pt", "blocks.1", &file));
+    assert_int_equal(file->count, 10);
+    assert_non_null(nl_checkpoint_find(file, "attn.qkv.weight"));
+    assert_string_equal(file->taken, "blocks.1");
+    nl_checkpoint_close(file);
+}
+
+static void training_facts(void **state)
+{
+    (void)state;
+    const char *const facts[][2] = {{"steps", "50000"},          {"args.model", "SiT-S/2"},
+                                    {"args.image_size", "64"},   {"args.path_type", "GVP"},
+                                    {"args.train_eps", "0.001"}, {"args.wandb", "false"}};
+    nl_checkpoint *file = open_file("0050000.pt", NULL);
+    for (int i = 0; i < NL_COUNT(facts); i++) {
+        const char *value = nl_checkpoint_metadata(file, facts[i][0]);
+        if (!value || strcmp(value, facts[i][1]) != 0)
+            fail_msg("%s is %s", facts[i][0], value ? value : "missing");
+    }
+    assert_string_equal(file->holds, "model, ema, opt, args, steps");
+    nl_config config;
+    assert_ok(context, nl_config_from_checkpoint(file, NULL, &config));
+    assert_int_equal(config.architecture, NL_ARCH_SIT);
+    assert_int_equal(config.path, NL_PATH_GVP);
+    assert_int_equal(config.prediction, NL_PREDICTION_NOISE);
+    assert_true(config.train_eps == 0.001);
+    assert_true(config.sample_eps < 0);
+    assert_int_equal(config.input_height, 8);
+    assert_int_equal(config.depth, 2);
+    nl_config_free(context, &config);
+    nl_checkpoint_close(file);
+}
+
+static void diffusers_configuration(void **state)
+{
+    (void)state;
+    const char *paths[] = {"diffusers", "dit.pt"};
+    const int heads[] = {2, 1};
+    for (int i = 0; i < 2; i++) {
+        nl_checkpoint *file = open_file(paths[i], NULL);
+        nl_config config;
+        int64_t parameters;
+        assert_ok(context, nl_config_from_checkpoint(file, NULL, &config));
+        assert_int_equal(config.architecture, NL_ARCH_DIT);
+        assert_int_equal(config.num_heads, heads[i]);
+        assert_int_equal(config.input_width, 8);
+        assert_int_equal(config.num_classes, 10);
+        assert_true(config.learn_sigma);
+        assert_ok(context, nl_dit_fits(file, &config, &parameters));
+        assert_int_equal(parameters, 15616);
+        nl_config_free(context, &config);
+        nl_checkpoint_close(file);
+    }
+}
+
+/* ---- What is refused, by name */
+
+static void refused_tensors(void **state)
+{
+    (void)state;
+    refuse_file("complex.pt", "tensor z has a type that is not read");
+    refuse_file("complex.pt", "ComplexFloatStorage");
+    refuse_file("float8.pt", "torch.float8_e4m3fn");
+    refuse_file("uint16.pt", "torch.uint16");
+    refuse_file("sparse.pt", "_rebuild_sparse_tensor");
+    refuse_file("list.pt", "a list instead of a dict of tensors");
+    refuse_file("module.pt", "it holds a whole module (__main__.Tiny)");
+}
+
+static void names_what_is_not_finite(void **state)
+{
+    (void)state;
+    nl_checkpoint *file = open_file("nan.pt", NULL);
+    float values[2];
+    assert_int_equal(nl_entry_read(file, nl_checkpoint_find(file, "w"), values), NL_ERROR_INPUT);
+    says("nan.pt: tensor w holds nan at element 1");
+    nl_checkpoint_close(file);
+}
+
+static void runs_nothing(void **state)
+{
+    (void)state;
+    unlink("torch_pwned");
+    refuse_file("evil.pt", "posix.system, which would run code");
+    refuse_file("evil_legacy.pt", "posix.system, which would run code");
+    assert_false(nl_path_exists("torch_pwned"));
+}
+
+/* A file cut off anywhere is refused: neither read beyond its end nor taken for whole. */
+static void cut_off_anywhere(void **state)
+{
+    (void)state;
+    const char *names[] = {"tensors.pt", "tensors_legacy.pt", "tensors_deflated.pt"};
+    for (int n = 0; n < NL_COUNT(names); n++) {
+        char path[512];
+        nl_mapping file;
+        snprintf(path, sizeof(path), FILES "%s", names[n]);
+        assert_ok(context, nl_map_file(context, path, &file));
+        for (int64_t size = 0; size < file.size; size += 1 + size % 7) {
+            nl_checkpoint *checkpoint;
+            void *copy = malloc((size_t)(size ? size : 1));
+            memcpy(copy, file.data, (size_t)size);
+            if (nl_checkpoint_open_memory(context, "cut.pt", copy, size, &checkpoint) !=
+                NL_ERROR_INPUT)
+                fail_msg("%s cut to %lld bytes was not refused", names[n], (long long)size);
+            says("cut.pt");
+            free(copy);
+        }
+        nl_unmap(context, &file);
+    }
+}
+
+/* Every allocation fails once; nothing leaks. */
+static void without_memory(void **state)
+{
+    (void)state;
+    const char *names[] = {"tensors_deflated.pt", "tensors_legacy.pt", "0050000.pt", "diffusers"};
+    for (int n = 0; n < NL_COUNT(names); n++) {
+        char path[512];
+        nl_checkpoint *file = NULL;
+        nl_status status = NL_ERROR_MEMORY;
+        int64_t used = context->memory_used;
+        int failures = 0;
+        snprintf(path, sizeof(path), FILES "%s", names[n]);
+        for (int64_t i = 1; status != NL_OK; i++) {
+            context->fail_allocation = context->allocations + i;
+            status = nl_dit_open(context, path, NULL, &file);
+            context->fail_allocation = 0;
+            if (status != NL_OK) {
+                assert_int_equal(status, NL_ERROR_MEMORY);
+                assert_null(file);
+                assert_int_equal(context->memory_used, used);
+                failures++;
+            }
+        }
+        assert_true(failures > 8);
+        nl_checkpoint_close(file);
+        assert_int_equal(context->memory_used, used);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_zip),         cmocka_unit_test(reads_legacy),
+        cmocka_unit_test(types_and_strides), cmocka_unit_test(copies_nothing),
+        cmocka_unit_test(backbones),         cmocka_unit_test(keys),
+        cmocka_unit_test(training_facts),    cmocka_unit_test(diffusers_configuration),
+        cmocka_unit_test(refused_tensors),   cmocka_unit_test(names_what_is_not_finite),
+        cmocka_unit_test(runs_nothing),      cmocka_unit_test(cut_off_anywhere),
+        cmocka_unit_test(without_memory),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,15 @@
+/* Little-endian numbers in bytes of any alignment. */
+#ifndef NL_BYTES_H
+#define NL_BYTES_H
+
+#include <stdint.h>
+
+static inline uint64_t nl_little(const uint8_t *bytes, int count)
+{
+    uint64_t value = 0;
+    while (count-- > 0)
+        value = value << 8 | bytes[count];
+    return value;
+}
+
+#endif

@@ -1,0 +1,276 @@
+/*
+ * Folders as diffusers and transformers write them:
+ *
+ *   config.json
+ *   diffusion_pytorch_model.safetensors (or .bin, or model.safetensors, pytorch_model.bin), or in parts:
+ *   diffusion_pytorch_model.safetensors.index.json: {"weight_map": {tensor: file, ...}}
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nl_checkpoint.h"
+#include "nl_json.h"
+
+enum { CONFIG_LIMIT = 1 << 20 };
+
+static const char *const names[] = {"diffusion_pytorch_model.safetensors", "model.safetensors",
+                                    "diffusion_pytorch_model.bin", "pytorch_model.bin"};
+
+static nl_status open_shard(nl_checkpoint *folder, const char *name)
+{
+    nl_status status;
+    char *path = NULL;
+    nl_checkpoint **shard = &folder->shards[folder->shard_count];
+    NL_TRY(nl_path_join(folder->context, folder->path, name, &path));
+    NL_TRY(nl_checkpoint_open_shard(folder->context, path, folder->key, shard));
+    folder->shard_count++;
+cleanup:
+    nl_free(folder->context, path);
+    return status;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The different files of the map, in order. */
+static nl_status list_files(const nl_checkpoint *folder, const char *path, const cJSON *map,
+                            const char ***files, int *count)
+{
+    nl_status status;
+    void *memory = NULL;
+    const cJSON *item;
+    int total = 0;
+    NL_TRY(nl_alloc_array(folder->context, "names of files", cJSON_GetArraySize(map),
+                          sizeof(char *), &memory));
+    *files = memory;
+    cJSON_ArrayForEach(item, map)
+    {
+        const char *name = cJSON_GetStringValue(item);
+        if (!name || !name[0] || strchr(name, '/') || name[0] == '.') {
+            status = nl_fail(folder->context, NL_ERROR_INPUT,
+                             "%s: %s: expected the name of a file in the same folder", path,
+                             item->string);
+            goto cleanup;
+        }
+        (*files)[total++] = name;
+    }
+    if (total > 0)
+        qsort(memory, (size_t)total, sizeof(char *), compare_texts);
+    *count = 0;
+    for (int i = 0; i < total; i++)
+        if (i == 0 || strcmp((*files)[i - 1], (*files)[i]) != 0)
+            (*files)[(*count)++] = (*files)[i];
+cleanup:
+    return status;
+}
+
+static const nl_checkpoint *shard_named(const nl_checkpoint *folder, const char *name)
+{
+    for (int i = 0; i < folder->shard_count; i++) {
+        const char *slash = strrchr(folder->shards[i]->path, '/');
+        if (strcmp(slash ? slash + 1 : folder->shards[i]->path, name) == 0)
+            return folder->shards[i];
+    }
+    return NULL;
+}
+
+static bool holds(const nl_checkpoint *shard, const char *name)
+{
+    for (int64_t i = 0; shard && i < shard->count; i++)
+        if (strcmp(shard->entries[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Every tensor is in the file that the index says. */
+static nl_status check_map(const nl_checkpoint *folder, const char *path, const cJSON *map)
+{
+    nl_problems problems = {0};
+    const cJSON *item;
+    cJSON_ArrayForEach(item, map)
+    {
+        if (!holds(shard_named(folder, item->valuestring), item->string))
+            nl_problem(&problems, "%s is not in %s", item->string, item->valuestring);
+    }
+    if (problems.count == 0)
+        return NL_OK;
+    return nl_fail(folder->context, NL_ERROR_INPUT, "%s: %d tensors are missing:%s", path,
+                   problems.count, problems.text);
+}
+
+static nl_status open_parts(nl_checkpoint *folder, const char *path)
+{
+    nl_context *context = folder->context;
+    nl_status status;
+    nl_mapping file = {0};
+    cJSON *index = NULL;
+    const cJSON *map;
+    const char **files = NULL;
+    void *memory;
+    int count;
+    NL_TRY(nl_map_file(context, path, &file));
+    NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &index));
+    map = cJSON_GetObjectItemCaseSensitive(index, "weight_map");
+    if (!cJSON_IsObject(map) || !map->child) {
+        status = nl_fail(context, NL_ERROR_INPUT, "%s: there is no \"weight_map\"", path);
+        goto cleanup;
+    }
+    NL_TRY(list_files(folder, path, map, &files, &count));
+    NL_TRY(nl_alloc_zero(context, "shards", (size_t)count * sizeof(*folder->shards), &memory));
+    folder->shards = memory;
+    for (int i = 0; i < count; i++)
+        NL_TRY(open_shard(folder, files[i]));
+    NL_TRY(check_map(folder, path, map));
+cleanup:
+    nl_free(context, files);
+    cJSON_Delete(index);
+    nl_unmap(context, &file);
+    return status;
+}
+
+static nl_status open_whole(nl_checkpoint *folder, const char *name)
+{
+    void *memory;
+    nl_status status = nl_alloc_zero(folder->context, "shards", sizeof(*folder->shards), &memory);
+    if (status != NL_OK)
+        return status;
+    folder->shards = memory;
+    return open_shard(folder, name);
+}
+
+static nl_status nothing_found(const nl_checkpoint *folder)
+{
+    char *pipeline = NULL;
+    nl_status status = nl_path_join(folder->context, folder->path, "model_index.json", &pipeline);
+    if (status != NL_OK)
+        return status;
+    status = nl_path_exists(pipeline)
+                 ? nl_fail(folder->context, NL_ERROR_INPUT,
+                           "%s: the folder of a whole pipeline: give the one of its parts, "
+                           "transformer or vae",
+                           folder->path)
+                 : nl_fail(folder->context, NL_ERROR_INPUT,
+                           "%s: a folder without %s, %s, %s, %s or an index of their parts: name "
+                           "the checkpoint's file",
+                           folder->path, names[0], names[1], names[2], names[3]);
+    nl_free(folder->context, pipeline);
+    return status;
+}
+
+static nl_status open_files(nl_checkpoint *folder)
+{
+    nl_context *context = folder->context;
+    nl_status status = NL_OK;
+    char *whole = NULL, *index = NULL;
+    for (int i = 0; i < NL_COUNT(names) && !folder->shards; i++) {
+        NL_TRY(nl_path_join(context, folder->path, names[i], &whole));
+        NL_TRY(nl_format(context, &index, "%s.index.json", whole));
+        if (nl_path_exists(whole))
+            NL_TRY(open_whole(folder, names[i]));
+        else if (nl_path_exists(index))
+            NL_TRY(open_parts(folder, index));
+        nl_free(context, whole);
+        nl_free(context, index);
+        whole = index = NULL;
+    }
+    if (!folder->shards)
+        status = nothing_found(folder);
+cleanup:
+    nl_free(context, whole);
+    nl_free(context, index);
+    return status;
+}
+
+/* Everything that the shards have, as pointers into them. */
+static nl_status merge(nl_checkpoint *folder)
+{
+    nl_context *context = folder->context;
+    nl_status status;
+    void *memory;
+    int64_t count = 0, pairs = 0;
+    for (int i = 0; i < folder->shard_count; i++)
+        count += folder->shards[i]->count;
+    NL_TRY(nl_alloc_array(context, "a checkpoint's table", count, sizeof(nl_entry), &memory));
+    folder->entries = memory;
+    for (int i = 0; i < folder->shard_count; i++)
+        for (int64_t j = 0; j < folder->shards[i]->count; j++)
+            folder->entries[folder->count++] = folder->shards[i]->entries[j];
+    const nl_checkpoint *first = folder->shards[0];
+    while (first->metadata[2 * pairs])
+        pairs++;
+    NL_TRY(nl_alloc_array(context, "metadata", 2 * pairs + 1, sizeof(char *), &memory));
+    folder->metadata = memory;
+    memcpy(folder->metadata, first->metadata, (2 * (size_t)pairs + 1) * sizeof(char *));
+    if (first->taken)
+        NL_TRY(nl_strdup(context, first->taken, &folder->taken));
+    if (first->holds)
+        NL_TRY(nl_strdup(context, first->holds, &folder->holds));
+    folder->format = first->format;
+    folder->key_found = first->key_found;
+cleanup:
+    return status;
+}
+
+nl_status nl_folder_parse(nl_checkpoint *checkpoint)
+{
+    nl_status status = open_files(checkpoint);
+    return status == NL_OK ? merge(checkpoint) : status;
+}
+
+/* Allocated path of config.json. */
+static nl_status config_path(const nl_checkpoint *checkpoint, char **path)
+{
+    static const char name[] = "config.json";
+    if (checkpoint->shard_count)
+        return nl_path_join(checkpoint->context, checkpoint->path, name, path);
+    const char *slash = strrchr(checkpoint->path, '/');
+    int folder = slash ? (int)(slash + 1 - checkpoint->path) : 0;
+    return nl_format(checkpoint->context, path, "%.*s%s", folder, checkpoint->path, name);
+}
+
+static nl_status add_metadata(nl_checkpoint *checkpoint, const char *key, const nl_mapping *text)
+{
+    nl_status status;
+    void *memory, *copy;
+    int64_t pairs = 0;
+    while (checkpoint->metadata[2 * pairs])
+        pairs++;
+    int64_t key_size = (int64_t)strlen(key) + 1;
+    NL_TRY(nl_checkpoint_own(checkpoint, key, key_size + text->size + 1, &copy));
+    NL_TRY(nl_alloc_zero(checkpoint->context, "metadata", (2 * (size_t)pairs + 3) * sizeof(char *),
+                         &memory));
+    char **metadata = memory;
+    memcpy(metadata, checkpoint->metadata, 2 * (size_t)pairs * sizeof(char *));
+    memcpy(copy, key, (size_t)key_size);
+    metadata[2 * pairs] = copy;
+    metadata[2 * pairs + 1] = (char *)copy + key_size;
+    memcpy(metadata[2 * pairs + 1], text->data, (size_t)text->size);
+    metadata[2 * pairs + 1][text->size] = '\0';
+    nl_free(checkpoint->context, checkpoint->metadata);
+    checkpoint->metadata = metadata;
+cleanup:
+    return status;
+}
+
+nl_status nl_folder_config(nl_checkpoint *checkpoint)
+{
+    nl_context *context = checkpoint->context;
+    nl_status status;
+    char *path = NULL;
+    nl_mapping file = {0};
+    if (nl_checkpoint_metadata(checkpoint, "nalagen") || strcmp(checkpoint->path, "-") == 0)
+        return NL_OK;
+    NL_TRY(config_path(checkpoint, &path));
+    if (!nl_path_exists(path) || nl_path_is_folder(path))
+        goto cleanup;
+    NL_TRY(nl_map_file(context, path, &file));
+    if (file.size > 0 && file.size <= CONFIG_LIMIT)
+        NL_TRY(add_metadata(checkpoint, "config.json", &file));
+cleanup:
+    nl_unmap(context, &file);
+    nl_free(context, path);
+    return status;
+}
