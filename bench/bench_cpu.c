@@ -245,7 +245,7 @@ static void bench_backbone(bench *b)
     MEASURE(patch_embed,
             ROW(.shape = "384 x 16", .nala_calls = 1, .softmax_calls = 1, .flops = bytes / 4 * 32,
                 .bytes = 2 * bytes),
-            .x = F32(b->batch, CHANNELS, 2 * SIDE, 2 * SIDE), .weight = WEIGHT(D, CHANNELS, 2, 2),
+            .x = F32(b->batch, CHANNELS, 2 * SIDE, 2 * SIDE), .weight = F32(D, CHANNELS, 2, 2),
             .bias = F32(D), .position = F32(T, D), .tokens = F32(m, D));
     MEASURE(
         unpatchify,
@@ -428,7 +428,7 @@ static double time_forward(bench *b, const char *name)
     return time;
 }
 
-static void bench_model(bench *b, nl_sgemm sgemm, bool nala)
+static void bench_model(bench *b, nl_sgemm sgemm, const char *core, bool nala)
 {
     const char *name = nala ? "NaLaSiT-S/2" : "SiT-S/2";
     double flops, forward = time_forward(b, name);
@@ -452,7 +452,7 @@ static void bench_model(bench *b, nl_sgemm sgemm, bool nala)
     printf("products alone (%.2f GFLOP): oneDNN %.2f ms, %.1f GFLOP/s", flops * 1e-9, dnnl * 1e3,
            flops / dnnl * 1e-9);
     if (sgemm)
-        printf("; OpenBLAS %.2f ms, %.1f GFLOP/s", blas * 1e3, flops / blas * 1e-9);
+        printf("; OpenBLAS (%s) %.2f ms, %.1f GFLOP/s", core, blas * 1e3, flops / blas * 1e-9);
     printf("\nforward at %.1f %% of the better\n", 100 * alone / forward);
 }
 
@@ -519,9 +519,10 @@ int main(int argc, char **argv)
     if (b->json)
         printf("\n  ],\n  \"models\": [");
     if (!b->only) {
-        nl_sgemm sgemm = nl_blas_load(b->device->threads);
-        bench_model(b, sgemm, true);
-        bench_model(b, sgemm, false);
+        const char *core;
+        nl_sgemm sgemm = nl_blas_load(b->device->threads, &core);
+        bench_model(b, sgemm, core, true);
+        bench_model(b, sgemm, core, false);
     }
     if (b->json)
         printf("\n  ]\n}\n");

@@ -4,8 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-nl_sgemm nl_blas_load(int threads)
+/* dlsym's data pointer as a function pointer, which C has no conversion for. */
+static void find(void *library, const char *name, void *function)
 {
+    void *symbol = dlsym(library, name);
+    memcpy(function, &symbol, sizeof(symbol));
+}
+
+nl_sgemm nl_blas_load(int threads, const char **core)
+{
+    *core = "unknown";
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512bw"))
         setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
@@ -15,13 +23,15 @@ nl_sgemm nl_blas_load(int threads)
         library = dlopen("libopenblas.so", RTLD_NOW);
     if (!library)
         return NULL;
-    void *symbol = dlsym(library, "openblas_set_num_threads");
     void (*set_threads)(int);
-    memcpy(&set_threads, &symbol, sizeof(symbol));
-    if (symbol)
-        set_threads(threads);
+    char *(*get_core)(void);
     nl_sgemm sgemm;
-    symbol = dlsym(library, "cblas_sgemm");
-    memcpy(&sgemm, &symbol, sizeof(symbol));
+    find(library, "openblas_set_num_threads", &set_threads);
+    find(library, "openblas_get_corename", &get_core);
+    find(library, "cblas_sgemm", &sgemm);
+    if (set_threads)
+        set_threads(threads);
+    if (get_core)
+        *core = get_core();
     return sgemm;
 }

@@ -10,7 +10,8 @@ typedef void (*nl_sgemm)(int order, int transpose_a, int transpose_b, int m, int
                          float *c, int ldc);
 
 /* On processors with AVX-512 OPENBLAS_CORETYPE is set to SkylakeX unless the user has set it:
- * versions up to 0.3.21 take newer processors for very old ones. NULL without OpenBLAS. */
-nl_sgemm nl_blas_load(int threads);
+ * versions up to 0.3.21 take newer processors for very old ones. NULL without OpenBLAS. core: the
+ * kind of processor that its kernels are for. */
+nl_sgemm nl_blas_load(int threads, const char **core);
 
 #endif

@@ -5,9 +5,9 @@ include(CheckCCompilerFlag)
 target_include_directories(nl_cpu PRIVATE ${NL_DNNL_INCLUDE})
 file(GLOB sources CONFIGURE_DEPENDS kernels/cpu/*.c)
 
-# Selects vectorise only when comparisons may not trap; NaN and infinity keep their meaning. Options of
-# sources come after nl_flags and so may allow fused multiply-adds again, but for the two files that
-# promise the roundings of their reference.
+# Selects vectorise only when comparisons may not trap; NaN and infinity keep their meaning. Options
+# of sources come after nl_flags and so may allow fused multiply-adds again, but for the two files
+# that promise the roundings of their reference.
 set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS
     "$<$<NOT:$<CONFIG:Debug>>:-O3>;-fno-trapping-math;-ffp-contract=fast")
 set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/cpu/normal.c
