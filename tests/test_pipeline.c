@@ -402,6 +402,73 @@ static void classes_hashes_and_sizes(void **state)
     nl_context_destroy(context);
 }
 
+typedef struct nl_latents {
+    int count;
+    float data[2][4 * 32 * 32];
+} nl_latents;
+
+static nl_status keep_latents(void *user, const nl_picture *picture)
+{
+    nl_latents *latents = user;
+    memcpy(latents->data[latents->count++], picture->latents, sizeof(latents->data[0]));
+    return NL_OK;
+}
+
+/* The golden trajectory, from its noise, with the checkpoint at path. Skipped without it. */
+static void golden_sample(const char *path, const char *sampler, double tolerance)
+{
+    nl_context *context = NULL;
+    nl_model *model = NULL;
+    nl_context_options options = CPU(0);
+    char key[16];
+    if (!nl_path_exists(path)) {
+        print_message("SKIPPED: %s is not there\n", path);
+        skip();
+    }
+    snprintf(key, sizeof(key), "%s10", sampler);
+    assert_int_equal(nl_context_create(&options, &context), NL_OK);
+    nl_model_options model_options = {.path = path, .vae = "none"};
+    assert_ok(context, nl_model_load(context, &model_options, &model));
+    nl_checkpoint *golden = test_golden(context, "first_model_sample.safetensors");
+    float *noise = test_read(golden, "noise", NULL), *y = test_read(golden, "y", NULL);
+    float *expected = test_read(golden, key, NULL);
+    int golden_labels[] = {(int)y[0], (int)y[1]};
+    nl_request request = {.labels = golden_labels, .count = 2, .noise = noise};
+    request.sampling = (nl_sampling){.sampler = sampler, .steps = 10, .cfg_scale = 3};
+    nl_latents latents = {0};
+    assert_ok(context, nl_generate(model, &request, keep_latents, &latents));
+    assert_int_equal(latents.count, 2);
+    assert_close(latents.data[0], expected, 2 * 4 * 32 * 32, tolerance);
+    free(noise);
+    free(y);
+    free(expected);
+    nl_checkpoint_close(golden);
+    nl_model_destroy(model);
+    nl_context_destroy(context);
+}
+
+static const char first_model[] = NL_SHARED_DIR "/weights/nalasit-s2-imagenette-256.safetensors";
+static const char shipped_model[] = NL_SOURCE_DIR "/weights/nalasit-s2-imagenette-256.safetensors";
+
+static void golden_sample_euler(void **state)
+{
+    (void)state;
+    golden_sample(first_model, "euler", 1e-4);
+}
+
+static void golden_sample_heun(void **state)
+{
+    (void)state;
+    golden_sample(first_model, "heun", 1e-4);
+}
+
+/* int8 moves the latents by 1.8 %. */
+static void golden_sample_shipped(void **state)
+{
+    (void)state;
+    golden_sample(shipped_model, "euler", 0.03);
+}
+
 /* Pixels in, pixels out; a preview has the size of the latent. */
 static void pixels_pass_through(void **state)
 {
@@ -444,6 +511,9 @@ int main(void)
         cmocka_unit_test(defaults_by_kind_of_model),
         cmocka_unit_test(classes_hashes_and_sizes),
         cmocka_unit_test(pixels_pass_through),
+        cmocka_unit_test(golden_sample_euler),
+        cmocka_unit_test(golden_sample_heun),
+        cmocka_unit_test(golden_sample_shipped),
     };
     return cmocka_run_group_tests(tests, make_models, remove_models);
 }

@@ -157,6 +157,8 @@ void nl_console_progress(nl_console *console, const nl_progress *progress)
 
 static nl_status stdout_failed(nl_context *context)
 {
+    if (nl_interrupted())
+        return nl_fail(context, NL_CANCELLED, "interrupted");
     return nl_fail(context, NL_ERROR_WRITE, "standard output: cannot be written: %s",
                    strerror(errno));
 }
