@@ -285,37 +285,56 @@ cleanup:
     return status;
 }
 
-nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint,
-                      const nl_checkpoint *second, double scale, double shift, nl_vae **out)
+nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoints[2],
+                          nl_vae_inventory *inventory, nl_vae **out)
 {
-    *out = NULL;
     nl_context *context = device->context;
-    const nl_checkpoint *checkpoints[2] = {checkpoint, second};
-    nl_vae_inventory inventory = {0};
     nl_problems problems = {0};
     nl_vae *vae = NULL;
     void *memory;
-    if (!(isfinite(scale) && scale != 0 && isfinite(shift)))
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "latent scale %g and shift %g: both must be finite, the scale not 0", scale,
-                       shift);
+    *out = NULL;
+    *inventory = (nl_vae_inventory){0};
     nl_status status = nl_alloc_zero(context, "an autoencoder", sizeof(nl_vae), &memory);
     if (status != NL_OK)
         return status;
     vae = memory;
     vae->device = device;
-    vae->scale = scale;
-    vae->shift = shift;
-    NL_TRY(nl_strdup(context, checkpoint->path, &vae->path));
-    NL_TRY(make_inventory(context, checkpoints, &inventory, &vae->kind, &problems));
-    NL_TRY(build_networks(vae, &inventory, &problems));
+    NL_TRY(nl_strdup(context, checkpoints[0]->path, &vae->path));
+    NL_TRY(make_inventory(context, checkpoints, inventory, &vae->kind, &problems));
+    NL_TRY(build_networks(vae, inventory, &problems));
     if (problems.count) {
+        const nl_checkpoint *second = checkpoints[1];
         status = nl_fail(context, NL_ERROR_INPUT,
                          "%s%s%s: not a complete %s autoencoder, or not one of a known layout: %s",
-                         checkpoint->path, second ? " and " : "", second ? second->path : "",
+                         vae->path, second ? " and " : "", second ? second->path : "",
                          vae->kind == NL_VAE_KL ? "AutoencoderKL" : "tiny (TAESD)", problems.text);
         goto cleanup;
     }
+    *out = vae;
+    return NL_OK;
+cleanup:
+    nl_free(context, inventory->items);
+    inventory->items = NULL;
+    nl_vae_destroy(vae);
+    return status;
+}
+
+nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint,
+                      const nl_checkpoint *second, double scale, double shift, nl_vae **out)
+{
+    nl_context *context = device->context;
+    nl_vae_inventory inventory = {0};
+    nl_vae *vae = NULL;
+    nl_status status;
+    *out = NULL;
+    if (!(isfinite(scale) && scale != 0 && isfinite(shift)))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "latent scale %g and shift %g: both must be finite, the scale not 0", scale,
+                       shift);
+    NL_TRY(nl_vae_describe(device, (const nl_checkpoint *const[]){checkpoint, second}, &inventory,
+                           &vae));
+    vae->scale = scale;
+    vae->shift = shift;
     NL_TRY(upload_weights(vae, &inventory));
     *out = vae;
     vae = NULL;

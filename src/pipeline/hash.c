@@ -83,11 +83,42 @@ cleanup:
     return status;
 }
 
+nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65])
+{
+    nl_context *context = checkpoint->context;
+    nl_status status = NL_OK;
+    nl_sha256 sha;
+    if (checkpoint->shard_count == 0)
+        return nl_file_sha256(context, checkpoint->path, hex);
+    if (checkpoint->shard_count == 1)
+        return nl_file_sha256(context, checkpoint->shards[0]->path, hex);
+    nl_sha256_init(&sha);
+    for (int i = 0; i < checkpoint->shard_count; i++) {
+        NL_TRY(nl_file_sha256(context, checkpoint->shards[i]->path, hex));
+        nl_sha256_update(&sha, hex, 64);
+    }
+    nl_sha256_hex(&sha, hex);
+cleanup:
+    return status;
+}
+
+static nl_status folder_sha256(nl_model *model)
+{
+    nl_checkpoint *checkpoint = NULL;
+    nl_status status = nl_checkpoint_open(model->context, model->path, &checkpoint);
+    if (status == NL_OK)
+        status = nl_checkpoint_sha256(checkpoint, model->sha256);
+    nl_checkpoint_close(checkpoint);
+    return status;
+}
+
 nl_status nl_model_sha256(nl_model *model, const char **hex)
 {
     nl_status status = NL_OK;
     if (!model->sha256[0])
-        status = nl_file_sha256(model->context, model->path, model->sha256);
+        status = nl_path_is_folder(model->path)
+                     ? folder_sha256(model)
+                     : nl_file_sha256(model->context, model->path, model->sha256);
     if (status != NL_OK)
         model->sha256[0] = '\0';
     *hex = model->sha256;

@@ -13,7 +13,7 @@ int nl_model_factor(const nl_config *config)
 static nl_status find_checkpoint(nl_context *context, const char *given, char **path)
 {
     if (given)
-        return nl_strdup(context, given, path);
+        return nl_backbone_path(context, given, path);
     nl_status status = nl_find_data(context, NULL, nl_shipped_model, path);
     if (status == NL_OK && !*path)
         return nl_fail(context, NL_ERROR_INPUT,
@@ -75,21 +75,24 @@ cleanup:
     return status;
 }
 
-static nl_status read_config(nl_model *model, const nl_checkpoint *checkpoint,
-                             const nl_model_options *options)
+nl_status nl_read_config(const nl_checkpoint *checkpoint, const nl_model_options *options,
+                         nl_config *config)
 {
-    nl_context *context = model->context;
-    nl_status status = nl_config_from_checkpoint(checkpoint, options->architecture, &model->config);
+    nl_context *context = checkpoint->context;
+    nl_status status = nl_config_from_checkpoint(checkpoint, options->architecture, config);
     if (status != NL_OK && !options->config_path)
         return status;
     if (status != NL_OK) /* what a file cannot say of itself, its configuration may */
-        nl_config_init(&model->config);
+        nl_config_init(config);
     status = NL_OK;
     if (options->config_path)
-        NL_TRY(parse_over(context, options->config_path, options->config_path, &model->config));
-    NL_TRY(parse_options(context, options, &model->config));
-    NL_TRY(nl_config_check(context, model->path, &model->config));
+        NL_TRY(parse_over(context, options->config_path, options->config_path, config));
+    NL_TRY(parse_options(context, options, config));
+    NL_TRY(nl_config_check(context, checkpoint->path, config));
+    return NL_OK;
 cleanup:
+    nl_config_free(context, config);
+    nl_config_init(config);
     return status;
 }
 
@@ -106,8 +109,8 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *options, nl
     model->context = context;
     nl_config_init(&model->config);
     NL_TRY(find_checkpoint(context, options->path, &model->path));
-    NL_TRY(nl_checkpoint_open(context, model->path, &checkpoint));
-    NL_TRY(read_config(model, checkpoint, options));
+    NL_TRY(nl_dit_open(context, model->path, options->key, &checkpoint));
+    NL_TRY(nl_read_config(checkpoint, options, &model->config));
     NL_TRY(nl_config_print(context, &model->config, &model->config_text));
     NL_TRY(nl_dit_create(context->device, &model->config, &model->dit));
     NL_TRY(nl_dit_load(model->dit, checkpoint));

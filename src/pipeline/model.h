@@ -17,6 +17,9 @@ struct nl_model {
     char sha256[65];   /* "" until it is asked for */
 };
 
+/* Allocated: the file or folder that holds the backbone; of a whole diffusers pipeline its part. */
+nl_status nl_backbone_path(nl_context *context, const char *path, char **found);
+
 /* The autoencoder by options->vae, the configuration and the data files. */
 nl_status nl_model_open_vae(nl_model *model, const char *path);
 

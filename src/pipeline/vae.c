@@ -5,7 +5,16 @@
 #include "nl_image.h"
 
 static const char tiny_file[] = "tae.safetensors";
-static const char *const kl_files[] = {"sd-vae-ft-ema.safetensors", "sd-vae-ft-mse.safetensors"};
+/* Files and folders under the names that they are published with; "vae" is a part of a diffusers pipeline. */
+static const char *const kl_files[] = {"vae",
+                                       "sd-vae-ft-ema.safetensors",
+                                       "sd-vae-ft-mse.safetensors",
+                                       "sd-vae-ft-ema",
+                                       "sd-vae-ft-mse",
+                                       "vae-ft-ema-560000-ema-pruned.safetensors",
+                                       "vae-ft-mse-840000-ema-pruned.safetensors",
+                                       "vae-ft-ema-560000-ema-pruned.ckpt",
+                                       "vae-ft-mse-840000-ema-pruned.ckpt"};
 
 static nl_status find_own(nl_model *model, char **path)
 {
@@ -33,7 +42,7 @@ static nl_status find_own(nl_model *model, char **path)
         status =
             nl_fail(context, NL_ERROR_INPUT,
                     "%s: it needs the Stable Diffusion VAE, which does not ship with nalagen: give "
-                    "its file (sd-vae-ft-ema or sd-vae-ft-mse, as safetensors) with --vae FILE, or "
+                    "its file or folder (sd-vae-ft-ema or sd-vae-ft-mse) with --vae FILE, or "
                     "--vae none for latents only",
                     model->path);
 cleanup:
@@ -42,7 +51,7 @@ cleanup:
 }
 
 /* TAESD comes in two files: the other half is the one whose name has "encoder" for "decoder". */
-static nl_status open_other_half(nl_context *context, const char *path, nl_checkpoint **other)
+nl_status nl_open_other_half(nl_context *context, const char *path, nl_checkpoint **other)
 {
     static const char *const halves[] = {"decoder", "encoder"};
     nl_status status = NL_OK;
@@ -98,8 +107,8 @@ nl_status nl_model_open_vae(nl_model *model, const char *path)
         NL_TRY(find_own(model, &own));
         path = own;
     }
-    NL_TRY(nl_checkpoint_open(context, path, &file));
-    NL_TRY(open_other_half(context, path, &other));
+    NL_TRY(nl_open_autoencoder(context, path, &file));
+    NL_TRY(nl_open_other_half(context, path, &other));
     NL_TRY(load(model, file, other));
     if (nl_vae_latent_channels(model->vae) != config->in_channels ||
         nl_vae_factor(model->vae) != nl_model_factor(config))

@@ -1,0 +1,45 @@
+/* Which file stands for a network when a folder is named. */
+#include "model.h"
+
+/* Allocated: path, or its folder `part` when it is that of a whole diffusers pipeline. */
+static nl_status find_part(nl_context *context, const char *path, const char *part, char **found)
+{
+    char *inner = NULL;
+    nl_status status = nl_path_join(context, path, part, &inner);
+    if (status != NL_OK)
+        return status;
+    if (nl_path_is_folder(inner)) {
+        *found = inner;
+        return NL_OK;
+    }
+    nl_free(context, inner);
+    return nl_strdup(context, path, found);
+}
+
+nl_status nl_backbone_path(nl_context *context, const char *path, char **found)
+{
+    return find_part(context, path, "transformer", found);
+}
+
+nl_status nl_open_backbone(nl_context *context, const char *path, const char *key,
+                           nl_checkpoint **checkpoint)
+{
+    char *found = NULL;
+    *checkpoint = NULL;
+    nl_status status = nl_backbone_path(context, path, &found);
+    if (status == NL_OK)
+        status = nl_dit_open(context, found, key, checkpoint);
+    nl_free(context, found);
+    return status;
+}
+
+nl_status nl_open_autoencoder(nl_context *context, const char *path, nl_checkpoint **checkpoint)
+{
+    char *found = NULL;
+    *checkpoint = NULL;
+    nl_status status = find_part(context, path, "vae", &found);
+    if (status == NL_OK)
+        status = nl_checkpoint_open(context, found, checkpoint);
+    nl_free(context, found);
+    return status;
+}

@@ -1,0 +1,103 @@
+/* Autoencoder files of any spelling to one of ours; nothing is held in memory but one tensor. */
+#include <string.h>
+
+#include "layers.h"
+
+enum { NARROW = 32 }; /* channels; what touches pictures or latents is not quantised */
+
+bool nl_vae_recognizes(const nl_checkpoint *checkpoint)
+{
+    nl_vae_spelling spelling;
+    return nl_vae_find_spelling(checkpoint, &spelling);
+}
+
+/* Names and shapes checked; the parts of the inventory that are used remain. */
+static nl_status take_stock(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
+                            nl_vae_inventory *inventory, nl_vae_kind *kind)
+{
+    nl_device device = {.context = checkpoint->context};
+    nl_vae *vae;
+    nl_status status = nl_vae_describe(&device, (const nl_checkpoint *const[]){checkpoint, second},
+                                       inventory, &vae);
+    if (status != NL_OK)
+        return status;
+    *kind = vae->kind;
+    nl_vae_destroy(vae);
+    return NL_OK;
+}
+
+nl_status nl_vae_fits(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
+                      nl_vae_kind *kind, int64_t *parameters)
+{
+    nl_vae_inventory inventory;
+    nl_status status = take_stock(checkpoint, second, &inventory, kind);
+    if (status != NL_OK)
+        return status;
+    *parameters = 0;
+    for (int64_t i = 0; i < inventory.count; i++)
+        *parameters += nl_entry_count(inventory.items[i].entry);
+    nl_free(checkpoint->context, inventory.items);
+    return NL_OK;
+}
+
+static nl_dtype saved_dtype(const nl_entry *entry, nl_dtype dtype)
+{
+    if (dtype == NL_DTYPE_COUNT)
+        return entry->scale ? NL_I8 : nl_saved_dtype(entry);
+    if (entry->ndim < 2)
+        return NL_F32;
+    if (dtype == NL_I8 && (entry->shape[0] < NARROW || entry->shape[1] < NARROW))
+        return NL_BF16;
+    return dtype;
+}
+
+/* diffusers has the attention's matrices without the two sizes of a 1 x 1 kernel. */
+static bool is_matrix(const nl_vae_item *item)
+{
+    return strstr(item->name, ".attentions.") && item->entry->ndim == 4;
+}
+
+static nl_saved describe(const nl_vae_item *item, int64_t source, nl_dtype dtype)
+{
+    const nl_entry *entry = item->entry;
+    nl_saved saved = {.name = item->name,
+                      .dtype = saved_dtype(entry, dtype),
+                      .ndim = is_matrix(item) ? 2 : entry->ndim,
+                      .source = source};
+    memcpy(saved.shape, entry->shape, sizeof(saved.shape));
+    if (saved.dtype == NL_I8 && entry->dtype == NL_I8 && entry->scale && !entry->strides)
+        saved.exact = entry;
+    return saved;
+}
+
+static nl_status read_item(void *user, int64_t source, float *values)
+{
+    const nl_vae_item *item = (const nl_vae_item *)user + source;
+    return nl_entry_read(item->checkpoint, item->entry, values);
+}
+
+nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
+                         const char *path, bool overwrite, nl_dtype matrix_dtype)
+{
+    static const char *const metadata[] = {"format", "pt", NULL};
+    nl_context *context = checkpoint->context;
+    nl_vae_inventory inventory;
+    nl_vae_kind kind;
+    void *memory = NULL;
+    nl_save_source source = {.read = read_item};
+    nl_status status = take_stock(checkpoint, second, &inventory, &kind);
+    if (status != NL_OK)
+        return status;
+    NL_TRY(nl_alloc_array(context, "names of tensors", inventory.count, sizeof(nl_saved), &memory));
+    nl_saved *tensors = memory;
+    for (int64_t i = 0; i < inventory.count; i++) {
+        tensors[i] = describe(&inventory.items[i], i, matrix_dtype);
+        source.largest = NL_MAX(source.largest, nl_entry_count(inventory.items[i].entry));
+    }
+    source.user = inventory.items;
+    NL_TRY(nl_save_tensors(context, path, overwrite, metadata, tensors, inventory.count, &source));
+cleanup:
+    nl_free(context, memory);
+    nl_free(context, inventory.items);
+    return status;
+}
