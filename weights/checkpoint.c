@@ -326,16 +326,19 @@ int64_t nl_entry_count(const nl_entry *entry)
     return count;
 }
 
-/* Walks the elements in row-major order of the shape, wherever the strides put them; those of the last size
- * together when they are neighbours. */
-static void read_strided(const nl_entry *entry, int64_t count, float *to)
+/* All elements in row-major order of the shape, wherever the strides put them; those of the last size together
+ * when they are neighbours. As floats, or as they are. */
+static void gather(const nl_entry *entry, int64_t count, bool floats, void *to)
 {
     const char *data = entry->data;
     int size = nl_dtype_size(entry->dtype), last = entry->ndim - 1;
     int64_t run = entry->strides[last] == 1 ? entry->shape[last] : 1;
     int64_t index[NL_MAX_DIMS] = {0}, offset = 0;
     for (int64_t i = 0; i < count; i += run) {
-        nl_convert_to_float(data + offset * size, entry->dtype, run, to + i);
+        if (floats)
+            nl_convert_to_float(data + offset * size, entry->dtype, run, (float *)to + i);
+        else
+            memcpy((char *)to + i * size, data + offset * size, (size_t)(run * size));
         for (int axis = run == 1 ? last : last - 1; axis >= 0; axis--) {
             offset += entry->strides[axis];
             if (++index[axis] < entry->shape[axis])
@@ -344,6 +347,15 @@ static void read_strided(const nl_entry *entry, int64_t count, float *to)
             index[axis] = 0;
         }
     }
+}
+
+void nl_entry_copy(const nl_entry *entry, void *to)
+{
+    int64_t count = nl_entry_count(entry);
+    if (count > 0 && entry->strides)
+        gather(entry, count, false, to);
+    else if (count > 0)
+        memcpy(to, entry->data, (size_t)(count * nl_dtype_size(entry->dtype)));
 }
 
 /* -1: all are finite. */
@@ -385,7 +397,7 @@ static void read_elements(const nl_checkpoint *checkpoint, const nl_entry *entry
     if (mapping)
         nl_map_ahead(mapping, entry->data, bytes);
     if (entry->strides)
-        read_strided(entry, count, to);
+        gather(entry, count, true, to);
     else
         nl_convert_to_float(entry->data, entry->dtype, count, to);
     if (mapping)

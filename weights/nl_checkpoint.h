@@ -61,6 +61,8 @@ const nl_entry *nl_checkpoint_find(const nl_checkpoint *checkpoint, const char *
 const char *nl_checkpoint_metadata(const nl_checkpoint *checkpoint, const char *key);
 int64_t nl_checkpoint_bytes(const nl_checkpoint *checkpoint); /* of its files */
 int64_t nl_entry_count(const nl_entry *entry); /* elements */
+/* All elements in their own type, row-major; the entry has no parts. */
+void nl_entry_copy(const nl_entry *entry, void *to);
 /* Whether two entries have one shape and the same numbers. */
 nl_status nl_entry_equal(const nl_checkpoint *checkpoint, const nl_entry *a, const nl_entry *b,
                          bool *equal);
@@ -119,12 +121,12 @@ void nl_safetensors_abort(nl_safetensors_writer **writer);
  * tensors follow one another. */
 typedef struct nl_saved {
     const char *name;
-    nl_dtype dtype; /* F32, BF16, F16, or I8: then "<name>.scale" follows */
+    nl_dtype dtype; /* F32, BF16, F16, or I8: then "<name>.scale" follows. Any other one only with exact */
     int ndim;
     int64_t shape[NL_MAX_DIMS];
     int64_t source; /* number of the source, and its element that comes first */
     int64_t first;
-    const nl_entry *exact; /* I8 whose numbers and scales are copied as they are; or NULL */
+    const nl_entry *exact; /* copied as it is, scales included; or NULL */
 } nl_saved;
 
 typedef struct nl_save_source {
@@ -137,6 +139,10 @@ typedef struct nl_save_source {
 nl_status nl_save_tensors(nl_context *context, const char *path, bool overwrite,
                           const char *const *metadata, const nl_saved *saved, int64_t count,
                           const nl_save_source *source);
+/* The whole checkpoint under its names, with its own metadata "nalagen". Floats as dtype (vectors F32), or with
+ * NL_DTYPE_COUNT as they are; what holds whole numbers is copied. */
+nl_status nl_checkpoint_save(const nl_checkpoint *checkpoint, const char *path, bool overwrite,
+                             nl_dtype dtype);
 /* The type that keeps an entry's numbers: its own when it is one of F32, BF16, F16, otherwise F32. */
 nl_dtype nl_saved_dtype(const nl_entry *entry);
 

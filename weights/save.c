@@ -5,13 +5,15 @@
 
 #include "nl_checkpoint.h"
 
+static const int64_t nothing = INT64_MIN; /* no source has this number */
+
 typedef struct nl_saving {
     nl_context *context;
     const nl_save_source *source;
     nl_safetensors_writer *writer;
     float *values; /* of source `loaded` */
     void *packed;
-    int64_t loaded;
+    int64_t loaded; /* or nothing */
 } nl_saving;
 
 static int64_t saved_count(const nl_saved *saved)
@@ -22,7 +24,12 @@ static int64_t saved_count(const nl_saved *saved)
     return count;
 }
 
-/* Every I8 tensor is followed by its scales. */
+/* I8 is followed by its scales, unless it is a copy of whole numbers that have none. */
+static bool has_scale(const nl_saved *saved)
+{
+    return saved->dtype == NL_I8 && (!saved->exact || saved->exact->scale);
+}
+
 static nl_status list_headers(nl_context *context, const nl_saved *saved, int64_t count,
                               nl_tensor_header **headers, char **names, int64_t *header_count)
 {
@@ -31,7 +38,7 @@ static nl_status list_headers(nl_context *context, const nl_saved *saved, int64_
     void *memory;
     int64_t size = 1;
     for (int64_t i = 0; i < count; i++)
-        size += saved[i].dtype == NL_I8 ? (int64_t)(strlen(saved[i].name) + sizeof(suffix)) : 0;
+        size += has_scale(&saved[i]) ? (int64_t)(strlen(saved[i].name) + sizeof(suffix)) : 0;
     NL_TRY(
         nl_alloc_zero(context, "names of tensors", 2 * (size_t)count * sizeof(**headers), &memory));
     *headers = memory;
@@ -43,7 +50,7 @@ static nl_status list_headers(nl_context *context, const nl_saved *saved, int64_
         nl_tensor_header *header = &(*headers)[(*header_count)++];
         *header = (nl_tensor_header){saved[i].name, saved[i].dtype, saved[i].ndim, {0}};
         memcpy(header->shape, saved[i].shape, sizeof(header->shape));
-        if (saved[i].dtype != NL_I8)
+        if (!has_scale(&saved[i]))
             continue;
         int length = sprintf(text, "%s%s", saved[i].name, suffix);
         (*headers)[(*header_count)++] = (nl_tensor_header){text, NL_F32, 1, {saved[i].shape[0]}};
@@ -77,18 +84,33 @@ cleanup:
     return status;
 }
 
+static nl_status write_exact(nl_saving *saving, const nl_entry *entry)
+{
+    nl_status status;
+    void *copy = NULL;
+    int64_t count = nl_entry_count(entry), bytes = count * nl_dtype_size(entry->dtype);
+    if (entry->strides) {
+        NL_TRY(nl_alloc_array(saving->context, "a tensor", bytes, 1, &copy));
+        nl_entry_copy(entry, copy);
+    }
+    NL_TRY(nl_safetensors_write(saving->writer, copy ? copy : entry->data, bytes));
+    if (entry->scale)
+        NL_TRY(nl_safetensors_write(saving->writer, entry->scale,
+                                    entry->shape[0] * (int64_t)sizeof(float)));
+cleanup:
+    nl_free(saving->context, copy);
+    return status;
+}
+
 static nl_status write_tensor(nl_saving *saving, const nl_saved *saved)
 {
     nl_status status;
     int64_t count = saved_count(saved), rows = saved->ndim ? saved->shape[0] : 1;
     NL_TRY(nl_check_cancelled(saving->context));
-    if (saved->exact) {
-        NL_TRY(nl_safetensors_write(saving->writer, saved->exact->data, count));
-        return nl_safetensors_write(saving->writer, saved->exact->scale,
-                                    rows * (int64_t)sizeof(float));
-    }
+    if (saved->exact)
+        return write_exact(saving, saved->exact);
     if (saving->loaded != saved->source) {
-        saving->loaded = -1;
+        saving->loaded = nothing;
         NL_TRY(saving->source->read(saving->source->user, saved->source, saving->values));
         saving->loaded = saved->source;
     }
@@ -110,7 +132,7 @@ nl_status nl_save_tensors(nl_context *context, const char *path, bool overwrite,
                           const nl_save_source *source)
 {
     nl_status status;
-    nl_saving saving = {.context = context, .source = source, .loaded = -1};
+    nl_saving saving = {.context = context, .source = source, .loaded = nothing};
     nl_tensor_header *headers = NULL;
     char *names = NULL;
     void *values = NULL;
@@ -139,4 +161,49 @@ nl_dtype nl_saved_dtype(const nl_entry *entry)
 {
     bool half = entry->dtype == NL_BF16 || entry->dtype == NL_F16;
     return half && !entry->scale ? entry->dtype : NL_F32;
+}
+
+static nl_status read_entry(void *user, int64_t source, float *values)
+{
+    const nl_checkpoint *checkpoint = user;
+    return nl_entry_read(checkpoint, &checkpoint->entries[source], values);
+}
+
+nl_status nl_checkpoint_save(const nl_checkpoint *checkpoint, const char *path, bool overwrite,
+                             nl_dtype dtype)
+{
+    nl_context *context = checkpoint->context;
+    nl_status status;
+    void *memory = NULL;
+    const char *config = nl_checkpoint_metadata(checkpoint, "nalagen");
+    const char *metadata[] = {"format", "pt", config ? "nalagen" : NULL, config, NULL};
+    nl_save_source source = {.read = read_entry, .user = (void *)checkpoint};
+    if (dtype != NL_DTYPE_COUNT && dtype != NL_F32 && dtype != NL_BF16 && dtype != NL_F16)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: under a file's own names floats are stored as "
+                       "f32, bf16 or f16",
+                       path);
+    NL_TRY(
+        nl_alloc_array(context, "names of tensors", checkpoint->count, sizeof(nl_saved), &memory));
+    nl_saved *tensors = memory;
+    for (int64_t i = 0; i < checkpoint->count; i++) {
+        const nl_entry *entry = &checkpoint->entries[i];
+        bool floats = entry->dtype <= NL_F64 || entry->scale || entry->part_count;
+        nl_dtype kept = floats ? nl_saved_dtype(entry) : entry->dtype;
+        tensors[i] = (nl_saved){.name = entry->name,
+                                .dtype = !floats || dtype == NL_DTYPE_COUNT ? kept
+                                         : entry->ndim > 1                  ? dtype
+                                                                            : NL_F32,
+                                .ndim = entry->ndim,
+                                .source = i,
+                                .exact = floats ? NULL : entry};
+        memcpy(tensors[i].shape, entry->shape, sizeof(entry->shape));
+        if (floats)
+            source.largest = NL_MAX(source.largest, nl_entry_count(entry));
+    }
+    NL_TRY(
+        nl_save_tensors(context, path, overwrite, metadata, tensors, checkpoint->count, &source));
+cleanup:
+    nl_free(context, memory);
+    return status;
 }

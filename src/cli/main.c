@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "nl_console.h"
+#include "nl_convert.h"
 #include "nl_info.h"
 #include "nl_sample.h"
 
@@ -18,6 +19,7 @@ enum { MAX_COMMANDS = 8 };
 static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_sample_command,
     &nl_info_command,
+    &nl_convert_command,
     &(nl_command){.name = "version",
                   .summary = "Print the version",
                   .arguments = "",

@@ -155,6 +155,8 @@ static bool mentions(const char *path, const char *word)
     return strcasestr(name, word) != NULL;
 }
 
+static const char guessed[] = "its name (give the architecture if that is wrong)";
+
 static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char *architecture,
                                      nl_config *config, const char **source)
 {
@@ -177,7 +179,7 @@ static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char
     }
     if (config->architecture != NL_ARCH_UNKNOWN)
         return NL_OK;
-    *source = "its name (give the architecture if that is wrong)";
+    *source = guessed;
     bool sit = mentions(checkpoint->path, "sit"), dit = mentions(checkpoint->path, "dit");
     if (sit == dit)
         return nl_fail(
@@ -208,7 +210,7 @@ static nl_status infer(const nl_checkpoint *checkpoint, const nl_shapes *shapes,
     if (status != NL_OK)
         return status;
     char name[64];
-    nl_log(context, architecture ? NL_LOG_INFO : NL_LOG_WARNING,
+    nl_log(context, source == guessed ? NL_LOG_WARNING : NL_LOG_INFO,
            "%s does not say what it is; taken for %s, %d x %d, %d classes, by its tensors%s%s",
            checkpoint->path, nl_config_name(config, name, sizeof(name)), config->input_height,
            config->input_width, config->num_classes, source ? " and " : "", source ? source : "");
