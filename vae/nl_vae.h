@@ -41,7 +41,8 @@ int nl_vae_latent_channels(const nl_vae *vae); /* 4, or 3 */
 /* Both on the device. rgb [B, H, W, 3] in [-1, 1] nominally (decode does not clamp); latents [B, C, h, w].
  * `device` is the vae's own or a measuring one; activations come from its arena.
  * KL: decode starts at latents / scale + shift; encode yields the posterior's mean (or, when `logvar` is not
- * NULL, mean and log variance [B, C, h, w], unscaled). */
+ * NULL, mean and log variance [B, C, h, w], both unscaled and
+ * before the public code's clamp of the log variance to [-30, 20]). */
 nl_status nl_vae_decode(const nl_vae *vae, nl_device *device, const nl_tensor *latents,
                         const nl_tensor *rgb);
 nl_status nl_vae_encode(const nl_vae *vae, nl_device *device, const nl_tensor *rgb,
@@ -49,7 +50,8 @@ nl_status nl_vae_encode(const nl_vae *vae, nl_device *device, const nl_tensor *r
 
 /* The same for pictures of any size on the host, in batches and overlapping tiles that fit the memory left:
  * latents [count, C, h, w] -> rgb [count, h f, w f, 3] uint8 (trunc(127.5 x + 128)). A picture that fits is
- * decoded whole; otherwise tiles are blended with a linear ramp so that seams do not show. */
+ * decoded whole (without a budget: one that takes at most 4 GiB); otherwise tiles are blended with a linear
+ * ramp so that seams do not show. */
 nl_status nl_vae_decode_pictures(nl_vae *vae, const float *latents, int64_t count, int64_t height,
                                  int64_t width, uint8_t *rgb);
 nl_status nl_vae_encode_pictures(nl_vae *vae, const uint8_t *rgb, int64_t count, int64_t height,
