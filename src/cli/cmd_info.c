@@ -3,14 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_config.h"
 #include "nl_console.h"
 #include "nl_image.h"
+#include "nl_pipeline.h"
 #include "nl_sample.h"
+#include "nl_vae.h"
 
 typedef struct nl_info_options {
     bool help, json;
-    const char *arch;
+    const char *arch, *key;
 } nl_info_options;
 
 static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
@@ -20,23 +21,11 @@ static const nl_option options_table[] = {
      .help = "one JSON object"},
     {"arch", 0, NL_OPTION_CHOICE, offsetof(nl_info_options, arch), "NAME", .choices = architectures,
      .help = "of a checkpoint that does not say"},
+    {"key", 0, NL_OPTION_TEXT, offsetof(nl_info_options, key), "NAME",
+     .help = "dict of a training checkpoint: ema, model (ema)"},
     {"help", 'h', NL_OPTION_FLAG, offsetof(nl_info_options, help), .help = "this text"},
     {0},
 };
-
-static nl_status file_sha256(nl_context *context, const char *path, char hex[65])
-{
-    nl_mapping mapping;
-    nl_sha256 sha;
-    nl_status status = nl_map_file(context, path, &mapping);
-    if (status != NL_OK)
-        return status;
-    nl_sha256_init(&sha);
-    nl_sha256_update(&sha, mapping.data, (size_t)mapping.size);
-    nl_sha256_hex(&sha, hex);
-    nl_unmap(context, &mapping);
-    return NL_OK;
-}
 
 /* {"BF16": 12, ...}: tensors of each type. */
 static void add_types(const nl_checkpoint *checkpoint, cJSON *object)
@@ -44,46 +33,126 @@ static void add_types(const nl_checkpoint *checkpoint, cJSON *object)
     int64_t tensors[NL_DTYPE_COUNT] = {0};
     cJSON *types = cJSON_AddObjectToObject(object, "tensors");
     for (int64_t i = 0; i < checkpoint->count; i++)
-        tensors[checkpoint->entries[i].dtype]++;
+        tensors[checkpoint->entries[i].dtype] += NL_MAX(checkpoint->entries[i].part_count, 1);
     for (int t = 0; t < NL_DTYPE_COUNT; t++)
         if (tensors[t])
             cJSON_AddNumberToObject(types, nl_dtype_name((nl_dtype)t), (double)tensors[t]);
 }
 
-static nl_status checkpoint_info(nl_context *context, const char *path, const char *arch,
-                                 cJSON *object)
+/* Nothing that a terminal would act on. */
+static bool printable(const char *text)
 {
-    nl_checkpoint *checkpoint = NULL;
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127)
+            return false;
+    return true;
+}
+
+/* What a torch file holds beside the tensors: the step, the arguments of the training. */
+static void add_facts(const nl_checkpoint *checkpoint, cJSON *object)
+{
+    cJSON *facts = NULL;
+    if (checkpoint->taken && checkpoint->holds)
+        cJSON_AddStringToObject(object, "holds", checkpoint->holds);
+    if (checkpoint->taken)
+        cJSON_AddStringToObject(object, "taken", checkpoint->taken);
+    if (checkpoint->spelling)
+        cJSON_AddStringToObject(object, "names", checkpoint->spelling);
+    for (char **pair = checkpoint->metadata; *pair; pair += 2) {
+        if (!strcmp(pair[0], "nalagen") || !strcmp(pair[0], "config.json") || !printable(pair[0]) ||
+            !printable(pair[1]))
+            continue;
+        if (!facts)
+            facts = cJSON_AddObjectToObject(object, "metadata");
+        cJSON_AddStringToObject(facts, pair[0], pair[1]);
+    }
+}
+
+/* "complete", or why it would not load: every tensor that is missing, unexpected or misshapen. */
+static void add_verdict(nl_context *context, nl_status status, cJSON *object)
+{
+    cJSON_AddBoolToObject(object, "complete", status == NL_OK);
+    if (status != NL_OK)
+        cJSON_AddStringToObject(object, "problem", nl_last_error(context));
+}
+
+static void add_license(const nl_config *config, cJSON *object)
+{
+    const char *text = config->license;
+    if (!text && config->attention == NL_ATTENTION_SOFTMAX)
+        text = config->architecture == NL_ARCH_DIT
+                   ? "not stated in the file; weights published with DiT are CC BY-NC 4.0"
+                   : "not stated in the file; the public SiT repository is under the MIT licence";
+    cJSON_AddStringToObject(object, "license", text ? text : "not stated in the file");
+}
+
+static nl_status backbone_info(const nl_checkpoint *checkpoint, const char *arch, cJSON *object)
+{
+    nl_context *context = checkpoint->context;
     nl_config config;
     nl_status status = NL_OK;
-    char name[64], hex[65];
-    char *text = NULL;
+    char name[64], *text = NULL;
     cJSON *json = NULL;
     int64_t parameters = 0;
-    nl_config_init(&config);
-    NL_TRY(nl_checkpoint_open(context, path, &checkpoint));
-    for (int64_t i = 0; i < checkpoint->count; i++)
-        parameters += nl_entry_count(&checkpoint->entries[i]);
-    NL_TRY(file_sha256(context, path, hex));
-    cJSON_AddStringToObject(object, "kind", "checkpoint");
-    cJSON_AddStringToObject(object, "format", checkpoint->format);
-    cJSON_AddNumberToObject(object, "bytes", (double)checkpoint->mapping.size);
-    cJSON_AddStringToObject(object, "sha256", hex);
-    cJSON_AddNumberToObject(object, "parameters", (double)parameters);
-    add_types(checkpoint, object);
     if (nl_config_from_checkpoint(checkpoint, arch, &config) != NL_OK) {
-        /* An autoencoder or another network: its tensors are all there is to say. */
+        /* Another network: its tensors are all there is to say. */
         cJSON_AddStringToObject(object, "model", "not a DiT or SiT");
         cJSON_AddStringToObject(object, "reason", nl_last_error(context));
-        goto cleanup;
+        return NL_OK;
     }
     cJSON_AddStringToObject(object, "model", nl_config_name(&config, name, sizeof(name)));
+    nl_status fits = nl_dit_fits(checkpoint, &config, &parameters);
+    if (fits == NL_OK)
+        cJSON_SetNumberValue(cJSON_GetObjectItem(object, "parameters"), (double)parameters);
+    add_verdict(context, fits, object);
+    add_license(&config, object);
     NL_TRY(nl_config_print(context, &config, &text));
-    NL_TRY(nl_json_parse(context, path, text, strlen(text), &json));
+    NL_TRY(nl_json_parse(context, checkpoint->path, text, strlen(text), &json));
     cJSON_AddItemToObject(object, "config", json);
 cleanup:
     nl_free(context, text);
     nl_config_free(context, &config);
+    return status;
+}
+
+static nl_status autoencoder_info(const nl_checkpoint *checkpoint, cJSON *object)
+{
+    nl_vae_kind kind = NL_VAE_NONE;
+    int64_t parameters = 0;
+    nl_status fits = nl_vae_fits(checkpoint, NULL, &kind, &parameters);
+    if (fits == NL_OK)
+        cJSON_SetNumberValue(cJSON_GetObjectItem(object, "parameters"), (double)parameters);
+    cJSON_AddStringToObject(object, "model",
+                            fits != NL_OK         ? "an autoencoder"
+                            : kind == NL_VAE_TINY ? "tiny autoencoder (TAESD)"
+                                                  : "AutoencoderKL");
+    add_verdict(checkpoint->context, fits, object);
+    return NL_OK;
+}
+
+static nl_status checkpoint_info(nl_context *context, const char *path,
+                                 const nl_info_options *options, cJSON *object)
+{
+    nl_checkpoint *checkpoint = NULL;
+    nl_status status = NL_OK;
+    char hex[65];
+    int64_t parameters = 0;
+    NL_TRY(nl_open_backbone(context, path, options->key, &checkpoint));
+    for (int64_t i = 0; i < checkpoint->count; i++)
+        parameters += nl_entry_count(&checkpoint->entries[i]);
+    NL_TRY(nl_checkpoint_sha256(checkpoint, hex));
+    cJSON_AddStringToObject(object, "kind", "checkpoint");
+    cJSON_AddStringToObject(object, "format", checkpoint->format);
+    if (checkpoint->shard_count > 1)
+        cJSON_AddNumberToObject(object, "files", checkpoint->shard_count);
+    cJSON_AddNumberToObject(object, "bytes", (double)nl_checkpoint_bytes(checkpoint));
+    cJSON_AddStringToObject(object, "sha256", hex);
+    cJSON_AddNumberToObject(object, "parameters", (double)parameters);
+    add_types(checkpoint, object);
+    add_facts(checkpoint, object);
+    NL_TRY(nl_vae_recognizes(checkpoint) ? autoencoder_info(checkpoint, object)
+                                         : backbone_info(checkpoint, options->arch, object));
+cleanup:
     nl_checkpoint_close(checkpoint);
     return status;
 }
@@ -148,9 +217,12 @@ static bool starts_with(const nl_mapping *file, const char *magic, int64_t size)
     return file->size >= size && !memcmp(file->data, magic, (size_t)size);
 }
 
-static nl_status file_info(nl_context *context, const char *path, const char *arch, cJSON *object)
+static nl_status file_info(nl_context *context, const char *path, const nl_info_options *options,
+                           cJSON *object)
 {
     nl_mapping mapping;
+    if (nl_path_is_folder(path))
+        return checkpoint_info(context, path, options, object);
     nl_status status = nl_map_file(context, path, &mapping);
     if (status != NL_OK)
         return status;
@@ -159,7 +231,7 @@ static nl_status file_info(nl_context *context, const char *path, const char *ar
     nl_unmap(context, &mapping);
     return png   ? picture_info(context, path, object)
            : npy ? latents_info(context, path, object)
-                 : checkpoint_info(context, path, arch, object);
+                 : checkpoint_info(context, path, options, object);
 }
 
 /* "key: value" lines; objects inside are indented; class names become one line. */
@@ -214,7 +286,7 @@ static nl_status nl_info_main(int argc, char **argv)
                        "info: expected one file, found %d; see 'nalagen info --help'",
                        argc - operand));
     cJSON_AddStringToObject(object, "file", argv[operand]);
-    NL_TRY(file_info(context, argv[operand], options.arch, object));
+    NL_TRY(file_info(context, argv[operand], &options, object));
     if (options.json) {
         char *text = cJSON_PrintUnformatted(object);
         status = text ? nl_print_line(context, text)
@@ -238,6 +310,7 @@ const nl_command nl_info_command = {
     .arguments = "[OPTION...] FILE",
     .options = options_table,
     .examples = "  nalagen info church-seed0.png\n"
-                "  nalagen info --json model.safetensors\n",
+                "  nalagen info --json model.safetensors\n"
+                "  nalagen info DiT-XL-2-256x256.pt\n",
     .run = nl_info_main,
 };

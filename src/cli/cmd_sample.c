@@ -67,6 +67,7 @@ static nl_status load_model(nl_session *session)
 {
     const nl_sample_options *options = session->options;
     nl_model_options model = {.path = options->model,
+                              .key = options->key,
                               .config_path = options->config,
                               .architecture = options->arch,
                               .transport_path = options->path,

@@ -11,7 +11,7 @@
 
 typedef struct nl_sample_options {
     bool help;
-    const char *model, *config, *arch, *path, *prediction, *vae;
+    const char *model, *key, *config, *arch, *path, *prediction, *vae;
     int64_t size[2]; /* height, width in pixels; 0: the model's */
     const char *classes, *noise;
     int64_t n; /* 0: one for each class */
