@@ -1,7 +1,8 @@
 /* Elementwise activations. */
 #include "cuda_common.cuh"
 
-template <typename T> __global__ void activate_kernel(const T *x, T *y, int64_t count, nl_activation activation)
+template <typename T>
+__global__ void activate_kernel(const T *x, T *y, int64_t count, nl_activation activation)
 {
     NL_GRID_LOOP(i, count)
     {

@@ -11,7 +11,8 @@ struct terms {
     float coefficients[NL_MAX_TERMS * IMAGES];
 };
 
-__global__ void combine_kernel(const __grid_constant__ terms t, float *y, int64_t count, int64_t per_image)
+__global__ void combine_kernel(const __grid_constant__ terms t, float *y, int64_t count,
+                               int64_t per_image)
 {
     NL_GRID_LOOP(i, count)
     {
@@ -39,7 +40,8 @@ extern "C" nl_status nl_cuda_combine(nl_device *device, const nl_combine_args *a
         for (int k = 0; k < a->terms; k++) {
             t.x[k] = (const float *)a->x[k].data + first * per_image;
             for (int64_t i = 0; i < (a->per_image ? images : 1); i++)
-                t.coefficients[k * IMAGES + i] = (float)a->coefficients[a->per_image ? k * batch + first + i : k];
+                t.coefficients[k * IMAGES + i] =
+                    (float)a->coefficients[a->per_image ? k * batch + first + i : k];
         }
         combine_kernel<<<nl_blocks(images * per_image, 256), 256, 0, nl_cuda_of(device)->stream>>>(
             t, (float *)a->y.data + first * per_image, images * per_image, per_image);

@@ -17,13 +17,12 @@ struct nl_cuda {
     cublasLtHandle_t lt;
     void *lt_workspace;
     size_t lt_workspace_bytes;
-    nl_lt_cache *products;   /* algorithms by shape */
+    nl_lt_cache *products; /* algorithms by shape */
     nl_conv_cache *convolutions;
     void *dnn; /* cudnnHandle_t, made by the first convolution: loading cuDNN takes a while */
-    void *scratch; /* of operations that want workspace: grown outside of sampling steps, never inside */
+    void *
+        scratch; /* of operations that want workspace: grown outside of sampling steps, never inside */
     int64_t scratch_bytes;
-
-
 };
 
 static inline nl_cuda *nl_cuda_of(nl_device *device)
@@ -36,7 +35,8 @@ nl_status nl_cuda_check(nl_device *device, cudaError_t error, const char *what);
 /* At least `bytes` of scratch memory, valid until the next call; allocates only when it must grow. */
 nl_status nl_cuda_scratch(nl_device *device, const char *what, int64_t bytes, void **scratch);
 
-#define NL_OPERATION(operation) nl_status nl_cuda_##operation(nl_device *, const nl_##operation##_args *);
+#define NL_OPERATION(operation)                                                                    \
+    nl_status nl_cuda_##operation(nl_device *, const nl_##operation##_args *);
 NL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 }
@@ -45,10 +45,22 @@ NL_OPERATIONS(NL_OPERATION)
 
 /* ---- Elements: arithmetic is always fp32. */
 
-__device__ __forceinline__ float nl_get(const float *p) { return *p; }
-__device__ __forceinline__ float nl_get(const __nv_bfloat16 *p) { return __bfloat162float(*p); }
-__device__ __forceinline__ void nl_put(float *p, float x) { *p = x; }
-__device__ __forceinline__ void nl_put(__nv_bfloat16 *p, float x) { *p = __float2bfloat16(x); }
+__device__ __forceinline__ float nl_get(const float *p)
+{
+    return *p;
+}
+__device__ __forceinline__ float nl_get(const __nv_bfloat16 *p)
+{
+    return __bfloat162float(*p);
+}
+__device__ __forceinline__ void nl_put(float *p, float x)
+{
+    *p = x;
+}
+__device__ __forceinline__ void nl_put(__nv_bfloat16 *p, float x)
+{
+    *p = __float2bfloat16(x);
+}
 
 /* Eight neighbouring elements, 16-byte aligned. */
 __device__ __forceinline__ void nl_load8(const float *p, float (&x)[8])
@@ -62,7 +74,8 @@ __device__ __forceinline__ void nl_load8(const __nv_bfloat16 *p, float (&x)[8])
     const uint32_t words[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        x[2 * i] = __uint_as_float(words[i] << 16), x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+        x[2 * i] = __uint_as_float(words[i] << 16),
+              x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
 }
 __device__ __forceinline__ void nl_store8(float *p, const float (&x)[8])
 {
@@ -80,7 +93,10 @@ __device__ __forceinline__ void nl_store8(__nv_bfloat16 *p, const float (&x)[8])
     *(uint4 *)p = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-__device__ __forceinline__ float nl_silu(float x) { return x / (1.f + __expf(-x)); }
+__device__ __forceinline__ float nl_silu(float x)
+{
+    return x / (1.f + __expf(-x));
+}
 
 __device__ __forceinline__ float nl_warp_sum(float x)
 {
@@ -91,15 +107,15 @@ __device__ __forceinline__ float nl_warp_sum(float x)
 }
 
 /* Calls BODY with T the element type of the tensor: float or bf16. */
-#define NL_FOR_TYPE(tensor, T, ...)                                                                                    \
-    do {                                                                                                               \
-        if ((tensor).dtype == NL_BF16) {                                                                               \
-            using T = __nv_bfloat16;                                                                                   \
-            __VA_ARGS__;                                                                                               \
-        } else {                                                                                                       \
-            using T = float;                                                                                           \
-            __VA_ARGS__;                                                                                               \
-        }                                                                                                              \
+#define NL_FOR_TYPE(tensor, T, ...)                                                                \
+    do {                                                                                           \
+        if ((tensor).dtype == NL_BF16) {                                                           \
+            using T = __nv_bfloat16;                                                               \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            using T = float;                                                                       \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
     } while (0)
 
 static inline unsigned nl_blocks(int64_t count, int64_t threads)
@@ -109,7 +125,8 @@ static inline unsigned nl_blocks(int64_t count, int64_t threads)
 }
 
 /* for (i = this thread's first; i < count; i += all threads) */
-#define NL_GRID_LOOP(i, count)                                                                                         \
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count); i += (int64_t)gridDim.x * blockDim.x)
+#define NL_GRID_LOOP(i, count)                                                                     \
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
+         i += (int64_t)gridDim.x * blockDim.x)
 
 #endif

@@ -2,8 +2,9 @@
 #include "cuda_common.cuh"
 
 template <typename T>
-__global__ void depthwise_kernel(const T *x, int64_t x_stride, const float *weight, const float *bias, T *out,
-                                 int64_t count, int channels, int height, int width, int kernel)
+__global__ void depthwise_kernel(const T *x, int64_t x_stride, const float *weight,
+                                 const float *bias, T *out, int64_t count, int channels, int height,
+                                 int width, int kernel)
 {
     const int radius = kernel / 2;
     NL_GRID_LOOP(i, count)
@@ -29,9 +30,9 @@ extern "C" nl_status nl_cuda_depthwise_conv(nl_device *device, const nl_depthwis
     if (count > 0)
         NL_FOR_TYPE(a->x, T, {
             depthwise_kernel<T><<<nl_blocks(count, 256), 256, 0, nl_cuda_of(device)->stream>>>(
-                (const T *)a->x.data, a->x.row_stride, (const float *)a->weight.data, (const float *)a->bias.data,
-                (T *)a->out.data, count, (int)a->out.shape[1], (int)a->grid_height, (int)a->grid_width,
-                (int)a->weight.shape[2]);
+                (const T *)a->x.data, a->x.row_stride, (const float *)a->weight.data,
+                (const float *)a->bias.data, (T *)a->out.data, count, (int)a->out.shape[1],
+                (int)a->grid_height, (int)a->grid_width, (int)a->weight.shape[2]);
         });
     return NL_CUDA_LAUNCHED(device, "depthwise_conv");
 }

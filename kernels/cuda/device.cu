@@ -11,7 +11,8 @@ nl_status nl_cuda_check(nl_device *device, cudaError_t error, const char *what)
 {
     if (error == cudaSuccess)
         return NL_OK;
-    return nl_fail(device->context, error == cudaErrorMemoryAllocation ? NL_ERROR_MEMORY : NL_ERROR_DEVICE,
+    return nl_fail(device->context,
+                   error == cudaErrorMemoryAllocation ? NL_ERROR_MEMORY : NL_ERROR_DEVICE,
                    "%s: %s: %s", device->name, what, cudaGetErrorString(error));
 }
 
@@ -36,9 +37,10 @@ static nl_status cuda_alloc(nl_device *device, const char *what, int64_t bytes, 
     size_t left = 0, total = 0;
     (void)cudaMemGetInfo(&left, &total);
     *pointer = NULL;
-    return nl_fail(device->context, error == cudaErrorMemoryAllocation ? NL_ERROR_MEMORY : NL_ERROR_DEVICE,
-                   "%s: %s: need %.1f MiB, have %.1f of %.1f MiB (%s)", device->name, what, bytes / 1048576.,
-                   left / 1048576., total / 1048576., cudaGetErrorString(error));
+    return nl_fail(device->context,
+                   error == cudaErrorMemoryAllocation ? NL_ERROR_MEMORY : NL_ERROR_DEVICE,
+                   "%s: %s: need %.1f MiB, have %.1f of %.1f MiB (%s)", device->name, what,
+                   bytes / 1048576., left / 1048576., total / 1048576., cudaGetErrorString(error));
 }
 
 static void cuda_free(nl_device *device, void *pointer, int64_t bytes)
@@ -53,26 +55,32 @@ static void cuda_free(nl_device *device, void *pointer, int64_t bytes)
 static nl_status cuda_upload(nl_device *device, void *to, const void *from, int64_t bytes)
 {
     return nl_cuda_check(device,
-                         cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, nl_cuda_of(device)->stream),
+                         cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice,
+                                         nl_cuda_of(device)->stream),
                          "upload");
 }
 
 static nl_status cuda_sync(nl_device *device)
 {
-    return nl_cuda_check(device, cudaStreamSynchronize(nl_cuda_of(device)->stream), "waiting for the device");
+    return nl_cuda_check(device, cudaStreamSynchronize(nl_cuda_of(device)->stream),
+                         "waiting for the device");
 }
 
 static nl_status cuda_download(nl_device *device, void *to, const void *from, int64_t bytes)
 {
-    nl_status status = nl_cuda_check(
-        device, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, nl_cuda_of(device)->stream), "download");
+    nl_status status =
+        nl_cuda_check(device,
+                      cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost,
+                                      nl_cuda_of(device)->stream),
+                      "download");
     return status == NL_OK ? cuda_sync(device) : status;
 }
 
 static nl_status cuda_copy(nl_device *device, void *to, const void *from, int64_t bytes)
 {
     return nl_cuda_check(device,
-                         cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, nl_cuda_of(device)->stream),
+                         cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice,
+                                         nl_cuda_of(device)->stream),
                          "copy");
 }
 
@@ -115,35 +123,41 @@ static nl_status cuda_create(nl_device *device, int index)
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
         (void)cudaGetLastError();
-        return nl_fail(device->context, NL_ERROR_DEVICE, "cuda: no GPU that CUDA can use (%s); --device cpu works anywhere",
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "cuda: no GPU that CUDA can use (%s); --device cpu works anywhere",
                        error == cudaSuccess ? "none found" : cudaGetErrorString(error));
     }
     if (index >= count)
-        return nl_fail(device->context, NL_ERROR_DEVICE, "cuda:%d: there are %d GPUs, numbered from 0", index, count);
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "cuda:%d: there are %d GPUs, numbered from 0", index, count);
     cudaDeviceProp card;
     nl_status status = nl_cuda_check(device, cudaSetDevice(index), "choosing the GPU");
-    if (status != NL_OK || (status = nl_cuda_check(device, cudaGetDeviceProperties(&card, index), "asking the GPU")))
+    if (status != NL_OK ||
+        (status = nl_cuda_check(device, cudaGetDeviceProperties(&card, index), "asking the GPU")))
         return status;
     snprintf(device->name, sizeof(device->name), "cuda:%d (%.40s)", index, card.name);
     if (card.major < 8)
-        return nl_fail(device->context, NL_ERROR_DEVICE, "%s: compute capability %d.%d, 8.0 or newer is needed",
-                       device->name, card.major, card.minor);
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "%s: compute capability %d.%d, 8.0 or newer is needed", device->name,
+                       card.major, card.minor);
     nl_cuda *cuda = (nl_cuda *)calloc(1, sizeof(*cuda));
     if (!cuda)
         return nl_fail(device->context, NL_ERROR_MEMORY, "%s: out of host memory", device->name);
     device->state = cuda;
     cuda->index = index;
     cuda->multiprocessors = card.multiProcessorCount;
-    if ((status = nl_cuda_check(device, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream")))
+    if ((status = nl_cuda_check(
+             device, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream")))
         goto failed;
     cuda->lt_workspace_bytes = (size_t)32 << 20;
-    if ((status = cuda_alloc(device, "workspace of matrix products", (int64_t)cuda->lt_workspace_bytes,
-                             &cuda->lt_workspace))) {
+    if ((status = cuda_alloc(device, "workspace of matrix products",
+                             (int64_t)cuda->lt_workspace_bytes, &cuda->lt_workspace))) {
         cuda->lt_workspace_bytes = 0;
         goto failed;
     }
     if (cublasLtCreate(&cuda->lt) != CUBLAS_STATUS_SUCCESS) {
-        status = nl_fail(device->context, NL_ERROR_DEVICE, "%s: cuBLASLt does not start", device->name);
+        status =
+            nl_fail(device->context, NL_ERROR_DEVICE, "%s: cuBLASLt does not start", device->name);
         goto failed;
     }
     return NL_OK;
@@ -154,6 +168,5 @@ failed:
 
 #define NL_OPERATION(operation) nl_cuda_##operation,
 extern "C" const nl_ops nl_cuda_ops = {
-    "cuda",      cuda_create, cuda_alloc, cuda_free,    cuda_upload, cuda_download,
-    cuda_copy,   cuda_sync,   cuda_destroy,
-    NL_OPERATIONS(NL_OPERATION)};
+    "cuda",        cuda_create, cuda_alloc, cuda_free,    cuda_upload,
+    cuda_download, cuda_copy,   cuda_sync,  cuda_destroy, NL_OPERATIONS(NL_OPERATION)};

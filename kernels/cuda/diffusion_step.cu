@@ -1,8 +1,8 @@
 /* One DDPM or DDIM step, elementwise (ops.h has the equations). fp32. */
 #include "cuda_common.cuh"
 
-__global__ void diffusion_kernel(const __grid_constant__ nl_diffusion_step_args a, int64_t count, int64_t per_image,
-                                 int64_t prediction_per_image)
+__global__ void diffusion_kernel(const __grid_constant__ nl_diffusion_step_args a, int64_t count,
+                                 int64_t per_image, int64_t prediction_per_image)
 {
     const float *x = (const float *)a.x.data, *prediction = (const float *)a.prediction.data;
     const float *noise = (const float *)a.noise.data;
@@ -24,7 +24,8 @@ __global__ void diffusion_kernel(const __grid_constant__ nl_diffusion_step_args 
                 const float f = (prediction[at + per_image] + 1.f) * 0.5f;
                 log_variance = f * a.log_beta + (1.f - f) * a.log_posterior;
             }
-            y[i] = a.mean_from_x_0 * x_0 + a.mean_from_x * v + a.noise_scale * expf(0.5f * log_variance) * z;
+            y[i] = a.mean_from_x_0 * x_0 + a.mean_from_x * v +
+                   a.noise_scale * expf(0.5f * log_variance) * z;
         }
     }
 }

@@ -5,7 +5,7 @@ template <typename T> __global__ void finite_kernel(const T *x, int64_t count, i
 {
     bool found = false;
     NL_GRID_LOOP(i, count)
-        found |= !isfinite(nl_get(x + i));
+    found |= !isfinite(nl_get(x + i));
     if (found)
         *bad = 1; /* every writer writes the same */
 }
@@ -19,12 +19,13 @@ extern "C" nl_status nl_cuda_finite(nl_device *device, const nl_finite_args *a)
     nl_status status = nl_cuda_scratch(device, "a flag", 16, &bad);
     if (status != NL_OK)
         return status;
-    if ((status = nl_cuda_check(device, cudaMemsetAsync(bad, 0, 4, cuda->stream), "finite")) != NL_OK)
+    if ((status = nl_cuda_check(device, cudaMemsetAsync(bad, 0, 4, cuda->stream), "finite")) !=
+        NL_OK)
         return status;
     if (count > 0)
         NL_FOR_TYPE(a->x, T, {
-            finite_kernel<T><<<NL_MIN(nl_blocks(count, 256), 1024u), 256, 0, cuda->stream>>>((const T *)a->x.data, count,
-                                                                                            (int *)bad);
+            finite_kernel<T><<<NL_MIN(nl_blocks(count, 256), 1024u), 256, 0, cuda->stream>>>(
+                (const T *)a->x.data, count, (int *)bad);
         });
     if ((status = NL_CUDA_LAUNCHED(device, "finite")) != NL_OK)
         return status;

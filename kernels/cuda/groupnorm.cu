@@ -4,7 +4,8 @@
 
 /* grid (slices, batch): thread t adds channel t % C of every (blockDim / C)-th pixel; then groups are folded. */
 template <typename T>
-__global__ void groupnorm_sums(const T *x, float2 *partial, int64_t pixels, int channels, int groups)
+__global__ void groupnorm_sums(const T *x, float2 *partial, int64_t pixels, int channels,
+                               int groups)
 {
     extern __shared__ float2 sums[]; /* [groups] */
     const int64_t slice = (pixels + gridDim.x - 1) / gridDim.x;
@@ -13,7 +14,8 @@ __global__ void groupnorm_sums(const T *x, float2 *partial, int64_t pixels, int 
     const T *image = x + blockIdx.y * pixels * channels;
     for (int group = threadIdx.x / 32; group < groups; group += blockDim.x / 32) {
         float s = 0.f, q = 0.f;
-        const int lanes = per_group < 32 ? 32 / per_group * per_group : 32; /* whole pixels at a time */
+        const int lanes =
+            per_group < 32 ? 32 / per_group * per_group : 32; /* whole pixels at a time */
         const int lane = threadIdx.x % 32;
         if (per_group >= 32) {
             for (int64_t pixel = first; pixel < last; pixel++)
@@ -24,7 +26,8 @@ __global__ void groupnorm_sums(const T *x, float2 *partial, int64_t pixels, int 
         } else if (lane < lanes) {
             const int step = lanes / per_group;
             for (int64_t pixel = first + lane / per_group; pixel < last; pixel += step) {
-                const float v = nl_get(image + pixel * channels + group * per_group + lane % per_group);
+                const float v =
+                    nl_get(image + pixel * channels + group * per_group + lane % per_group);
                 s += v, q = fmaf(v, v, q);
             }
         }
@@ -38,7 +41,8 @@ __global__ void groupnorm_sums(const T *x, float2 *partial, int64_t pixels, int 
 }
 
 /* One warp for each (image, group): (mean, 1 / deviation). */
-__global__ void groupnorm_moments(const float2 *partial, float2 *moments, int slices, int groups, double count, float eps)
+__global__ void groupnorm_moments(const float2 *partial, float2 *moments, int slices, int groups,
+                                  double count, float eps)
 {
     const int64_t image = blockIdx.y;
     const int group = blockIdx.x, lane = threadIdx.x;
@@ -54,13 +58,15 @@ __global__ void groupnorm_moments(const float2 *partial, float2 *moments, int sl
     }
     if (lane == 0) {
         const double mean = s / count, variance = fmax(q / count - mean * mean, 0.);
-        moments[image * groups + group] = make_float2((float)mean, (float)(1. / sqrt(variance + eps)));
+        moments[image * groups + group] =
+            make_float2((float)mean, (float)(1. / sqrt(variance + eps)));
     }
 }
 
 template <typename T, int V>
-__global__ void groupnorm_map(const T *x, const float2 *moments, const float *weight, const float *bias, T *y,
-                              int64_t count, int64_t per_image, int channels, int groups, bool silu)
+__global__ void groupnorm_map(const T *x, const float2 *moments, const float *weight,
+                              const float *bias, T *y, int64_t count, int64_t per_image,
+                              int channels, int groups, bool silu)
 {
     NL_GRID_LOOP(i, count / V)
     {
@@ -92,22 +98,27 @@ extern "C" nl_status nl_cuda_groupnorm(nl_device *device, const nl_groupnorm_arg
     if (count == 0)
         return NL_OK;
     const int64_t pixels = count / batch / channels, groups = a->groups;
-    int64_t slices = (pixels + 255) / 256; /* by the picture alone: the order of sums must not depend on the batch */
+    int64_t slices = (pixels + 255) /
+                     256; /* by the picture alone: the order of sums must not depend on the batch */
     slices = slices > 128 ? 128 : slices;
     void *scratch;
-    nl_status status = nl_cuda_scratch(device, "sums of groupnorm", batch * (slices + 1) * groups * 8, &scratch);
+    nl_status status =
+        nl_cuda_scratch(device, "sums of groupnorm", batch * (slices + 1) * groups * 8, &scratch);
     if (status != NL_OK)
         return status;
     float2 *partial = (float2 *)scratch, *moments = partial + batch * slices * groups;
     NL_FOR_TYPE(a->x, T, {
-        groupnorm_sums<T><<<dim3((unsigned)slices, (unsigned)batch), 256, groups * sizeof(float2), stream>>>(
-            (const T *)a->x.data, partial, pixels, (int)channels, (int)groups);
+        groupnorm_sums<T>
+            <<<dim3((unsigned)slices, (unsigned)batch), 256, groups * sizeof(float2), stream>>>(
+                (const T *)a->x.data, partial, pixels, (int)channels, (int)groups);
         groupnorm_moments<<<dim3((unsigned)groups, (unsigned)batch), 32, 0, stream>>>(
-            partial, moments, (int)slices, (int)groups, (double)pixels * (channels / groups), a->eps);
+            partial, moments, (int)slices, (int)groups, (double)pixels * (channels / groups),
+            a->eps);
         auto map = [&](auto kernel, int v) {
             kernel<<<nl_blocks(count / v, 256), 256, 0, stream>>>(
-                (const T *)a->x.data, moments, (const float *)a->weight.data, (const float *)a->bias.data,
-                (T *)a->y.data, count, count / batch, (int)channels, (int)groups, a->silu);
+                (const T *)a->x.data, moments, (const float *)a->weight.data,
+                (const float *)a->bias.data, (T *)a->y.data, count, count / batch, (int)channels,
+                (int)groups, a->silu);
         };
         if (channels % 8 == 0)
             map(groupnorm_map<T, 8>, 8);

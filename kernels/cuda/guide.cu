@@ -1,8 +1,8 @@
 /* Classifier-free guidance: y = u + scale (c - u) in the guided channels, c in the others. fp32. */
 #include "cuda_common.cuh"
 
-__global__ void guide_kernel(const float *prediction, float *y, int64_t count, int64_t per_image, int64_t guided,
-                             float scale)
+__global__ void guide_kernel(const float *prediction, float *y, int64_t count, int64_t per_image,
+                             int64_t guided, float scale)
 {
     NL_GRID_LOOP(i, count)
     {

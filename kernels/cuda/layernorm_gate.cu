@@ -3,8 +3,8 @@
 
 template <typename T, int CHUNKS>
 __global__ void __launch_bounds__(256)
-    gate_kernel(const T *x, const float *weight, const float *bias, const T *g, T *y, int64_t rows, int width,
-                int64_t g_stride, int rows_per_warp, float eps)
+    gate_kernel(const T *x, const float *weight, const float *bias, const T *g, T *y, int64_t rows,
+                int width, int64_t g_stride, int rows_per_warp, float eps)
 {
     const int lane = threadIdx.x % 32;
     const int64_t first = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32 * rows_per_warp;
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(256)
 }
 
 template <typename T>
-__global__ void gate_any_kernel(const T *x, const float *weight, const float *bias, const T *g, T *y, int64_t rows,
-                                int width, int64_t g_stride, float eps)
+__global__ void gate_any_kernel(const T *x, const float *weight, const float *bias, const T *g,
+                                T *y, int64_t rows, int width, int64_t g_stride, float eps)
 {
     const int lane = threadIdx.x % 32;
     const int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32;
@@ -84,16 +84,17 @@ template <typename T> static void choose(cudaStream_t stream, const nl_layernorm
     const int64_t rows = a->x.shape[0];
     const int width = (int)a->x.shape[1], together = rows >= 132 * 16 * 4 ? 4 : 1;
     const int64_t stride = a->g.data ? a->g.row_stride : 0;
-    const bool vectors = width % 8 == 0 && width <= 2048 && stride % 8 == 0 && (uintptr_t)a->g.data % 16 == 0;
+    const bool vectors =
+        width % 8 == 0 && width <= 2048 && stride % 8 == 0 && (uintptr_t)a->g.data % 16 == 0;
     auto call = [&](auto kernel) {
         kernel<<<nl_blocks(rows, 8 * together), 256, 0, stream>>>(
-            (const T *)a->x.data, (const float *)a->weight.data, (const float *)a->bias.data, (const T *)a->g.data,
-            (T *)a->y.data, rows, width, stride, together, a->eps);
+            (const T *)a->x.data, (const float *)a->weight.data, (const float *)a->bias.data,
+            (const T *)a->g.data, (T *)a->y.data, rows, width, stride, together, a->eps);
     };
     if (!vectors)
         gate_any_kernel<T><<<nl_blocks(rows, 8), 256, 0, stream>>>(
-            (const T *)a->x.data, (const float *)a->weight.data, (const float *)a->bias.data, (const T *)a->g.data,
-            (T *)a->y.data, rows, width, stride, a->eps);
+            (const T *)a->x.data, (const float *)a->weight.data, (const float *)a->bias.data,
+            (const T *)a->g.data, (T *)a->y.data, rows, width, stride, a->eps);
     else if (width <= 256)
         call(gate_kernel<T, 1>);
     else if (width <= 512)

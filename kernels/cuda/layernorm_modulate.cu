@@ -5,8 +5,9 @@
  * D = 256 CHUNKS at most, in pieces of eight elements a lane. */
 template <typename T, typename M, int CHUNKS, bool BRANCH>
 __global__ void __launch_bounds__(256)
-    modulate_kernel(T *x, const T *branch, const M *gate, const M *shift, const M *scale, T *y, int64_t rows, int width,
-                    int64_t rows_per_image, int64_t gate_stride, int64_t mod_stride, int rows_per_warp, float eps)
+    modulate_kernel(T *x, const T *branch, const M *gate, const M *shift, const M *scale, T *y,
+                    int64_t rows, int width, int64_t rows_per_image, int64_t gate_stride,
+                    int64_t mod_stride, int rows_per_warp, float eps)
 {
     const int lane = threadIdx.x % 32;
     const int64_t warp = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32;
@@ -70,8 +71,9 @@ __global__ void __launch_bounds__(256)
 
 /* Any width: one block a row, element by element. */
 template <typename T, typename M>
-__global__ void modulate_any_kernel(T *x, const T *branch, const M *gate, const M *shift, const M *scale, T *y,
-                                    int width, int64_t rows_per_image, int64_t gate_stride, int64_t mod_stride, float eps)
+__global__ void modulate_any_kernel(T *x, const T *branch, const M *gate, const M *shift,
+                                    const M *scale, T *y, int width, int64_t rows_per_image,
+                                    int64_t gate_stride, int64_t mod_stride, float eps)
 {
     __shared__ float partial[32];
     const int64_t row = blockIdx.x, image = row / rows_per_image;
@@ -108,7 +110,8 @@ __global__ void modulate_any_kernel(T *x, const T *branch, const M *gate, const 
 }
 
 template <typename T, typename M, int CHUNKS>
-static void launch(cudaStream_t stream, const nl_layernorm_modulate_args *a, int64_t rows, int width)
+static void launch(cudaStream_t stream, const nl_layernorm_modulate_args *a, int64_t rows,
+                   int width)
 {
     /* Rows of a warp must belong to one image. */
     int together = 8;
@@ -119,9 +122,9 @@ static void launch(cudaStream_t stream, const nl_layernorm_modulate_args *a, int
     const int64_t warps = (rows + together - 1) / together;
     auto call = [&](auto kernel) {
         kernel<<<nl_blocks(warps, 8), 256, 0, stream>>>(
-            (T *)a->x.data, (const T *)a->branch.data, (const M *)a->gate.data, (const M *)a->shift.data,
-            (const M *)a->scale.data, (T *)a->y.data, rows, width, a->rows_per_image, a->gate.row_stride,
-            a->scale.row_stride, together, a->eps);
+            (T *)a->x.data, (const T *)a->branch.data, (const M *)a->gate.data,
+            (const M *)a->shift.data, (const M *)a->scale.data, (T *)a->y.data, rows, width,
+            a->rows_per_image, a->gate.row_stride, a->scale.row_stride, together, a->eps);
     };
     if (a->branch.data)
         call(modulate_kernel<T, M, CHUNKS, true>);
@@ -129,18 +132,20 @@ static void launch(cudaStream_t stream, const nl_layernorm_modulate_args *a, int
         call(modulate_kernel<T, M, CHUNKS, false>);
 }
 
-template <typename T, typename M> static void choose(cudaStream_t stream, const nl_layernorm_modulate_args *a)
+template <typename T, typename M>
+static void choose(cudaStream_t stream, const nl_layernorm_modulate_args *a)
 {
     const int64_t rows = a->x.shape[0];
     const int width = (int)a->x.shape[1];
-    const bool vectors = width % 8 == 0 && width <= 2048 && a->scale.row_stride % 8 == 0 &&
-                         a->shift.row_stride == a->scale.row_stride && a->gate.row_stride % 8 == 0 &&
-                         ((uintptr_t)a->scale.data | (uintptr_t)a->shift.data | (uintptr_t)a->gate.data) % 16 == 0;
+    const bool vectors =
+        width % 8 == 0 && width <= 2048 && a->scale.row_stride % 8 == 0 &&
+        a->shift.row_stride == a->scale.row_stride && a->gate.row_stride % 8 == 0 &&
+        ((uintptr_t)a->scale.data | (uintptr_t)a->shift.data | (uintptr_t)a->gate.data) % 16 == 0;
     if (!vectors) {
         modulate_any_kernel<T, M><<<(unsigned)rows, 256, 0, stream>>>(
-            (T *)a->x.data, (const T *)a->branch.data, (const M *)a->gate.data, (const M *)a->shift.data,
-            (const M *)a->scale.data, (T *)a->y.data, width, a->rows_per_image, a->gate.row_stride, a->scale.row_stride,
-            a->eps);
+            (T *)a->x.data, (const T *)a->branch.data, (const M *)a->gate.data,
+            (const M *)a->shift.data, (const M *)a->scale.data, (T *)a->y.data, width,
+            a->rows_per_image, a->gate.row_stride, a->scale.row_stride, a->eps);
     } else if (width <= 256) {
         launch<T, M, 1>(stream, a, rows, width);
     } else if (width <= 512) {
@@ -152,7 +157,8 @@ template <typename T, typename M> static void choose(cudaStream_t stream, const 
     }
 }
 
-extern "C" nl_status nl_cuda_layernorm_modulate(nl_device *device, const nl_layernorm_modulate_args *args)
+extern "C" nl_status nl_cuda_layernorm_modulate(nl_device *device,
+                                                const nl_layernorm_modulate_args *args)
 {
     cudaStream_t stream = nl_cuda_of(device)->stream;
     if (args->x.shape[0] > 0)

@@ -1,10 +1,11 @@
 /* y = epilogue(x W^T + bias): bias and GELU inside cuBLASLt, SiLU (small products only) in a pass of its own. */
 #include "product.cuh"
 
-template <typename A, typename B> __global__ void convert_kernel(const A *x, B *y, int64_t rows, int64_t width, int64_t stride)
+template <typename A, typename B>
+__global__ void convert_kernel(const A *x, B *y, int64_t rows, int64_t width, int64_t stride)
 {
     NL_GRID_LOOP(i, rows * width)
-        nl_put(y + i, nl_get(x + i / width * stride + i % width));
+    nl_put(y + i, nl_get(x + i / width * stride + i % width));
 }
 
 template <typename T> __global__ void silu_kernel(T *y, int64_t rows, int64_t width, int64_t stride)
@@ -19,8 +20,9 @@ template <typename T> __global__ void silu_kernel(T *y, int64_t rows, int64_t wi
 
 /* For shapes that tensor cores do not take (rows that do not start at 16 bytes): a warp for each element of y. */
 template <typename X, typename W, typename B, typename Y>
-__global__ void plain_kernel(const X *x, int64_t x_stride, const W *w, const B *bias, Y *y, int64_t y_stride, int64_t rows,
-                             int64_t columns, int64_t depth, bool gelu)
+__global__ void plain_kernel(const X *x, int64_t x_stride, const W *w, const B *bias, Y *y,
+                             int64_t y_stride, int64_t rows, int64_t columns, int64_t depth,
+                             bool gelu)
 {
     const int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32;
     if (i >= rows * columns)
@@ -38,7 +40,8 @@ __global__ void plain_kernel(const X *x, int64_t x_stride, const W *w, const B *
 
 static bool aligned(const nl_tensor *tensor)
 {
-    return (uintptr_t)tensor->data % 16 == 0 && tensor->row_stride * nl_dtype_size(tensor->dtype) % 16 == 0;
+    return (uintptr_t)tensor->data % 16 == 0 &&
+           tensor->row_stride * nl_dtype_size(tensor->dtype) % 16 == 0;
 }
 
 static void run_plain(const nl_linear_args *a, cudaStream_t stream)
@@ -47,11 +50,16 @@ static void run_plain(const nl_linear_args *a, cudaStream_t stream)
     nl_tensor bias = a->bias;
     if (!bias.data)
         bias.dtype = NL_F32;
-    NL_FOR_TYPE(a->x, X, NL_FOR_TYPE(a->weight, W, NL_FOR_TYPE(bias, B, NL_FOR_TYPE(a->y, Y, {
-        plain_kernel<<<nl_blocks(rows * columns, 8), 256, 0, stream>>>(
-            (const X *)a->x.data, a->x.row_stride, (const W *)a->weight.data, (const B *)bias.data, (Y *)a->y.data,
-            a->y.row_stride, rows, columns, depth, a->epilogue == NL_EPILOGUE_GELU_TANH);
-    }))));
+    NL_FOR_TYPE(
+        a->x, X,
+        NL_FOR_TYPE(a->weight, W,
+                    NL_FOR_TYPE(bias, B, NL_FOR_TYPE(a->y, Y, {
+                                    plain_kernel<<<nl_blocks(rows * columns, 8), 256, 0, stream>>>(
+                                        (const X *)a->x.data, a->x.row_stride,
+                                        (const W *)a->weight.data, (const B *)bias.data,
+                                        (Y *)a->y.data, a->y.row_stride, rows, columns, depth,
+                                        a->epilogue == NL_EPILOGUE_GELU_TANH);
+                                }))));
 }
 
 extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
@@ -60,9 +68,11 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
     const int64_t rows = a->x.shape[0], depth = a->x.shape[1], columns = a->y.shape[1];
     nl_product product = {};
     product.rows = rows, product.columns = columns, product.depth = depth;
-    product.x_stride = a->x.row_stride, product.w_stride = depth, product.y_stride = a->y.row_stride;
+    product.x_stride = a->x.row_stride, product.w_stride = depth,
+    product.y_stride = a->y.row_stride;
     product.x_type = a->x.dtype, product.w_type = a->weight.dtype, product.y_type = a->y.dtype;
-    product.bias = a->bias.data != NULL, product.gelu = a->epilogue == NL_EPILOGUE_GELU_TANH, product.alpha = 1.f;
+    product.bias = a->bias.data != NULL, product.gelu = a->epilogue == NL_EPILOGUE_GELU_TANH,
+    product.alpha = 1.f;
     if (rows == 0 || columns == 0)
         return NL_OK;
 
@@ -76,12 +86,13 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
         void *scratch;
         const int64_t x_bytes = convert_x ? (rows * depth * 2 + 255) / 256 * 256 : 0;
         const int64_t w_bytes = convert_w ? (columns * depth * 2 + 255) / 256 * 256 : 0;
-        nl_status status = nl_cuda_scratch(device, "converted operands", x_bytes + w_bytes + columns * 4, &scratch);
+        nl_status status = nl_cuda_scratch(device, "converted operands",
+                                           x_bytes + w_bytes + columns * 4, &scratch);
         if (status != NL_OK)
             return status;
         if (convert_x) {
-            convert_kernel<<<nl_blocks(rows * depth, 256), 256, 0, stream>>>((const float *)x, (__nv_bfloat16 *)scratch,
-                                                                            rows, depth, a->x.row_stride);
+            convert_kernel<<<nl_blocks(rows * depth, 256), 256, 0, stream>>>(
+                (const float *)x, (__nv_bfloat16 *)scratch, rows, depth, a->x.row_stride);
             x = scratch, product.x_type = NL_BF16, product.x_stride = depth;
         }
         if (convert_w) {
@@ -93,8 +104,9 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
         if (convert_bias) {
             void *to = (char *)scratch + x_bytes + w_bytes;
             NL_FOR_TYPE(a->bias, A, NL_FOR_TYPE(a->y, B, {
-                convert_kernel<<<nl_blocks(columns, 256), 256, 0, stream>>>((const A *)bias, (B *)to, 1, columns, columns);
-            }));
+                            convert_kernel<<<nl_blocks(columns, 256), 256, 0, stream>>>(
+                                (const A *)bias, (B *)to, 1, columns, columns);
+                        }));
             bias = to;
         }
     }
@@ -105,8 +117,8 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
         run_plain(a, stream);
     if (status == NL_OK && a->epilogue == NL_EPILOGUE_SILU)
         NL_FOR_TYPE(a->y, T, {
-            silu_kernel<<<nl_blocks(rows * columns, 256), 256, 0, stream>>>((T *)a->y.data, rows, columns,
-                                                                            a->y.row_stride);
+            silu_kernel<<<nl_blocks(rows * columns, 256), 256, 0, stream>>>(
+                (T *)a->y.data, rows, columns, a->y.row_stride);
         });
     return status == NL_OK ? NL_CUDA_LAUNCHED(device, "linear") : status;
 }

@@ -9,7 +9,8 @@ enum { THREADS = 256, MAX_HEAD = 128 };
 struct plain_args {
     const void *qkvg;
     void *out;
-    float *state, *total; /* [B h, F, d] and [B h, F] fp32; the rotated sums in state when rope is on */
+    float *state,
+        *total; /* [B h, F, d] and [B h, F] fp32; the rotated sums in state when rope is on */
     int64_t stride;
     int tokens, heads, head_size, grid_width, grid_height;
     float lambda, tau;
@@ -27,14 +28,15 @@ __device__ static float rope_angle(int i, int head_size, int row, int column)
 
 /* Sums of a row's terms over the block, and its features into f [F] (and rotated ones into r [F]). */
 template <typename T, int MAP, bool QUERY>
-__device__ static void features_of(const plain_args &p, const T *x, int token, float *f, float *r, float2 *sums)
+__device__ static void features_of(const plain_args &p, const T *x, int token, float *f, float *r,
+                                   float2 *sums)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     const int d = p.head_size;
     if (threadIdx.x < 32) {
         float2 sum = make_float2(0.f, 0.f);
         for (int i = threadIdx.x; i < d; i += 32) {
-            const float2 terms = nl_row_terms<MAP>(nl_get(x + i), p.lambda);
+            const float2 terms = nl_row_terms<MAP, true, false>(nl_get(x + i), p.lambda);
             sum.x += terms.x, sum.y += terms.y;
         }
         sum.x = nl_warp_sum(sum.x), sum.y = nl_warp_sum(sum.y);
@@ -42,10 +44,12 @@ __device__ static void features_of(const plain_args &p, const T *x, int token, f
             *sums = sum;
     }
     __syncthreads();
-    const nl_row_scalars row = QUERY ? nl_query_scalars<MAP>(*sums, p.lambda, p.tau) : nl_key_scalars<MAP>(*sums, p.lambda);
+    const nl_row_scalars row = QUERY ? nl_query_scalars<MAP, true>(*sums, p.lambda, p.tau)
+                                     : nl_key_scalars<MAP, true>(*sums, p.lambda);
     for (int i = threadIdx.x; i < d; i += blockDim.x) {
         const float v = nl_get(x + i);
-        const float2 pair = QUERY ? nl_query_feature<MAP, true>(v, row) : nl_key_feature<MAP, true>(v, row);
+        const float2 pair = QUERY ? nl_query_feature<MAP, true, false>(v, row)
+                                  : nl_key_feature<MAP, true, false>(v, row);
         f[i] = pair.x;
         if (HALVES == 2)
             f[d + i] = pair.y;
@@ -62,7 +66,8 @@ __device__ static void features_of(const plain_args &p, const T *x, int token, f
     __syncthreads();
 }
 
-template <typename T, int MAP> __global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
+template <typename T, int MAP>
+__global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     __shared__ float f[2 * MAX_HEAD], r[2 * MAX_HEAD], z[2 * MAX_HEAD], row_v[MAX_HEAD];
@@ -113,13 +118,15 @@ template <typename T, int MAP> __global__ void __launch_bounds__(THREADS) plain_
             float sum = 0.f;
             for (int i = 0; i < width; i++)
                 sum = fmaf(r[i], state[i * d + j], sum);
-            nl_put((T *)p.out + (blockIdx.y * (int64_t)p.tokens + t) * hidden + blockIdx.x * d + j, sum / denominator);
+            nl_put((T *)p.out + (blockIdx.y * (int64_t)p.tokens + t) * hidden + blockIdx.x * d + j,
+                   sum / denominator);
         }
         __syncthreads();
     }
 }
 
-template <typename T> static void launch_plain(const plain_args &p, nl_feature_map map, dim3 grid, cudaStream_t stream)
+template <typename T>
+static void launch_plain(const plain_args &p, nl_feature_map map, dim3 grid, cudaStream_t stream)
 {
     switch (map) {
     case NL_FEATURES_COSINE:
@@ -155,13 +162,14 @@ static nl_status run_plain(nl_device *device, const nl_nala_attention_args *a)
     if (!p.state) {
         void *scratch;
         const int64_t width = nl_feature_width(a->feature_map, a->head_size);
-        status = nl_cuda_scratch(device, "the state of NaLa attention", a->batch * a->heads * width * a->head_size * 4,
-                                 &scratch);
+        status = nl_cuda_scratch(device, "the state of NaLa attention",
+                                 a->batch * a->heads * width * a->head_size * 4, &scratch);
         p.state = (float *)scratch;
     }
     if (status == NL_OK)
         NL_FOR_TYPE(a->out, T, {
-            launch_plain<T>(p, a->feature_map, dim3((unsigned)a->heads, (unsigned)a->batch), nl_cuda_of(device)->stream);
+            launch_plain<T>(p, a->feature_map, dim3((unsigned)a->heads, (unsigned)a->batch),
+                            nl_cuda_of(device)->stream);
         });
     return status == NL_OK ? NL_CUDA_LAUNCHED(device, "nala_attention") : status;
 }
@@ -173,7 +181,8 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     if (a->batch == 0 || a->tokens == 0)
         return NL_OK;
     if (a->head_size > MAX_HEAD)
-        return nl_fail(device->context, NL_ERROR_DEVICE, "NaLa attention: head size %lld, at most %d on the GPU",
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "NaLa attention: head size %lld, at most %d on the GPU",
                        (long long)a->head_size, MAX_HEAD);
     const int64_t d = a->head_size;
     const bool known = d == 32 || d == 48 || d == 64 || d == 72 || d == 80 || d == 96 || d == 128;
@@ -191,7 +200,8 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     const int64_t bytes = nl_nala_workspace(a->batch, a->heads, a->tokens, d, a->feature_map);
     void *workspace = NULL;
     if (bytes > 0) {
-        nl_status status = nl_cuda_scratch(device, "partial states of NaLa attention", bytes, &workspace);
+        nl_status status =
+            nl_cuda_scratch(device, "partial states of NaLa attention", bytes, &workspace);
         if (status != NL_OK)
             return status;
     }

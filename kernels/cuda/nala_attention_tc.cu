@@ -13,7 +13,7 @@ static int chunk_count(int64_t tokens)
     return (int)((tokens + CHUNK - 1) / CHUNK);
 }
 
-template <int D, int MAP> struct launcher {
+template <int D, int MAP, bool CUBE> struct launcher {
     using S = shape<D, nl_map_halves<MAP>::value>;
 
     static int64_t partial_bytes(int64_t pairs, int chunks)
@@ -26,20 +26,23 @@ template <int D, int MAP> struct launcher {
     }
     template <typename Kernel> static cudaError_t allow(Kernel kernel)
     {
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    S::SHARED_BYTES);
     }
-    static cudaError_t run(nl_nala_problem p, int64_t batch, int chunks, void *workspace, cudaStream_t stream)
+    static cudaError_t run(nl_nala_problem p, int64_t batch, int chunks, void *workspace,
+                           cudaStream_t stream)
     {
         const int64_t pairs = batch * p.heads;
         cudaError_t error;
         if (chunks == 1) {
-            if ((error = allow(fused_kernel<D, MAP>)) != cudaSuccess)
+            if ((error = allow(fused_kernel<D, MAP, CUBE>)) != cudaSuccess)
                 return error;
-            fused_kernel<D, MAP><<<dim3(p.heads, (unsigned)batch), S::THREADS, S::SHARED_BYTES, stream>>>(p);
+            fused_kernel<D, MAP, CUBE>
+                <<<dim3(p.heads, (unsigned)batch), S::THREADS, S::SHARED_BYTES, stream>>>(p);
             return cudaGetLastError();
         }
-        if ((error = allow(partial_kernel<D, MAP>)) != cudaSuccess ||
-            (error = allow(apply_kernel<D, MAP>)) != cudaSuccess)
+        if ((error = allow(partial_kernel<D, MAP, CUBE>)) != cudaSuccess ||
+            (error = allow(apply_kernel<D, MAP, CUBE>)) != cudaSuccess)
             return error;
         const int tiles = (p.tokens + S::TILE - 1) / S::TILE;
         p.chunk = (tiles + chunks - 1) / chunks * S::TILE;
@@ -47,78 +50,73 @@ template <int D, int MAP> struct launcher {
         p.partial = (float *)workspace;
         p.state = (__nv_bfloat16 *)((char *)workspace + partial_bytes(pairs, chunks));
         const dim3 grid(p.heads, (unsigned)batch, used);
-        partial_kernel<D, MAP><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
-        reduce_kernel<D, MAP><<<dim3((S::F * S::NT * 4 + 255) / 256, (unsigned)pairs), 256, 0, stream>>>(p, used, pairs);
-        apply_kernel<D, MAP><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
+        partial_kernel<D, MAP, CUBE><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
+        reduce_kernel<D, MAP>
+            <<<dim3((S::F * S::NT * 4 + 255) / 256, (unsigned)pairs), 256, 0, stream>>>(p, used,
+                                                                                        pairs);
+        apply_kernel<D, MAP, CUBE><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
         return cudaGetLastError();
     }
 };
 
-/* Calls BODY with `launch` an alias of launcher<head_size, map>. */
-#define FOR_MAP(D, BODY)                                                                                               \
-    switch (map) {                                                                                                     \
-    case NL_FEATURES_COSINE: {                                                                                         \
-        using launch = launcher<D, NL_FEATURES_COSINE>;                                                                \
-        BODY;                                                                                                          \
-    }                                                                                                                  \
-    case NL_FEATURES_SPLIT: {                                                                                          \
-        using launch = launcher<D, NL_FEATURES_SPLIT>;                                                                 \
-        BODY;                                                                                                          \
-    }                                                                                                                  \
-    case NL_FEATURES_RELU: {                                                                                           \
-        using launch = launcher<D, NL_FEATURES_RELU>;                                                                  \
-        BODY;                                                                                                          \
-    }                                                                                                                  \
-    case NL_FEATURES_ELU1: {                                                                                           \
-        using launch = launcher<D, NL_FEATURES_ELU1>;                                                                  \
-        BODY;                                                                                                          \
-    }                                                                                                                  \
-    case NL_FEATURES_POWER: {                                                                                          \
-        using launch = launcher<D, NL_FEATURES_POWER>;                                                                 \
-        BODY;                                                                                                          \
-    }                                                                                                                  \
-    case NL_FEATURES_COSINE_CONSTANT: {                                                                                \
-        using launch = launcher<D, NL_FEATURES_COSINE_CONSTANT>;                                                       \
-        BODY;                                                                                                          \
-    }                                                                                                                  \
+/* Calls BODY with `launch` the launcher of head_size, map and lambda. Maps without a power know no CUBE. */
+#define WITH(D, MAP, CUBE, BODY)                                                                   \
+    {                                                                                              \
+        using launch = launcher<D, MAP, CUBE>;                                                     \
+        BODY;                                                                                      \
+    }
+#define WITH_POWER(D, MAP, BODY)                                                                   \
+    if (cube)                                                                                      \
+        WITH(D, MAP, true, BODY)                                                                   \
+    else                                                                                           \
+        WITH(D, MAP, false, BODY)                                                                  \
+    break;
+#define FOR_MAP(D, BODY)                                                                           \
+    switch (map) {                                                                                 \
+    case NL_FEATURES_COSINE:                                                                       \
+        WITH_POWER(D, NL_FEATURES_COSINE, BODY)                                                    \
+    case NL_FEATURES_COSINE_CONSTANT:                                                              \
+        WITH_POWER(D, NL_FEATURES_COSINE_CONSTANT, BODY)                                           \
+    case NL_FEATURES_SPLIT:                                                                        \
+        WITH_POWER(D, NL_FEATURES_SPLIT, BODY)                                                     \
+    case NL_FEATURES_POWER:                                                                        \
+        WITH_POWER(D, NL_FEATURES_POWER, BODY)                                                     \
+    case NL_FEATURES_RELU:                                                                         \
+        WITH(D, NL_FEATURES_RELU, true, BODY)                                                      \
+        break;                                                                                     \
+    case NL_FEATURES_ELU1:                                                                         \
+        WITH(D, NL_FEATURES_ELU1, true, BODY)                                                      \
+        break;                                                                                     \
+    }
+#define HEAD(D, BODY)                                                                              \
+    case D:                                                                                        \
+        FOR_MAP(D, BODY)                                                                           \
+        break;
+#define FOR_HEAD_SIZE(BODY)                                                                        \
+    switch (head_size) {                                                                           \
+        HEAD(32, BODY)                                                                             \
+        HEAD(48, BODY)                                                                             \
+        HEAD(64, BODY)                                                                             \
+        HEAD(72, BODY)                                                                             \
+        HEAD(80, BODY)                                                                             \
+        HEAD(96, BODY)                                                                             \
+        HEAD(128, BODY)                                                                            \
     }
 
-#define FOR_HEAD_SIZE(BODY)                                                                                            \
-    switch (head_size) {                                                                                               \
-    case 32:                                                                                                           \
-        FOR_MAP(32, BODY);                                                                                             \
-        break;                                                                                                         \
-    case 48:                                                                                                           \
-        FOR_MAP(48, BODY);                                                                                             \
-        break;                                                                                                         \
-    case 64:                                                                                                           \
-        FOR_MAP(64, BODY);                                                                                             \
-        break;                                                                                                         \
-    case 72:                                                                                                           \
-        FOR_MAP(72, BODY);                                                                                             \
-        break;                                                                                                         \
-    case 80:                                                                                                           \
-        FOR_MAP(80, BODY);                                                                                             \
-        break;                                                                                                         \
-    case 96:                                                                                                           \
-        FOR_MAP(96, BODY);                                                                                             \
-        break;                                                                                                         \
-    case 128:                                                                                                          \
-        FOR_MAP(128, BODY);                                                                                            \
-        break;                                                                                                         \
-    }
-
-int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size, nl_feature_map map)
+int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,
+                          nl_feature_map map)
 {
     const int chunks = chunk_count(tokens);
+    const bool cube = true; /* sizes do not depend on it */
     FOR_HEAD_SIZE(return launch::workspace(batch * heads, chunks));
     return 0;
 }
 
-cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map, void *workspace,
-                            cudaStream_t stream)
+cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map,
+                            void *workspace, cudaStream_t stream)
 {
     const int chunks = chunk_count(p.tokens);
+    const bool cube = p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
     FOR_HEAD_SIZE(return launch::run(p, batch, chunks, workspace, stream));
     return cudaErrorInvalidValue;
 }

@@ -23,27 +23,33 @@
 #include "nala_features.cuh"
 
 struct nl_nala_problem {
-    const __nv_bfloat16 *q, *k, *v; /* of image 0, head 0; rows of tokens `stride` apart, heads head_size apart */
-    __nv_bfloat16 *out;             /* rows `out_stride` apart */
+    const __nv_bfloat16 *q, *k,
+        *v; /* of image 0, head 0; rows of tokens `stride` apart, heads head_size apart */
+    __nv_bfloat16 *out;                                    /* rows `out_stride` apart */
     int64_t image_stride, head_stride, stride;             /* elements, of q, k, v */
     int64_t out_image_stride, out_head_stride, out_stride; /* elements, of out */
     int tokens, heads, chunk;                              /* tokens of one block */
     float lambda, tau;
-    float *partial;        /* [chunks, B h, F, NT * 8] fp32, or NULL */
-    __nv_bfloat16 *state;  /* [B h, F, S_STRIDE] bf16 for the apply kernel */
-    float *saved_state;    /* [B h, F, d], or NULL: for the backward pass */
-    float *saved_total;    /* [B h, F] */
+    float *partial;       /* [chunks, B h, F, NT * 8] fp32, or NULL */
+    __nv_bfloat16 *state; /* [B h, F, S_STRIDE] bf16 for the apply kernel */
+    float *saved_state;   /* [B h, F, d], or NULL: for the backward pass */
+    float *saved_total;   /* [B h, F] */
 };
 
 namespace nl_nala
 {
 
 template <int D, int HALVES> struct shape {
-    static constexpr int DP = (D + 15) / 16 * 16;    /* dimensions, padded with zeros */
-    static constexpr int WARPS = DP / 16;            /* each owns 16 dimensions, and 16 queries of a tile */
+    static constexpr int DP = (D + 15) / 16 * 16; /* dimensions, padded with zeros */
+    static constexpr int WARPS = DP / 16; /* each owns 16 dimensions, and 16 queries of a tile */
     static constexpr int THREADS = 32 * WARPS;
-    static constexpr int TILE = 16 * WARPS;          /* tokens */
-    static constexpr int STAGES = D <= 64 ? 3 : 2;   /* tiles of k and v in flight */
+    static constexpr int TILE = 16 * WARPS; /* tokens */
+#ifdef NL_NALA_STAGES
+    static constexpr int STAGES = NL_NALA_STAGES;
+#else
+    static constexpr int STAGES = D <= 64 ? 3 : 2;
+#endif
+    static constexpr int RESIDENT = D == 64 ? 4 : 1; /* tiles of k and v in flight */
     static constexpr int F = HALVES * DP;            /* rows of S in shared memory */
     static constexpr int NT = (D + 7) / 8 + 1;       /* 8-column tiles of [v | 1] */
     static constexpr int COLUMNS = NT * 8 > DP ? NT * 8 : DP;
@@ -51,7 +57,8 @@ template <int D, int HALVES> struct shape {
     static constexpr int STRIDE = (COLUMNS / 8 % 2 ? COLUMNS : COLUMNS + 8);
     static constexpr int TILE_ELEMENTS = TILE * STRIDE;
     static constexpr int STATE_ELEMENTS = F * STRIDE;
-    static constexpr int SHARED_BYTES = 2 * (2 * STAGES * TILE_ELEMENTS + STATE_ELEMENTS) + 4 * STAGES * TILE;
+    static constexpr int SHARED_BYTES =
+        2 * (2 * STAGES * TILE_ELEMENTS + STATE_ELEMENTS) + 4 * STAGES * TILE;
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -61,7 +68,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(valid ? 16 : 0));
 }
 __device__ __forceinline__ void commit_async()
 {
@@ -90,15 +98,18 @@ __device__ __forceinline__ void load_columns(uint32_t (&b)[4], const __nv_bfloat
 {
     const int lane = threadIdx.x % 32;
     if (n + 1 < NT)
-        load_matrix_transposed(b, shared_address(rows + lane % 16 * STRIDE + n * 8 + lane / 16 * 8));
+        load_matrix_transposed(b,
+                               shared_address(rows + lane % 16 * STRIDE + n * 8 + lane / 16 * 8));
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
                      : "=r"(b[0]), "=r"(b[1])
                      : "r"(shared_address(rows + lane % 16 * STRIDE + n * 8)));
 }
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -116,34 +127,122 @@ __device__ __forceinline__ uint32_t pack(float low, float high)
 
 /* Queues the copy of S::TILE tokens from `first` on: D dimensions of each, zeros beyond `last`. */
 template <int D, typename S>
-__device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from, int64_t stride, int first,
-                                          int last)
+__device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from,
+                                          int64_t stride, int first, int last)
 {
-    constexpr int CHUNKS = D / 8;
-    for (int i = threadIdx.x; i < S::TILE * CHUNKS; i += S::THREADS) {
-        const int row = i / CHUNKS, chunk = i % CHUNKS;
-        const bool valid = first + row < last;
-        copy_async(shared_address(tile + row * S::STRIDE + chunk * 8),
-                   from + (valid ? first + row : 0) * stride + chunk * 8, valid);
+    constexpr int CHUNKS = D / 8, COUNT = S::TILE * CHUNKS;
+#pragma unroll
+    for (int round = 0; round < (COUNT + S::THREADS - 1) / S::THREADS; round++) {
+        const int i = threadIdx.x + round * S::THREADS, row = i / CHUNKS, chunk = i % CHUNKS;
+        if (COUNT % S::THREADS == 0 || i < COUNT)
+            copy_async(shared_address(tile + row * S::STRIDE + chunk * 8),
+                       from + min(first + row, last - 1) * stride + chunk * 8, first + row < last);
+    }
+}
+
+/* Norms through the tensor cores: adds the squares of a fragment [16 rows x 16] to the sums of its rows. Every column of
+ * `sums` gets the same: rows lane / 4 in sums[0], lane / 4 + 8 in sums[2]. */
+__device__ __forceinline__ void add_squares(float (&sums)[4], const uint32_t (&raw)[4])
+{
+    const uint32_t ones = 0x3f803f80;
+    uint32_t squares[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        squares[i] = nl_bits(__hmul2(nl_pair(raw[i]), nl_pair(raw[i])));
+    multiply(sums, squares, ones, ones);
+}
+
+/* The scalars of a tile's keys, as the map's elements want them: bf16 for the packed maps, fp32 for the others. */
+template <int D, int MAP, bool CUBE, typename S>
+__device__ __forceinline__ void key_scales(const nl_nala_problem &p, const __nv_bfloat16 *kt,
+                                           float *scale)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if constexpr (nl_map_packed<MAP>::value) {
+        float sums[4] = {};
+#pragma unroll
+        for (int m = 0; m < S::WARPS; m++) {
+            uint32_t raw[4];
+            load_matrix(raw, shared_address(kt + (warp * 16 + lane % 16) * S::STRIDE + m * 16 +
+                                            lane / 16 * 8));
+            add_squares(sums, raw);
+        }
+        if (lane % 4 < 2) {
+            const float sum = lane % 4 == 0 ? sums[0] : sums[2];
+            ((__nv_bfloat16 *)scale)[warp * 16 + lane / 4 + lane % 4 * 8] =
+                __float2bfloat16(nl_key_scalars<MAP, false>(make_float2(sum, 0.f), p.lambda).scale);
+        }
+    } else { /* two threads a token */
+        const int row = threadIdx.x / 2, side = threadIdx.x % 2;
+        float2 sums = make_float2(0.f, 0.f);
+        for (int column = side * 8; column < D; column += 16)
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float2 a = nl_row_terms<MAP, false, CUBE>(
+                    __bfloat162float(kt[row * S::STRIDE + column + i]), p.lambda);
+                sums.x += a.x, sums.y += a.y;
+            }
+        sums.x += __shfl_xor_sync(~0u, sums.x, 1), sums.y += __shfl_xor_sync(~0u, sums.y, 1);
+        if (side == 0)
+            scale[row] = nl_key_scalars<MAP, false>(sums, p.lambda).scale;
+    }
+}
+
+/* The scalars of the two queries (rows lane / 4 and lane / 4 + 8) that a thread's fragments hold. */
+template <int D, int MAP, bool CUBE, typename S>
+__device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
+                                              const uint32_t (&raw)[S::WARPS][4],
+                                              nl_row_scalars (&row)[2])
+{
+    if constexpr (nl_map_packed<MAP>::value) {
+        float sums[4] = {};
+#pragma unroll
+        for (int m = 0; m < S::WARPS; m++)
+            add_squares(sums, raw[m]);
+        row[0] = nl_query_scalars<MAP, false>(make_float2(sums[0], 0.f), p.lambda, p.tau);
+        row[1] = nl_query_scalars<MAP, false>(make_float2(sums[2], 0.f), p.lambda, p.tau);
+    } else {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float2 sums = make_float2(0.f, 0.f);
+#pragma unroll
+            for (int m = 0; m < S::WARPS; m++)
+#pragma unroll
+                for (int i = r; i < 4; i += 2) {
+                    const float2 pair = unpack(raw[m][i]);
+                    const float2 a = nl_row_terms<MAP, false, CUBE>(pair.x, p.lambda);
+                    const float2 b = nl_row_terms<MAP, false, CUBE>(pair.y, p.lambda);
+                    sums.x += a.x + b.x, sums.y += a.y + b.y;
+                }
+#pragma unroll
+            for (int offset = 1; offset < 4; offset *= 2) {
+                sums.x += __shfl_xor_sync(~0u, sums.x, offset);
+                sums.y += __shfl_xor_sync(~0u, sums.y, offset);
+            }
+            row[r] = nl_query_scalars<MAP, false>(sums, p.lambda, p.tau);
+        }
     }
 }
 
 /* The state of tokens [first, last) into acc: rows of this warp, unscaled. */
-template <int D, int MAP>
-__device__ __forceinline__ void
-accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bfloat16 *v, int first, int last,
-                 __nv_bfloat16 *tiles, float *scales,
-                 float (&acc)[nl_map_halves<MAP>::value][shape<D, nl_map_halves<MAP>::value>::NT][4])
+template <int D, int MAP, bool CUBE>
+__device__ __forceinline__ void accumulate_state(
+    const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bfloat16 *v, int first, int last,
+    __nv_bfloat16 *tiles, float *scales,
+    float (&acc)[nl_map_halves<MAP>::value][shape<D, nl_map_halves<MAP>::value>::NT][4])
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
 
-    /* Columns beyond the head: zeros, and in v one column of ones for valid tokens (set for each tile below). */
+    /* Columns beyond the head: zeros, and the first of them in v ones, which makes z a column of S. (In k it meets no
+     * feature: what lies beyond the head is masked where it could.) */
     for (int i = threadIdx.x; i < 2 * S::STAGES * S::TILE; i += S::THREADS)
-        for (int column = D; column < S::COLUMNS; column++)
-            tiles[i * S::STRIDE + column] = __float2bfloat16(0.f);
+        for (int column = D; column < S::COLUMNS; column += 8) {
+            const bool one = column == D && i / S::TILE % 2 == 1;
+            *(uint4 *)(tiles + i * S::STRIDE + column) = make_uint4(one ? 0x3f80 : 0, 0, 0, 0);
+        }
 
     auto fetch = [&](int tile) {
         if (tile < count) {
@@ -164,51 +263,39 @@ accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bf
         __nv_bfloat16 *vt = kt + S::TILE_ELEMENTS;
         float *scale = scales + (tile % S::STAGES) * S::TILE;
 
-        { /* Two threads a token: the scalar of its key, and its one. */
-            const int row = threadIdx.x / 2, side = threadIdx.x % 2;
-            float2 sums = make_float2(0.f, 0.f);
-#pragma unroll
-            for (int chunk = 0; chunk < D / 8; chunk += 2) {
-                const int c = chunk + side;
-                if (c < D / 8) {
-                    const uint4 x = *(const uint4 *)(kt + row * S::STRIDE + c * 8);
-                    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-                    for (int w = 0; w < 4; w++) {
-                        const float2 pair = unpack(words[w]);
-                        const float2 a = nl_row_terms<MAP>(pair.x, p.lambda);
-                        const float2 b = nl_row_terms<MAP>(pair.y, p.lambda);
-                        sums.x += a.x + b.x, sums.y += a.y + b.y;
-                    }
-                }
-            }
-            sums.x += __shfl_xor_sync(~0u, sums.x, 1), sums.y += __shfl_xor_sync(~0u, sums.y, 1);
-            if (side == 0) {
-                scale[row] = nl_key_scalars<MAP>(sums, p.lambda).scale;
-                vt[row * S::STRIDE + D] = __float2bfloat16(first + tile * S::TILE + row < last ? 1.f : 0.f);
-            }
-        }
+        key_scales<D, MAP, CUBE, S>(p, kt, scale);
+        if (tile == count - 1) /* tokens that are not there count for nothing in z either */
+            for (int row = threadIdx.x + last - first - tile * S::TILE; row < S::TILE;
+                 row += S::THREADS)
+                vt[row * S::STRIDE + D] = __float2bfloat16(0.f);
         __syncthreads();
 
 #pragma unroll
         for (int step = 0; step < S::TILE / 16; step++) {
             const int token = step * 16;
-            /* This thread's columns of A: tokens 2 (lane % 4) + {0, 1, 8, 9}. */
-            const float2 low = *(const float2 *)(scale + token + 2 * (lane % 4));
-            const float2 high = *(const float2 *)(scale + token + 8 + 2 * (lane % 4));
             /* Matrices: (dimensions 0-7, 8-15) x (tokens 0-7), then the same for tokens 8-15. */
             uint32_t raw[4], features[HALVES][4];
-            load_matrix_transposed(raw, shared_address(kt + (token + lane % 8 + lane / 16 * 8) * S::STRIDE + warp * 16 +
-                                                       lane / 8 % 2 * 8));
+            load_matrix_transposed(
+                raw, shared_address(kt + (token + lane % 8 + lane / 16 * 8) * S::STRIDE +
+                                    warp * 16 + lane / 8 % 2 * 8));
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float2 pair = unpack(raw[i]);
-                const float2 s = i < 2 ? low : high;
-                const float2 a = nl_key_feature<MAP, false>(pair.x, nl_row_scalars{s.x, p.lambda});
-                const float2 b = nl_key_feature<MAP, false>(pair.y, nl_row_scalars{s.y, p.lambda});
-                features[0][i] = pack(a.x, b.x);
-                if (HALVES == 2)
-                    features[HALVES - 1][i] = pack(a.y, b.y);
+                /* This thread's columns of A: tokens 2 (lane % 4) + {0, 1} and 8 more. */
+                const int at = token + i / 2 * 8 + 2 * (lane % 4);
+                if constexpr (nl_map_packed<MAP>::value) {
+                    nl_key_pair<CUBE>(raw[i],
+                                      *(const uint32_t *)((const __nv_bfloat16 *)scale + at),
+                                      p.lambda, &features[0][i], &features[HALVES - 1][i]);
+                } else {
+                    const float2 pair = unpack(raw[i]), s = *(const float2 *)(scale + at);
+                    const float2 a =
+                        nl_key_feature<MAP, false, CUBE>(pair.x, nl_row_scalars{s.x, p.lambda});
+                    const float2 b =
+                        nl_key_feature<MAP, false, CUBE>(pair.y, nl_row_scalars{s.y, p.lambda});
+                    features[0][i] = pack(a.x, b.x);
+                    if (HALVES == 2)
+                        features[HALVES - 1][i] = pack(a.y, b.y);
+                }
             }
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
@@ -228,9 +315,10 @@ accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bf
 }
 
 /* o for tokens [first, last) from the state in shared memory. */
-template <int D, int MAP>
-__device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv_bfloat16 *q, __nv_bfloat16 *out,
-                                            int first, int last, const __nv_bfloat16 *state, __nv_bfloat16 *tiles)
+template <int D, int MAP, bool CUBE>
+__device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv_bfloat16 *q,
+                                            __nv_bfloat16 *out, int first, int last,
+                                            const __nv_bfloat16 *state, __nv_bfloat16 *tiles)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
@@ -240,7 +328,8 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
 
     auto fetch = [&](int tile) {
         if (tile < count)
-            load_tile<D, S>(tiles + (tile % Q_STAGES) * S::TILE_ELEMENTS, q, p.stride, first + tile * S::TILE, last);
+            load_tile<D, S>(tiles + (tile % Q_STAGES) * S::TILE_ELEMENTS, q, p.stride,
+                            first + tile * S::TILE, last);
         commit_async();
     };
     for (int tile = 0; tile < Q_STAGES - 1; tile++)
@@ -253,29 +342,20 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
         __nv_bfloat16 *rows = tiles + (tile % Q_STAGES) * S::TILE_ELEMENTS + warp * 16 * S::STRIDE;
 
         uint32_t raw[S::WARPS][4]; /* rows 0-7, 8-15 of dimensions 0-7, then of dimensions 8-15 */
-        float2 sums[2] = {make_float2(0.f, 0.f), make_float2(0.f, 0.f)};
 #pragma unroll
         for (int m = 0; m < S::WARPS; m++) {
-            load_matrix(raw[m], shared_address(rows + lane % 16 * S::STRIDE + m * 16 + lane / 16 * 8));
+            load_matrix(raw[m],
+                        shared_address(rows + lane % 16 * S::STRIDE + m * 16 + lane / 16 * 8));
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 4; i++)
                 if (m * 16 + i / 2 * 8 >= D)
                     raw[m][i] = 0;
-                const float2 pair = unpack(raw[m][i]);
-                const float2 a = nl_row_terms<MAP>(pair.x, p.lambda), b = nl_row_terms<MAP>(pair.y, p.lambda);
-                sums[i % 2].x += a.x + b.x, sums[i % 2].y += a.y + b.y;
-            }
         }
         nl_row_scalars row[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-#pragma unroll
-            for (int offset = 1; offset < 4; offset *= 2) {
-                sums[i].x += __shfl_xor_sync(~0u, sums[i].x, offset);
-                sums[i].y += __shfl_xor_sync(~0u, sums[i].y, offset);
-            }
-            row[i] = nl_query_scalars<MAP>(sums[i], p.lambda, p.tau);
-        }
+        query_scalars<D, MAP, CUBE, S>(p, raw, row);
+        const float offset[2] = {row[0].power * __log2f(row[0].scale),
+                                 row[1].power * __log2f(row[1].scale)};
+        const __nv_bfloat162 scale[2] = {nl_pair_of(row[0].scale), nl_pair_of(row[1].scale)};
 
         float acc[S::NT][4] = {};
 #pragma unroll
@@ -283,21 +363,27 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
             uint32_t features[HALVES][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float2 pair = unpack(raw[m][i]);
-                const float2 a = nl_query_feature<MAP, false>(pair.x, row[i % 2]);
-                const float2 b = nl_query_feature<MAP, false>(pair.y, row[i % 2]);
-                features[0][i] = pack(a.x, b.x);
-                if (HALVES == 2)
-                    features[HALVES - 1][i] = pack(a.y, b.y);
-                if (m * 16 + i / 2 * 8 >= D)
-                    features[0][i] = 0; /* 1 + elu(0) is not 0 */
+                if constexpr (nl_map_packed<MAP>::value) {
+                    nl_query_pair<CUBE>(raw[m][i], scale[i % 2], row[i % 2].power, offset[i % 2],
+                                        &features[0][i], &features[HALVES - 1][i]);
+                } else {
+                    const float2 pair = unpack(raw[m][i]);
+                    const float2 a = nl_query_feature<MAP, false, CUBE>(pair.x, row[i % 2]);
+                    const float2 b = nl_query_feature<MAP, false, CUBE>(pair.y, row[i % 2]);
+                    features[0][i] = pack(a.x, b.x);
+                    if (HALVES == 2)
+                        features[HALVES - 1][i] = pack(a.y, b.y);
+                    if (m * 16 + i / 2 * 8 >= D)
+                        features[0][i] = 0; /* 1 + elu(0) is not 0 */
+                }
             }
 #pragma unroll
             for (int half = 0; half < HALVES; half++)
 #pragma unroll
                 for (int n = 0; n < S::NT; n += 2) {
                     uint32_t b[4];
-                    load_columns<S::NT, S::STRIDE>(b, state + (half * S::DP + m * 16) * S::STRIDE, n);
+                    load_columns<S::NT, S::STRIDE>(b, state + (half * S::DP + m * 16) * S::STRIDE,
+                                                   n);
                     multiply(acc[n], features[half], b[0], b[1]);
                     if (n + 1 < S::NT)
                         multiply(acc[n + 1], features[half], b[2], b[3]);
@@ -309,25 +395,31 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
         const float high = 1.f / (__shfl_sync(~0u, acc[S::NT - 1][2], lane & ~3) + 1e-6f);
         __syncwarp();
 #pragma unroll
-        for (int n = 0; n < S::NT - 1; n++) { /* through the warp's own rows of the tile to whole lines */
-            *(uint32_t *)(rows + lane / 4 * S::STRIDE + n * 8 + lane % 4 * 2) = pack(acc[n][0] * low, acc[n][1] * low);
+        for (int n = 0; n < S::NT - 1;
+             n++) { /* through the warp's own rows of the tile to whole lines */
+            *(uint32_t *)(rows + lane / 4 * S::STRIDE + n * 8 + lane % 4 * 2) =
+                pack(acc[n][0] * low, acc[n][1] * low);
             *(uint32_t *)(rows + (lane / 4 + 8) * S::STRIDE + n * 8 + lane % 4 * 2) =
                 pack(acc[n][2] * high, acc[n][3] * high);
         }
         __syncwarp();
         constexpr int CHUNKS = D / 8;
         for (int i = lane; i < 16 * CHUNKS; i += 32) {
-            const int r = i / CHUNKS, chunk = i % CHUNKS, token = first + tile * S::TILE + warp * 16 + r;
+            const int r = i / CHUNKS, chunk = i % CHUNKS,
+                      token = first + tile * S::TILE + warp * 16 + r;
             if (token < last)
-                *(uint4 *)(out + token * p.out_stride + chunk * 8) = *(const uint4 *)(rows + r * S::STRIDE + chunk * 8);
+                *(uint4 *)(out + token * p.out_stride + chunk * 8) =
+                    *(const uint4 *)(rows + r * S::STRIDE + chunk * 8);
         }
     }
     wait_async<0>();
 }
 
 /* One block for each (image, head): grid (heads, batch). */
-template <int D, int MAP>
-__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) fused_kernel(const nl_nala_problem p)
+template <int D, int MAP, bool CUBE>
+__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
+                                  shape<D, nl_map_halves<MAP>::value>::RESIDENT)
+    fused_kernel(const nl_nala_problem p)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
@@ -340,7 +432,7 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) 
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
 
     float acc[HALVES][S::NT][4] = {};
-    accumulate_state<D, MAP>(p, p.k + offset, p.v + offset, 0, p.tokens, tiles, scales, acc);
+    accumulate_state<D, MAP, CUBE>(p, p.k + offset, p.v + offset, 0, p.tokens, tiles, scales, acc);
 
     const float mean = 1.f / p.tokens;
 #pragma unroll
@@ -361,13 +453,16 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) 
                 }
             }
     __syncthreads();
-    apply_state<D, MAP>(p, p.q + offset, p.out + blockIdx.y * p.out_image_stride + blockIdx.x * p.out_head_stride, 0,
-                        p.tokens, state, tiles);
+    apply_state<D, MAP, CUBE>(
+        p, p.q + offset, p.out + blockIdx.y * p.out_image_stride + blockIdx.x * p.out_head_stride,
+        0, p.tokens, state, tiles);
 }
 
 /* grid (heads, batch, chunks): partial sums of one chunk, [chunk, B h, F, NT * 8] fp32. */
-template <int D, int MAP>
-__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) partial_kernel(const nl_nala_problem p)
+template <int D, int MAP, bool CUBE>
+__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
+                                  shape<D, nl_map_halves<MAP>::value>::RESIDENT)
+    partial_kernel(const nl_nala_problem p)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
@@ -381,7 +476,7 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) 
     const int first = blockIdx.z * p.chunk, last = min(first + p.chunk, p.tokens);
 
     float acc[HALVES][S::NT][4] = {};
-    accumulate_state<D, MAP>(p, p.k + offset, p.v + offset, first, last, tiles, scales, acc);
+    accumulate_state<D, MAP, CUBE>(p, p.k + offset, p.v + offset, first, last, tiles, scales, acc);
     float *to = p.partial + (blockIdx.z * pairs + index) * S::F * S::NT * 8;
 #pragma unroll
     for (int half = 0; half < HALVES; half++)
@@ -389,12 +484,14 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) 
         for (int n = 0; n < S::NT; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                *(float2 *)(to + (half * S::DP + warp * 16 + lane / 4 + i * 8) * S::NT * 8 + n * 8 + lane % 4 * 2) =
+                *(float2 *)(to + (half * S::DP + warp * 16 + lane / 4 + i * 8) * S::NT * 8 + n * 8 +
+                            lane % 4 * 2) =
                     make_float2(acc[half][n][2 * i], acc[half][n][2 * i + 1]);
 }
 
 /* Adds the chunks in order; one thread for two neighbouring columns. grid (rows of F * NT * 4 / 256, B h). */
-template <int D, int MAP> __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs)
+template <int D, int MAP>
+__global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
@@ -424,8 +521,10 @@ template <int D, int MAP> __global__ void reduce_kernel(const nl_nala_problem p,
 }
 
 /* grid (heads, batch, chunks) */
-template <int D, int MAP>
-__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) apply_kernel(const nl_nala_problem p)
+template <int D, int MAP, bool CUBE>
+__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
+                                  shape<D, nl_map_halves<MAP>::value>::RESIDENT)
+    apply_kernel(const nl_nala_problem p)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
@@ -438,9 +537,10 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS) 
     for (int i = threadIdx.x; i < S::STATE_ELEMENTS / 8; i += S::THREADS)
         ((uint4 *)state)[i] = from[i];
     __syncthreads();
-    apply_state<D, MAP>(p, p.q + blockIdx.y * p.image_stride + blockIdx.x * p.head_stride,
-                        p.out + blockIdx.y * p.out_image_stride + blockIdx.x * p.out_head_stride, first, last, state,
-                        tiles);
+    apply_state<D, MAP, CUBE>(p, p.q + blockIdx.y * p.image_stride + blockIdx.x * p.head_stride,
+                              p.out + blockIdx.y * p.out_image_stride +
+                                  blockIdx.x * p.out_head_stride,
+                              first, last, state, tiles);
 }
 
 } // namespace nl_nala

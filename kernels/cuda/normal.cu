@@ -10,8 +10,8 @@ struct image_indices {
 };
 
 /* grid (elements, images); the precise logf, sinf and cosf, so that CPU and GPU agree to a few ulp. */
-__global__ void normal_kernel(float *y, const __grid_constant__ image_indices images, int64_t per_image,
-                              unsigned long long seed, unsigned long long stream)
+__global__ void normal_kernel(float *y, const __grid_constant__ image_indices images,
+                              int64_t per_image, unsigned long long seed, unsigned long long stream)
 {
     const int64_t j = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     if (4 * j >= per_image)
@@ -42,8 +42,9 @@ extern "C" nl_status nl_cuda_normal(nl_device *device, const nl_normal_args *a)
         const int64_t count = batch - first < IMAGES ? batch - first : IMAGES;
         for (int64_t i = 0; i < count; i++)
             images.index[i] = a->images[first + i];
-        normal_kernel<<<dim3(nl_blocks((per_image + 3) / 4, 128), (unsigned)count), 128, 0, nl_cuda_of(device)->stream>>>(
-            (float *)a->y.data + first * per_image, images, per_image, a->seed, a->stream);
+        normal_kernel<<<dim3(nl_blocks((per_image + 3) / 4, 128), (unsigned)count), 128, 0,
+                        nl_cuda_of(device)->stream>>>((float *)a->y.data + first * per_image,
+                                                      images, per_image, a->seed, a->stream);
     }
     return NL_CUDA_LAUNCHED(device, "normal");
 }

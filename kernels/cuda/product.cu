@@ -16,9 +16,10 @@ struct nl_lt_cache {
 
 static bool same(const nl_product *a, const nl_product *b)
 {
-    return a->rows == b->rows && a->columns == b->columns && a->depth == b->depth && a->w_by_depth == b->w_by_depth &&
-           a->x_stride == b->x_stride && a->w_stride == b->w_stride && a->y_stride == b->y_stride &&
-           a->x_type == b->x_type && a->w_type == b->w_type && a->y_type == b->y_type && a->bias == b->bias &&
+    return a->rows == b->rows && a->columns == b->columns && a->depth == b->depth &&
+           a->w_by_depth == b->w_by_depth && a->x_stride == b->x_stride &&
+           a->w_stride == b->w_stride && a->y_stride == b->y_stride && a->x_type == b->x_type &&
+           a->w_type == b->w_type && a->y_type == b->y_type && a->bias == b->bias &&
            a->gelu == b->gelu && a->alpha == b->alpha;
 }
 
@@ -53,34 +54,39 @@ static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
 {
     const nl_product *p = &plan->key;
     const cublasOperation_t w_operation = p->w_by_depth ? CUBLAS_OP_N : CUBLAS_OP_T;
-    const cublasLtEpilogue_t epilogue = p->gelu   ? (p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
-                                        : p->bias ? CUBLASLT_EPILOGUE_BIAS
-                                                  : CUBLASLT_EPILOGUE_DEFAULT;
+    const cublasLtEpilogue_t epilogue =
+        p->gelu   ? (p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
+        : p->bias ? CUBLASLT_EPILOGUE_BIAS
+                  : CUBLASLT_EPILOGUE_DEFAULT;
     const cudaDataType_t bias_type = type_of(p->y_type);
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     cublasStatus_t status;
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        if ((status = (call)) != CUBLAS_STATUS_SUCCESS)                                                                \
-            goto cleanup;                                                                                              \
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((status = (call)) != CUBLAS_STATUS_SUCCESS)                                            \
+            goto cleanup;                                                                          \
     } while (0)
     TRY(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &w_operation, sizeof(w_operation)));
-    TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &w_operation,
+                                       sizeof(w_operation)));
+    TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                       sizeof(epilogue)));
     if (p->bias)
-        TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
-                                           sizeof(bias_type)));
-    TRY(cublasLtMatrixLayoutCreate(&plan->a, type_of(p->w_type), p->w_by_depth ? p->columns : p->depth,
+        TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                                           &bias_type, sizeof(bias_type)));
+    TRY(cublasLtMatrixLayoutCreate(&plan->a, type_of(p->w_type),
+                                   p->w_by_depth ? p->columns : p->depth,
                                    p->w_by_depth ? p->depth : p->columns, p->w_stride));
     TRY(cublasLtMatrixLayoutCreate(&plan->b, type_of(p->x_type), p->depth, p->rows, p->x_stride));
     TRY(cublasLtMatrixLayoutCreate(&plan->d, type_of(p->y_type), p->columns, p->rows, p->y_stride));
     TRY(cublasLtMatmulPreferenceCreate(&preference));
     TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &cuda->lt_workspace_bytes, sizeof(cuda->lt_workspace_bytes)));
-    TRY(cublasLtMatmulAlgoGetHeuristic(cuda->lt, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, 1,
-                                       &result, &found));
+                                             &cuda->lt_workspace_bytes,
+                                             sizeof(cuda->lt_workspace_bytes)));
+    TRY(cublasLtMatmulAlgoGetHeuristic(cuda->lt, plan->operation, plan->a, plan->b, plan->d,
+                                       plan->d, preference, 1, &result, &found));
     if (found == 0)
         status = CUBLAS_STATUS_NOT_SUPPORTED;
     else
@@ -92,8 +98,8 @@ cleanup:
     return status;
 }
 
-nl_status nl_cuda_product(nl_device *device, const nl_product *product, const void *x, const void *w, const void *bias,
-                          void *y)
+nl_status nl_cuda_product(nl_device *device, const nl_product *product, const void *x,
+                          const void *w, const void *bias, void *y)
 {
     nl_cuda *cuda = nl_cuda_of(device);
     const float beta = 0.f;
@@ -104,7 +110,8 @@ nl_status nl_cuda_product(nl_device *device, const nl_product *product, const vo
     if (!plan) {
         plan = (nl_lt_cache *)calloc(1, sizeof(*plan));
         if (!plan)
-            return nl_fail(device->context, NL_ERROR_MEMORY, "a matrix product's plan: out of host memory");
+            return nl_fail(device->context, NL_ERROR_MEMORY,
+                           "a matrix product's plan: out of host memory");
         plan->key = *product;
         if ((status = describe(cuda, plan)) != CUBLAS_STATUS_SUCCESS) {
             forget(plan);
@@ -114,13 +121,17 @@ nl_status nl_cuda_product(nl_device *device, const nl_product *product, const vo
         }
     }
     if (status == CUBLAS_STATUS_SUCCESS && product->bias)
-        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                &bias, sizeof(bias));
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(cuda->lt, plan->operation, &product->alpha, w, plan->a, x, plan->b, &beta, y, plan->d, y,
-                                plan->d, &plan->algorithm, cuda->lt_workspace, cuda->lt_workspace_bytes, cuda->stream);
+        status = cublasLtMatmul(cuda->lt, plan->operation, &product->alpha, w, plan->a, x, plan->b,
+                                &beta, y, plan->d, y, plan->d, &plan->algorithm, cuda->lt_workspace,
+                                cuda->lt_workspace_bytes, cuda->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
-        return nl_fail(device->context, NL_ERROR_DEVICE, "matrix product [%lld, %lld] x [%lld, %lld]^T: cuBLASLt: %s",
-                       (long long)product->rows, (long long)product->depth, (long long)product->columns,
-                       (long long)product->depth, cublasLtGetStatusString(status));
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "matrix product [%lld, %lld] x [%lld, %lld]^T: cuBLASLt: %s",
+                       (long long)product->rows, (long long)product->depth,
+                       (long long)product->columns, (long long)product->depth,
+                       cublasLtGetStatusString(status));
     return NL_OK;
 }

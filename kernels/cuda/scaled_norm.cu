@@ -1,8 +1,8 @@
 /* Root mean square of x / (atol + rtol max(|a|, |b|)) for each image, in double. Waits for the device. */
 #include "cuda_common.cuh"
 
-__global__ void norm_kernel(const float *x, const float *a, const float *b, int64_t per_image, double atol, double rtol,
-                            double *rms)
+__global__ void norm_kernel(const float *x, const float *a, const float *b, int64_t per_image,
+                            double atol, double rtol, double *rms)
 {
     __shared__ double partial[32];
     const int64_t first = blockIdx.x * per_image;
@@ -36,9 +36,9 @@ extern "C" nl_status nl_cuda_scaled_norm(nl_device *device, const nl_scaled_norm
     nl_status status = nl_cuda_scratch(device, "norms", batch * 8, &rms);
     if (status != NL_OK || per_image == 0)
         return status;
-    norm_kernel<<<(unsigned)batch, 512, 0, cuda->stream>>>((const float *)a->x.data, (const float *)a->a.data,
-                                                           (const float *)a->b.data, per_image, a->atol, a->rtol,
-                                                           (double *)rms);
+    norm_kernel<<<(unsigned)batch, 512, 0, cuda->stream>>>(
+        (const float *)a->x.data, (const float *)a->a.data, (const float *)a->b.data, per_image,
+        a->atol, a->rtol, (double *)rms);
     if ((status = NL_CUDA_LAUNCHED(device, "scaled_norm")) != NL_OK)
         return status;
     return device->ops->download(device, a->rms, rms, batch * 8);

@@ -5,7 +5,8 @@
 
 /* Rows of scores [rows, tokens] to probabilities in place, one block a row. lse may be NULL. */
 template <typename T>
-__global__ void softmax_rows(const float *scores, T *probabilities, float *lse, int tokens, int64_t score_stride)
+__global__ void softmax_rows(const float *scores, T *probabilities, float *lse, int tokens,
+                             int64_t score_stride)
 {
     __shared__ float partial[32];
     const float *row = scores + blockIdx.x * score_stride;
@@ -46,12 +47,14 @@ static nl_status by_products(nl_device *device, const nl_softmax_attention_args 
     rows = rows < 1 ? 1 : rows > a->tokens ? a->tokens : rows;
     const bool bf16 = a->qkv.dtype == NL_BF16;
     void *scratch;
-    nl_status status = nl_cuda_scratch(device, "attention scores", rows * score_stride * (4 + (bf16 ? 2 : 0)), &scratch);
+    nl_status status = nl_cuda_scratch(device, "attention scores",
+                                       rows * score_stride * (4 + (bf16 ? 2 : 0)), &scratch);
     float *scores = (float *)scratch;
     void *probabilities = bf16 ? (void *)(scores + rows * score_stride) : scores;
     for (int64_t pair = 0; pair < a->batch * a->heads && status == NL_OK; pair++) {
         const int64_t image = pair / a->heads, head = pair % a->heads;
-        const char *q = (const char *)a->qkv.data + (image * a->tokens * a->qkv.row_stride + head * a->head_size) * size;
+        const char *q = (const char *)a->qkv.data +
+                        (image * a->tokens * a->qkv.row_stride + head * a->head_size) * size;
         const char *k = q + hidden * size, *v = k + hidden * size;
         for (int64_t first = 0; first < a->tokens && status == NL_OK; first += rows) {
             const int64_t count = a->tokens - first < rows ? a->tokens - first : rows;
@@ -59,7 +62,8 @@ static nl_status by_products(nl_device *device, const nl_softmax_attention_args 
             p.rows = count, p.columns = a->tokens, p.depth = a->head_size;
             p.x_stride = p.w_stride = a->qkv.row_stride, p.y_stride = score_stride;
             p.x_type = p.w_type = a->qkv.dtype, p.y_type = NL_F32, p.alpha = a->scale;
-            status = nl_cuda_product(device, &p, q + first * a->qkv.row_stride * size, k, NULL, scores);
+            status =
+                nl_cuda_product(device, &p, q + first * a->qkv.row_stride * size, k, NULL, scores);
             if (status != NL_OK)
                 break;
             float *lse = a->lse.data ? (float *)a->lse.data + pair * a->tokens + first : NULL;
@@ -71,19 +75,21 @@ static nl_status by_products(nl_device *device, const nl_softmax_attention_args 
             o.rows = count, o.columns = a->head_size, o.depth = a->tokens, o.w_by_depth = true;
             o.x_stride = score_stride, o.w_stride = a->qkv.row_stride, o.y_stride = hidden;
             o.x_type = o.w_type = a->qkv.dtype, o.y_type = a->out.dtype, o.alpha = 1.f;
-            status = nl_cuda_product(device, &o, probabilities, v, NULL,
-                                     (char *)a->out.data +
-                                         ((image * a->tokens + first) * hidden + head * a->head_size) *
-                                             nl_dtype_size(a->out.dtype));
+            status = nl_cuda_product(
+                device, &o, probabilities, v, NULL,
+                (char *)a->out.data + ((image * a->tokens + first) * hidden + head * a->head_size) *
+                                          nl_dtype_size(a->out.dtype));
         }
     }
     return status == NL_OK ? NL_CUDA_LAUNCHED(device, "softmax_attention") : status;
 }
 
-template <int D> static cudaError_t flash(const nl_flash_problem &p, int64_t batch, cudaStream_t stream)
+template <int D>
+static cudaError_t flash(const nl_flash_problem &p, int64_t batch, cudaStream_t stream)
 {
     constexpr int bytes = nl_flash::shape<D>::SHARED_BYTES;
-    cudaError_t error = cudaFuncSetAttribute(nl_flash::kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t error = cudaFuncSetAttribute(nl_flash::kernel<D>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess)
         return error;
     const dim3 grid((p.tokens + nl_flash::TILE - 1) / nl_flash::TILE, p.heads, (unsigned)batch);
@@ -91,7 +97,8 @@ template <int D> static cudaError_t flash(const nl_flash_problem &p, int64_t bat
     return cudaGetLastError();
 }
 
-extern "C" nl_status nl_cuda_softmax_attention(nl_device *device, const nl_softmax_attention_args *a)
+extern "C" nl_status nl_cuda_softmax_attention(nl_device *device,
+                                               const nl_softmax_attention_args *a)
 {
     cudaStream_t stream = nl_cuda_of(device)->stream;
     const int64_t hidden = a->heads * a->head_size;

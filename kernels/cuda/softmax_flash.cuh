@@ -40,7 +40,9 @@ template <int D> struct shape {
     static constexpr int SHARED_BYTES = 2 * ELEMENTS * 5; /* q, two stages of k and v */
 };
 
-template <int D> __device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from, int64_t stride, int first, int tokens)
+template <int D>
+__device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from,
+                                          int64_t stride, int first, int tokens)
 {
     constexpr int CHUNKS = D / 8;
     for (int i = threadIdx.x; i < TILE * CHUNKS; i += THREADS) {
@@ -86,16 +88,18 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
         if (tile == 0)
 #pragma unroll
             for (int c = 0; c < S::KT; c++)
-                load_matrix(q[c], shared_address(qt + (warp * 16 + lane % 16) * S::STRIDE + c * 16 + lane / 16 * 8));
+                load_matrix(q[c], shared_address(qt + (warp * 16 + lane % 16) * S::STRIDE + c * 16 +
+                                                 lane / 16 * 8));
 
         float s[TILE / 8][4] = {};
 #pragma unroll
         for (int c = 0; c < S::KT; c++)
 #pragma unroll
             for (int n = 0; n < TILE / 8; n += 2) {
-                uint32_t b[4]; /* keys n 8 .. + 7 of dimensions 0-7, 8-15, then keys (n + 1) 8 .. + 7 */
-                load_matrix(b, shared_address(kt + (n * 8 + lane / 16 * 8 + lane % 8) * S::STRIDE + c * 16 +
-                                              lane / 8 % 2 * 8));
+                uint32_t
+                    b[4]; /* keys n 8 .. + 7 of dimensions 0-7, 8-15, then keys (n + 1) 8 .. + 7 */
+                load_matrix(b, shared_address(kt + (n * 8 + lane / 16 * 8 + lane % 8) * S::STRIDE +
+                                              c * 16 + lane / 8 % 2 * 8));
                 multiply(s[n], q[c], b[0], b[1]);
                 multiply(s[n + 1], q[c], b[2], b[3]);
             }
@@ -115,7 +119,8 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
                 high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
             high = fmaxf(high, __shfl_xor_sync(~0u, high, 1));
             high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
-            const float shift = high * p.scale_log2, correction = exp2f(most[r] * p.scale_log2 - shift);
+            const float shift = high * p.scale_log2,
+                        correction = exp2f(most[r] * p.scale_log2 - shift);
             most[r] = high;
             float sum = 0.f;
 #pragma unroll
@@ -133,7 +138,8 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
 #pragma unroll
         for (int c = 0; c < TILE / 16; c++) {
             const uint32_t a[4] = {pack(s[2 * c][0], s[2 * c][1]), pack(s[2 * c][2], s[2 * c][3]),
-                                   pack(s[2 * c + 1][0], s[2 * c + 1][1]), pack(s[2 * c + 1][2], s[2 * c + 1][3])};
+                                   pack(s[2 * c + 1][0], s[2 * c + 1][1]),
+                                   pack(s[2 * c + 1][2], s[2 * c + 1][3])};
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
                 uint32_t b[4];
@@ -168,7 +174,8 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
     for (int i = lane; i < 16 * CHUNKS; i += 32) {
         const int row = i / CHUNKS, chunk = i % CHUNKS, token = first + warp * 16 + row;
         if (token < p.tokens)
-            *(uint4 *)(out + token * p.out_stride + chunk * 8) = *(const uint4 *)(rows + row * S::STRIDE + chunk * 8);
+            *(uint4 *)(out + token * p.out_stride + chunk * 8) =
+                *(const uint4 *)(rows + row * S::STRIDE + chunk * 8);
     }
 }
 

@@ -1,7 +1,8 @@
 /* [cos(t f_i) | sin(t f_i)], f_i = exp(-ln(10000) i / half): fp32 as the public code, so libdevice's exact functions. */
 #include "cuda_common.cuh"
 
-template <typename T> __global__ void time_kernel(const float *t, T *features, int64_t count, int half)
+template <typename T>
+__global__ void time_kernel(const float *t, T *features, int64_t count, int half)
 {
     NL_GRID_LOOP(i, count)
     {

@@ -1,7 +1,8 @@
 /* clamp(trunc(scale x + shift), 0, 255); NaN gives 0. */
 #include "cuda_common.cuh"
 
-template <typename T> __global__ void uint8_kernel(const T *x, uint8_t *y, int64_t count, float scale, float shift)
+template <typename T>
+__global__ void uint8_kernel(const T *x, uint8_t *y, int64_t count, float scale, float shift)
 {
     NL_GRID_LOOP(i, count)
     {

@@ -13,13 +13,13 @@
 
 #include "nala_attention.cuh"
 
-#define CHECK(call)                                                                                                    \
-    do {                                                                                                               \
-        cudaError_t check_error = (call);                                                                              \
-        if (check_error != cudaSuccess) {                                                                              \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(check_error));                       \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        cudaError_t check_error = (call);                                                          \
+        if (check_error != cudaSuccess) {                                                          \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(check_error));   \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 template <typename F> static float median_ms(F run, int repeats = 30)
@@ -46,13 +46,15 @@ template <typename F> static float median_ms(F run, int repeats = 30)
 static uint32_t random_state = 12345;
 static float gaussian()
 {
-    auto next = [] { return ((random_state = random_state * 1664525u + 1013904223u) >> 8) / 16777216.f; };
+    auto next = [] {
+        return ((random_state = random_state * 1664525u + 1013904223u) >> 8) / 16777216.f;
+    };
     return sqrtf(-2 * logf(next() + 1e-7f)) * cosf(6.2831853f * next());
 }
 
 /* One head in double: q, k, v, out [n, d] with the given row stride. */
-static void reference(const std::vector<float> &q, const std::vector<float> &k, const std::vector<float> &v, int n, int d,
-                      std::vector<double> &out)
+static void reference(const std::vector<float> &q, const std::vector<float> &k,
+                      const std::vector<float> &v, int n, int d, std::vector<double> &out)
 {
     std::vector<double> state(2 * d * d), total(2 * d), f(2 * d);
     const double pi = 3.14159265358979323846;
@@ -62,9 +64,12 @@ static void reference(const std::vector<float> &q, const std::vector<float> &k, 
             norm += (double)x[j] * x[j];
         norm = std::sqrt(norm);
         for (int j = 0; j < d; j++) {
-            const double a = x[j] / (norm + 1e-6), base = query ? std::fabs(a) : std::fabs((double)x[j]);
-            const double p = query ? 3 * (0.5 + std::tanh(norm)) : 3, m = base > 0 ? std::pow(base, p) : 0;
-            f[j] = m * std::cos(pi / 4 * std::tanh(a)), f[d + j] = m * std::sin(pi / 4 * std::tanh(a));
+            const double a = x[j] / (norm + 1e-6),
+                         base = query ? std::fabs(a) : std::fabs((double)x[j]);
+            const double p = query ? 3 * (0.5 + std::tanh(norm)) : 3,
+                         m = base > 0 ? std::pow(base, p) : 0;
+            f[j] = m * std::cos(pi / 4 * std::tanh(a)),
+            f[d + j] = m * std::sin(pi / 4 * std::tanh(a));
         }
     };
     for (int i = 0; i < n; i++) {
@@ -137,7 +142,8 @@ static int check(int batch, int heads, int n, int d)
         }
     const double error = std::sqrt(difference / norm);
     const bool good = error <= 1e-2;
-    printf("check %d x %d heads x %5d x %3d: relative error %.2e %s\n", batch, heads, n, d, error, good ? "ok" : "WRONG");
+    printf("check %d x %d heads x %5d x %3d: relative error %.2e %s\n", batch, heads, n, d, error,
+           good ? "ok" : "WRONG");
     CHECK(cudaFree(x));
     CHECK(cudaFree(y));
     CHECK(cudaFree(workspace));
@@ -147,7 +153,8 @@ static int check(int batch, int heads, int n, int d)
 static void bench(int batch, int heads, int n, int d, bool interleaved, double copy_rate)
 {
     const int D = heads * d, stride = interleaved ? 4 * D : d;
-    const size_t elements = (size_t)batch * n * (interleaved ? 4 : 3) * D, set = elements + (size_t)batch * n * D;
+    const size_t elements = (size_t)batch * n * (interleaved ? 4 : 3) * D,
+                 set = elements + (size_t)batch * n * D;
     const int sets = 3;
     __nv_bfloat16 *x;
     void *workspace;
@@ -157,7 +164,8 @@ static void bench(int batch, int heads, int n, int d, bool interleaved, double c
     for (auto &value : host)
         value = __float2bfloat16(gaussian());
     for (size_t at = 0; at < sets * set; at += host.size())
-        CHECK(cudaMemcpy(x + at, host.data(), 2 * std::min(host.size(), sets * set - at), cudaMemcpyHostToDevice));
+        CHECK(cudaMemcpy(x + at, host.data(), 2 * std::min(host.size(), sets * set - at),
+                         cudaMemcpyHostToDevice));
     nl_nala_problem p = {};
     p.tokens = n, p.heads = heads, p.lambda = 3, p.tau = 0.5;
     const int64_t one = (int64_t)batch * n * D;
@@ -175,8 +183,8 @@ static void bench(int batch, int heads, int n, int d, bool interleaved, double c
         CHECK(nl_nala_forward(p, batch, d, NL_FEATURES_COSINE, workspace, 0));
     });
     const double rate = 8.0 * batch * n * D / ms / 1e6;
-    printf("%4d heads x %5d x %3d %-11s %8.4f ms %7.0f GB/s  %3.0f %% of copy\n", batch * heads, n, d,
-           interleaved ? "qkvg rows" : "[B,h,N,d]", ms, rate, 100 * rate / copy_rate);
+    printf("%4d heads x %5d x %3d %-11s %8.4f ms %7.0f GB/s  %3.0f %% of copy\n", batch * heads, n,
+           d, interleaved ? "qkvg rows" : "[B,h,N,d]", ms, rate, 100 * rate / copy_rate);
     CHECK(cudaFree(x));
     CHECK(cudaFree(workspace));
 }
@@ -196,9 +204,11 @@ int main()
     CHECK(cudaMalloc(&a, bytes));
     CHECK(cudaMalloc(&b, bytes));
     CHECK(cudaMemset(a, 1, bytes));
-    const float copy_ms = median_ms([&](int) { CHECK(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice)); });
+    const float copy_ms =
+        median_ms([&](int) { CHECK(cudaMemcpyAsync(b, a, bytes, cudaMemcpyDeviceToDevice)); });
     const double copy_rate = 2.0 * bytes / copy_ms / 1e6;
-    printf("%s, %d multiprocessors, copy %.0f GB/s\n", card.name, card.multiProcessorCount, copy_rate);
+    printf("%s, %d multiprocessors, copy %.0f GB/s\n", card.name, card.multiProcessorCount,
+           copy_rate);
     for (int interleaved = 0; interleaved < 2; interleaved++) {
         bench(256, 6, 256, 64, interleaved, copy_rate);
         bench(64, 6, 1024, 64, interleaved, copy_rate);
