@@ -163,6 +163,7 @@ static nl_status locate(const nl_directory *directory, uint64_t offset, uint64_t
         return damaged_entry(directory, entry, "the directory and its own header differ");
     if (stored > room - name_size - extra_size)
         return damaged_entry(directory, entry, "it is not within the file: cut off or damaged");
+    entry->begin = local;
     entry->data = local + LOCAL_SIZE + name_size + extra_size;
     entry->stored = (int64_t)stored;
     return NL_OK;
@@ -201,7 +202,7 @@ static nl_status read_entry(const nl_directory *directory, int64_t *at, nl_zip_e
 static int compare_places(const void *a, const void *b)
 {
     const nl_zip_entry *x = a, *y = b;
-    return (x->data > y->data) - (x->data < y->data);
+    return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
 static int compare_text(const char *a, int64_t a_size, const char *b, int64_t b_size)
@@ -223,7 +224,7 @@ static nl_status check_entries(const nl_directory *directory)
         return NL_OK;
     qsort(zip->entries, (size_t)zip->count, sizeof(nl_zip_entry), compare_places);
     for (int64_t i = 1; i < zip->count; i++)
-        if (zip->entries[i - 1].data + zip->entries[i - 1].stored > zip->entries[i].data)
+        if (zip->entries[i - 1].data + zip->entries[i - 1].stored > zip->entries[i].begin)
             return damaged_entry(directory, &zip->entries[i], "it overlaps another entry");
     qsort(zip->entries, (size_t)zip->count, sizeof(nl_zip_entry), compare_names);
     for (int64_t i = 1; i < zip->count; i++)
@@ -238,13 +239,17 @@ nl_status nl_zip_open(nl_context *context, const char *where, const uint8_t *dat
     nl_directory directory = {.zip = zip, .data = data, .size = size};
     nl_status status;
     void *memory = NULL;
+    int64_t at;
     *zip = (nl_zip){.context = context, .where = where};
     NL_TRY(find_directory(&directory));
     NL_TRY(nl_alloc_array(context, "the directory of a zip archive", directory.count,
                           sizeof(nl_zip_entry), &memory));
     zip->entries = memory;
-    for (int64_t at = directory.begin; zip->count < directory.count; zip->count++)
+    at = directory.begin;
+    for (; zip->count < directory.count; zip->count++)
         NL_TRY(read_entry(&directory, &at, &zip->entries[zip->count]));
+    if (at != directory.end)
+        NL_TRY(damaged(&directory, "its directory holds more than it says"));
     NL_TRY(check_entries(&directory));
     return NL_OK;
 cleanup:

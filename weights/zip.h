@@ -9,9 +9,10 @@ typedef struct nl_zip_entry {
     int64_t name_size;
     bool deflated;
     uint32_t crc;
-    const uint8_t *data; /* in the archive */
-    int64_t stored;      /* bytes at data */
-    int64_t size;        /* bytes when unpacked; the same as stored unless deflated */
+    const uint8_t *begin; /* of its header */
+    const uint8_t *data;  /* in the archive */
+    int64_t stored;       /* bytes at data */
+    int64_t size;         /* bytes when unpacked; the same as stored unless deflated */
 } nl_zip_entry;
 
 typedef struct nl_zip {
