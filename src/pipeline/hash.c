@@ -56,7 +56,9 @@ static nl_status compute(nl_context *context, const char *path, char hex[65])
         return status;
     nl_sha256_init(&sha);
     for (int64_t at = 0; at < mapping.size && status == NL_OK; at += PIECE) {
-        nl_sha256_update(&sha, mapping.data + at, (size_t)NL_MIN(mapping.size - at, PIECE));
+        int64_t size = NL_MIN(mapping.size - at, PIECE);
+        nl_sha256_update(&sha, mapping.data + at, (size_t)size);
+        nl_map_release(&mapping, mapping.data + at, size);
         status = nl_check_cancelled(context);
     }
     nl_sha256_hex(&sha, hex);
