@@ -136,6 +136,7 @@ static void containers(void **state)
         int64_t count;
     } rows[] = {
         {"empty tuple", BYTES("\x80\2)."), NL_PICKLE_TUPLE, 0},
+        {"empty marked tuple", BYTES("\x80\2(t."), NL_PICKLE_TUPLE, 0},
         {"tuple of 1", BYTES("\x80\2K\1\x85."), NL_PICKLE_TUPLE, 1},
         {"tuple of 3", BYTES("\x80\2K\1K\2K\3\x87."), NL_PICKLE_TUPLE, 3},
         {"marked tuple", BYTES("\x80\2(K\1K\2K\3K\4t."), NL_PICKLE_TUPLE, 4},

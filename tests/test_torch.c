@@ -292,6 +292,101 @@ static void runs_nothing(void **state)
     assert_false(nl_path_exists("torch_pwned"));
 }
 
+/* ---- Folders */
+
+enum { FIRST, SECOND, CONFIG, INDEX };
+
+static const char *const parts[] = {"diffusion_pytorch_model-00001-of-00002.safetensors",
+                                    "diffusion_pytorch_model-00002-of-00002.safetensors",
+                                    "config.json",
+                                    "diffusion_pytorch_model.safetensors.index.json"};
+
+/* tests/golden/torch/diffusers as test_torch_folder without part `without`, the index spoiled. */
+static void make_folder(int without, const char *from, const char *to)
+{
+    char path[512];
+    assert_ok(context, nl_make_folder(context, "test_torch_folder"));
+    for (int i = 0; i < NL_COUNT(parts); i++) {
+        nl_mapping file;
+        snprintf(path, sizeof(path), FILES "diffusers/%s", parts[i]);
+        assert_ok(context, nl_map_file(context, path, &file));
+        snprintf(path, sizeof(path), "test_torch_folder/%s", parts[i]);
+        unlink(path);
+        char *text = malloc((size_t)file.size + 1), *place;
+        memcpy(text, file.data, (size_t)file.size);
+        text[file.size] = '\0';
+        if (i == INDEX && from && (place = strstr(text, from)))
+            memcpy(place, to, strlen(to)); /* of the same length */
+        if (i != without)
+            assert_ok(context, nl_write_file(context, path, true, text, (size_t)file.size));
+        free(text);
+        nl_unmap(context, &file);
+    }
+}
+
+static void refuse_folder(const char *message)
+{
+    nl_checkpoint *file;
+    int64_t used = context->memory_used;
+    assert_int_equal(nl_dit_open(context, "test_torch_folder", NULL, &file), NL_ERROR_INPUT);
+    assert_null(file);
+    says(message);
+    says("test_torch_folder");
+    assert_int_equal(context->memory_used, used);
+}
+
+static void folders(void **state)
+{
+    (void)state;
+    nl_checkpoint *file;
+    nl_config config;
+    make_folder(-1, NULL, NULL);
+    assert_ok(context, nl_dit_open(context, "test_torch_folder/", NULL, &file));
+    assert_int_equal(file->shard_count, 2);
+    assert_true(nl_checkpoint_bytes(file) > 40000);
+    nl_checkpoint_close(file);
+
+    make_folder(CONFIG, NULL, NULL); /* without it the sizes are guessed from the tensors */
+    assert_ok(context, nl_dit_open(context, "test_torch_folder", NULL, &file));
+    assert_ok(context, nl_config_from_checkpoint(file, NULL, &config));
+    assert_int_equal(config.num_heads, 1);
+    assert_int_equal(config.input_width, 32);
+    nl_config_free(context, &config);
+    nl_checkpoint_close(file);
+
+    make_folder(SECOND, NULL, NULL);
+    refuse_folder("diffusion_pytorch_model-00002-of-00002.safetensors");
+    make_folder(-1, "\"proj_out_1.weight\"", "\"proj_out_3.weight\"");
+    refuse_folder("proj_out_3.weight is not in diffusion_pytorch_model-00002");
+    make_folder(-1, "\"diffusion_pytorch_model-00001", "\"/etc/passwd_pytorch_model_00001");
+    refuse_folder("expected the name of a file in the same folder");
+    make_folder(-1, "\"weight_map\"", "\"weight_mop\"");
+    refuse_folder("there is no \"weight_map\"");
+    make_folder(INDEX, NULL, NULL);
+    refuse_folder("a folder without diffusion_pytorch_model.safetensors");
+    assert_ok(context, nl_write_file(context, "test_torch_folder/model_index.json", true, "{}", 2));
+    refuse_folder("a whole pipeline: give the one of its parts");
+    unlink("test_torch_folder/model_index.json");
+}
+
+/* A network with the names of a DiT that is none: config.json says so. */
+static void other_networks(void **state)
+{
+    (void)state;
+    static const char json[] = "{\"_class_name\": \"Transformer2DModel\", \"norm_type\": "
+                               "\"ada_norm_zero\", \"activation_fn\": \"geglu\"}";
+    nl_checkpoint *file;
+    nl_config config;
+    make_folder(-1, NULL, NULL);
+    assert_ok(context, nl_write_file(context, "test_torch_folder/config.json", true, json,
+                                     sizeof(json) - 1));
+    assert_ok(context, nl_dit_open(context, "test_torch_folder", NULL, &file));
+    assert_int_equal(nl_config_from_checkpoint(file, NULL, &config), NL_ERROR_INPUT);
+    says("expected the activation gelu-approximate");
+    says("geglu");
+    nl_checkpoint_close(file);
+}
+
 /* A file cut off anywhere is refused: neither read beyond its end nor taken for whole. */
 static void cut_off_anywhere(void **state)
 {
@@ -354,7 +449,8 @@ int main(void)
         cmocka_unit_test(training_facts),    cmocka_unit_test(diffusers_configuration),
         cmocka_unit_test(refused_tensors),   cmocka_unit_test(names_what_is_not_finite),
         cmocka_unit_test(runs_nothing),      cmocka_unit_test(cut_off_anywhere),
-        cmocka_unit_test(without_memory),
+        cmocka_unit_test(without_memory),    cmocka_unit_test(folders),
+        cmocka_unit_test(other_networks),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -629,6 +629,7 @@ nl_status nl_pickle_load(nl_pickle *pickle, const uint8_t *data, int64_t size, i
     machine->pickle = pickle;
     machine->data = data;
     machine->size = size;
+    NL_TRY(nl_pickle_reserve(pickle, &machine->stack, 64)); /* so that items is never NULL */
     for (int64_t steps = 1;; steps++) {
         const uint8_t *opcode = NULL;
         machine->opcode = machine->at;
