@@ -292,6 +292,223 @@ static void runs_nothing(void **state)
     assert_false(nl_path_exists("torch_pwned"));
 }
 
+/* ---- Views that do not fit, in files of the old format made by hand */
+
+typedef struct test_view {
+    const char *name;
+    const char *storage; /* class */
+    int64_t elements;    /* that the pickle says */
+    int64_t stored;      /* that the file has, of 4 bytes */
+    int64_t offset;
+    int ndim, stride_count;
+    int64_t shape[7], strides[7];
+    const char *message; /* NULL: it is read */
+} test_view;
+
+static void put(uint8_t **at, const void *data, size_t size)
+{
+    memcpy(*at, data, size);
+    *at += size;
+}
+
+static void put_text(uint8_t **at, const char *text)
+{
+    uint32_t size = (uint32_t)strlen(text);
+    put(at, "X", 1);
+    put(at, &size, 4);
+    put(at, text, size);
+}
+
+static void put_numbers(uint8_t **at, int count, const int64_t *numbers)
+{
+    put(at, "(", 1);
+    for (int i = 0; i < count; i++) {
+        put(at, "\x8a\x08", 2);
+        put(at, &numbers[i], 8);
+    }
+    put(at, "t", 1);
+}
+
+static size_t legacy_file(const test_view *view, uint8_t *bytes)
+{
+    uint8_t *at = bytes;
+    static const char preface[] = "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+                                  "\x80\2M\xe9\3."
+                                  "\x80\2}X\x0d\0\0\0little_endian\x88s."
+                                  "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((";
+    put(&at, preface, sizeof(preface) - 1);
+    put_text(&at, "storage");
+    at += sprintf((char *)at, "ctorch\n%s\n", view->storage);
+    put_text(&at, "key");
+    put_text(&at, "cpu");
+    put(&at, "\x8a\x08", 2);
+    put(&at, &view->elements, 8);
+    put(&at, "NtQ\x8a\x08", 5);
+    put(&at, &view->offset, 8);
+    put_numbers(&at, view->ndim, view->shape);
+    put_numbers(&at, view->stride_count, view->strides);
+    put(&at, "\x89}tRs.\x80\2]", 9);
+    put_text(&at, "key");
+    put(&at, "a.", 2);
+    put(&at, &view->stored, 8);
+    for (int i = 0; i < view->stored && i < 12; i++)
+        put(&at, &(float){(float)i}, 4);
+    return (size_t)(at - bytes);
+}
+
+static void views(void **state)
+{
+    (void)state;
+    const int64_t big = INT64_C(1) << 40;
+    const test_view rows[] = {
+        {"whole", "FloatStorage", 12, 12, 0, 2, 2, {3, 4}, {4, 1}, NULL},
+        {"last element", "FloatStorage", 12, 12, 11, 1, 1, {1}, {1}, NULL},
+        {"ends with the storage", "FloatStorage", 12, 12, 3, 2, 2, {2, 3}, {6, 1}, NULL},
+        {"nothing behind the end", "FloatStorage", 12, 12, 12, 1, 1, {0}, {1}, NULL},
+        {"repeated without end", "FloatStorage", 12, 12, 0, 1, 1, {INT64_C(1) << 50}, {0}, NULL},
+        {"offset behind the end", "FloatStorage", 12, 12, 12, 1, 1, {1}, {1}, "does not fit"},
+        {"one too many", "FloatStorage", 12, 12, 0, 1, 1, {13}, {1}, "does not fit"},
+        {"stride too long", "FloatStorage", 12, 12, 0, 2, 2, {2, 3}, {10, 1}, "does not fit"},
+        {"offset too far", "FloatStorage", 12, 12, 4, 2, 2, {2, 3}, {6, 1}, "does not fit"},
+        {"negative offset", "FloatStorage", 12, 12, -1, 1, 1, {1}, {1}, "does not fit"},
+        {"negative size",
+         "FloatStorage",
+         12,
+         12,
+         0,
+         1,
+         1,
+         {-1},
+         {1},
+         "whole numbers >= 0 in its shape"},
+        {"negative stride",
+         "FloatStorage",
+         12,
+         12,
+         5,
+         1,
+         1,
+         {2},
+         {-1},
+         "whole numbers >= 0 in its strides"},
+        {"product of sizes overflows",
+         "FloatStorage",
+         12,
+         12,
+         0,
+         2,
+         2,
+         {big, big},
+         {0, 0},
+         "does not fit"},
+        {"product with a stride overflows",
+         "FloatStorage",
+         12,
+         12,
+         0,
+         1,
+         1,
+         {big},
+         {big},
+         "does not fit"},
+        {"offset overflows", "FloatStorage", 12, 12, INT64_MAX - 2, 1, 1, {9}, {1}, "does not fit"},
+        {"bytes overflow", "FloatStorage", 12, 12, 0, 1, 1, {INT64_MAX / 2}, {0}, "does not fit"},
+        {"six sizes",
+         "FloatStorage",
+         12,
+         12,
+         0,
+         6,
+         6,
+         {1, 1, 1, 1, 1, 1},
+         {1, 1, 1, 1, 1, 1},
+         "more than 5"},
+        {"a stride is missing",
+         "FloatStorage",
+         12,
+         12,
+         0,
+         2,
+         1,
+         {2, 2},
+         {2},
+         "as many strides as sizes"},
+        {"storage shorter than said",
+         "FloatStorage",
+         13,
+         12,
+         0,
+         1,
+         1,
+         {1},
+         {1},
+         "a storage that is cut off"},
+        {"storage overflows",
+         "FloatStorage",
+         INT64_MAX,
+         12,
+         0,
+         1,
+         1,
+         {1},
+         {1},
+         "a storage that is cut off"},
+        {"negative storage",
+         "FloatStorage",
+         -1,
+         12,
+         0,
+         1,
+         1,
+         {1},
+         {1},
+         "no storage that is understood"},
+        {"storage longer than the file",
+         "FloatStorage",
+         12,
+         13,
+         0,
+         1,
+         1,
+         {1},
+         {1},
+         "does not end within it"},
+        {"storage without end",
+         "FloatStorage",
+         12,
+         INT64_MAX,
+         0,
+         1,
+         1,
+         {1},
+         {1},
+         "does not end within it"},
+        {"complex", "ComplexFloatStorage", 0, 0, 0, 1, 1, {0}, {1}, "torch.ComplexFloatStorage"},
+        {"unknown type", "OddStorage", 12, 12, 0, 1, 1, {1}, {1}, "a type that is not known"},
+    };
+    for (int i = 0; i < NL_COUNT(rows); i++) {
+        uint8_t bytes[1024];
+        size_t size = legacy_file(&rows[i], bytes);
+        void *copy = memcpy(malloc(size), bytes, size); /* exact, for a sanitizer */
+        nl_checkpoint *file;
+        nl_status status =
+            nl_checkpoint_open_memory(context, "view.pt", copy, (int64_t)size, &file);
+        if (rows[i].message &&
+            (status != NL_ERROR_INPUT || !strstr(nl_last_error(context), rows[i].message)))
+            fail_msg("%s: %s: %s", rows[i].name, nl_status_name(status), nl_last_error(context));
+        if (!rows[i].message && status != NL_OK)
+            fail_msg("%s: %s", rows[i].name, nl_last_error(context));
+        if (status == NL_OK && nl_entry_count(file->entries) <= 12) {
+            float values[12];
+            assert_ok(context, nl_entry_read(file, file->entries, values));
+            if (nl_entry_count(file->entries) > 0)
+                assert_true(values[0] == (float)rows[i].offset);
+        }
+        nl_checkpoint_close(file);
+        free(copy);
+    }
+}
+
 /* ---- Folders */
 
 enum { FIRST, SECOND, CONFIG, INDEX };
@@ -450,7 +667,7 @@ int main(void)
         cmocka_unit_test(refused_tensors),   cmocka_unit_test(names_what_is_not_finite),
         cmocka_unit_test(runs_nothing),      cmocka_unit_test(cut_off_anywhere),
         cmocka_unit_test(without_memory),    cmocka_unit_test(folders),
-        cmocka_unit_test(other_networks),
+        cmocka_unit_test(other_networks),    cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -165,3 +165,16 @@ assert 'first_stage_model.decoder.mid.attn_1.q.weight' in a and 'model_ema.decay
     "$NALAGEN" info --json "$files/vae_compvis.ckpt" |
         json_lines "x['model'] == 'AutoencoderKL' and x['complete'] and x['parameters'] == 843847"
 }
+
+@test "the folder of a whole diffusers pipeline stands for its transformer" {
+    mkdir -p pipeline/transformer
+    echo '{}' > pipeline/model_index.json
+    cp "$files"/diffusers/* pipeline/transformer
+    "$NALAGEN" sample --vae none --sampler ddim --steps 2 -c 4 -q --model pipeline --latents a.npy
+    "$NALAGEN" sample --vae none --sampler ddim --steps 2 -c 4 -q --model pipeline/transformer/ \
+        --latents b.npy
+    cmp a.npy b.npy
+    rm -r pipeline/transformer
+    run -3 "$NALAGEN" info pipeline
+    [[ $output == *"a whole pipeline: give the one of its parts"* ]]
+}
