@@ -23,7 +23,7 @@ enum {
 
 static const nl_option options[] = {
     {"model", 'm', NL_OPTION_FILE, FIELD(model), "FILE", .group = "Model",
-     .help = "safetensors, .pt or folder (the shipped NaLaSiT-S/2)"},
+     .help = "safetensors, .pt, folder (shipped NaLaSiT-S/2)"},
     {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME", .where = PICTURE,
      .help = "dict of a training checkpoint: ema, model (ema)"},
     {"config", 0, NL_OPTION_FILE, FIELD(config), "FILE",
