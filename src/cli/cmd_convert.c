@@ -216,7 +216,7 @@ const nl_command nl_convert_command = {
     .arguments = "[OPTION...] IN OUT.safetensors",
     .options = options_table,
     .notes =
-        "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers. Both backbones\n"
+        "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
         "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n",
     .examples = "  nalagen convert DiT-XL-2-256x256.pt dit-xl-2.safetensors --dtype bf16\n"
                 "  nalagen convert 0400000.pt sit.safetensors --key model --dtype int8\n"
