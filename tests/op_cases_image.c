@@ -100,7 +100,9 @@ static nl_status run_groupnorm(op_run *run, const void *op_case)
         else if (group == c->groups - 1)
             x[i] *= 1e-3f; /* a variance as small as eps */
     }
-    op_spec shape = {.shape = {c->batch, c->height, c->width, c->channels}, .values = x};
+    op_spec shape = {.activation = true,
+                     .shape = {c->batch, c->height, c->width, c->channels},
+                     .values = x};
     nl_groupnorm_args args = {.groups = c->groups, .eps = 1e-6f, .silu = c->silu};
     args.y =
         OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels},

@@ -44,14 +44,11 @@ template <int D, int HALVES> struct shape {
     static constexpr int WARPS = DP / 16; /* each owns 16 dimensions, and 16 queries of a tile */
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int TILE = 16 * WARPS; /* tokens */
-#ifdef NL_NALA_STAGES
-    static constexpr int STAGES = NL_NALA_STAGES;
-#else
-    static constexpr int STAGES = D <= 64 ? 3 : 2;
-#endif
-    static constexpr int RESIDENT = D == 64 ? 4 : 1; /* tiles of k and v in flight */
-    static constexpr int F = HALVES * DP;            /* rows of S in shared memory */
-    static constexpr int NT = (D + 7) / 8 + 1;       /* 8-column tiles of [v | 1] */
+    static constexpr int STAGES = 2; /* tiles of k and v in flight; 3 leave room for fewer blocks */
+    static constexpr int RESIDENT = D <= 64 ? 4 : 1;
+        /* blocks a multiprocessor, for the register budget */ /* tiles of k and v in flight */
+    static constexpr int F = HALVES * DP;                      /* rows of S in shared memory */
+    static constexpr int NT = (D + 7) / 8 + 1;                 /* 8-column tiles of [v | 1] */
     static constexpr int COLUMNS = NT * 8 > DP ? NT * 8 : DP;
     /* Row stride: an odd number of 16-byte units, so that eight rows fall into eight bank groups. */
     static constexpr int STRIDE = (COLUMNS / 8 % 2 ? COLUMNS : COLUMNS + 8);
