@@ -155,7 +155,6 @@ static const product products[] = {
     {"proj 384 x 384", T, D, D, NL_EPILOGUE_NONE, DEPTH, DEPTH},
     {"fc1 1536 x 384, gelu", T, 4 * D, D, NL_EPILOGUE_GELU_TANH, DEPTH, DEPTH},
     {"fc2 384 x 1536", T, D, 4 * D, NL_EPILOGUE_NONE, DEPTH, DEPTH},
-    {"384 x 384, gate + residual", T, D, D, NL_EPILOGUE_GATE_RESIDUAL, 0, 0},
     {"adaLN 28416 x 384", 1, (6 * DEPTH + 2) * D, D, NL_EPILOGUE_NONE, 1, 1},
     {"time 384 x 256, silu", 1, D, 256, NL_EPILOGUE_SILU, 1, 1},
     {"time 384 x 384", 1, D, D, NL_EPILOGUE_NONE, 1, 1},
@@ -173,17 +172,13 @@ static void bench_linear(bench *b)
         const product *p = &products[i];
         int64_t m = b->batch * p->rows_per_image;
         nl_tensor x = F32(m, p->k), weight = WEIGHT(p->n, p->k), y = F32(m, p->n);
-        bool gated = p->epilogue == NL_EPILOGUE_GATE_RESIDUAL;
-        double bytes = (double)(nl_tensor_bytes(&x) + nl_tensor_bytes(&weight) +
-                                nl_tensor_bytes(&y) * (gated ? 2 : 1));
+        double bytes =
+            (double)(nl_tensor_bytes(&x) + nl_tensor_bytes(&weight) + nl_tensor_bytes(&y));
         MEASURE(linear,
                 ROW(.shape = p->shape, .nala_calls = p->nala_calls,
                     .softmax_calls = p->softmax_calls, .flops = product_flops(b, p),
                     .bytes = bytes),
-                .x = x, .weight = weight, .bias = F32(p->n), .y = y, .epilogue = p->epilogue,
-                .residual = gated ? F32(m, p->n) : (nl_tensor){0},
-                .gate = gated ? F32(b->batch, p->n) : (nl_tensor){0},
-                .rows_per_image = p->rows_per_image);
+                .x = x, .weight = weight, .bias = F32(p->n), .y = y, .epilogue = p->epilogue);
     }
 }
 

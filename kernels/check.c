@@ -38,14 +38,7 @@ static void check_linear(nl_arguments *a, const nl_linear_args *args)
     int64_t outputs = args->weight.shape[0];
     TENSOR(bias, NL_ARG_OPTIONAL, outputs);
     TENSOR(y, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, outputs);
-    nl_check(a, args->epilogue <= NL_EPILOGUE_GATE_RESIDUAL, "no epilogue %d", (int)args->epilogue);
-    if (args->epilogue != NL_EPILOGUE_GATE_RESIDUAL) {
-        nl_check(a, !args->residual.data && !args->gate.data,
-                 "residual or gate given without the epilogue that takes them");
-        return;
-    }
-    TENSOR(residual, NL_ARG_STRIDED | NL_ARG_IN_PLACE, rows, outputs);
-    TENSOR(gate, NL_ARG_STRIDED, images_of(a, rows, args->rows_per_image), outputs);
+    nl_check(a, args->epilogue <= NL_EPILOGUE_SILU, "no epilogue %d", (int)args->epilogue);
 }
 
 static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulate_args *args)

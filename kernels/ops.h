@@ -34,12 +34,7 @@ typedef struct nl_device nl_device;
 
 /* ---- Backbone */
 
-typedef enum nl_epilogue {
-    NL_EPILOGUE_NONE,
-    NL_EPILOGUE_GELU_TANH,
-    NL_EPILOGUE_SILU,
-    NL_EPILOGUE_GATE_RESIDUAL /* y = residual + gate[image] * (x W^T + b) */
-} nl_epilogue;
+typedef enum nl_epilogue { NL_EPILOGUE_NONE, NL_EPILOGUE_GELU_TANH, NL_EPILOGUE_SILU } nl_epilogue;
 
 /* y = epilogue(x W^T + bias) */
 typedef struct nl_linear_args {
@@ -48,9 +43,6 @@ typedef struct nl_linear_args {
     nl_tensor bias;   /* [N] or left out */
     nl_tensor y;      /* [M, N]; rows may be strided */
     nl_epilogue epilogue;
-    nl_tensor residual; /* [M, N]; may be y itself (in place) */
-    nl_tensor gate;     /* [M / rows_per_image, N]; rows may be strided */
-    int64_t rows_per_image;
 } nl_linear_args;
 
 /* x += gate[image] * branch, where there is a branch; then y = LN(x) (1 + scale[image]) + shift[image], LN over D

@@ -5,7 +5,7 @@ static const struct linear_case {
     const char *text;
     int64_t batch, rows, k, n; /* rows of one image */
     nl_epilogue epilogue;
-    bool no_bias, in_place;
+    bool no_bias;
     int64_t gap;
     nl_dtype weight;
 } linear_cases[] = {
@@ -15,11 +15,9 @@ static const struct linear_case {
     CASE(.batch = 1, .rows = 67, .k = 384, .n = 96, .no_bias = true),
     CASE(.batch = 1, .rows = 67, .k = 33, .n = 31, .gap = 5),
     CASE(.batch = 3, .rows = 16, .k = 64, .n = 256, .epilogue = NL_EPILOGUE_GELU_TANH),
-    CASE(.batch = 2, .rows = 64, .k = 256, .n = 64, .epilogue = NL_EPILOGUE_GATE_RESIDUAL),
-    CASE(.batch = 3, .rows = 49, .k = 72, .n = 72, .epilogue = NL_EPILOGUE_GATE_RESIDUAL,
-         .in_place = true, .gap = 8),
-    CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .epilogue = NL_EPILOGUE_GATE_RESIDUAL,
-         .no_bias = true, .in_place = true),
+    CASE(.batch = 2, .rows = 64, .k = 256, .n = 64),
+    CASE(.batch = 3, .rows = 49, .k = 72, .n = 72, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8),
+    CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .epilogue = NL_EPILOGUE_SILU, .no_bias = true),
     CASE(.batch = 1, .rows = 3, .k = 1536, .n = 384),
     CASE(.batch = 2, .rows = 25, .k = 384, .n = 384, .weight = NL_BF16),
     CASE(.batch = 3, .rows = 1, .k = 256, .n = 72, .epilogue = NL_EPILOGUE_SILU, .weight = NL_BF16),
@@ -29,24 +27,17 @@ static nl_status run_linear(op_run *run, const void *op_case)
 {
     const struct linear_case *c = op_case;
     int64_t m = c->batch * c->rows;
-    bool gated = c->epilogue == NL_EPILOGUE_GATE_RESIDUAL;
     run->batch = c->batch;
     run->batch_tolerance = OP_MATRIX_PRODUCT;
     if (c->weight == NL_BF16)
         run->tolerance = 1e-2;
-    nl_linear_args args = {.epilogue = c->epilogue, .rows_per_image = c->rows};
+    nl_linear_args args = {.epilogue = c->epilogue};
     args.x = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .gap = c->gap);
     args.weight = OP_TENSOR(run, .shape = {c->n, c->k}, .shared = true, .dtype = c->weight,
                             .scale = 1 / sqrt((double)c->k));
     if (!c->no_bias)
         args.bias = OP_TENSOR(run, .activation = true, .shape = {c->n}, .shared = true);
-    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .gap = c->gap, .output = "y",
-                       .in_place = c->in_place);
-    if (gated) {
-        args.residual =
-            c->in_place ? args.y : OP_TENSOR(run, .activation = true, .shape = {m, c->n});
-        args.gate = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->n}, .gap = c->gap);
-    }
+    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .gap = c->gap, .output = "y");
     return nl_op_linear(run->device, &args);
 }
 

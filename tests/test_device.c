@@ -301,7 +301,7 @@ static void test_checks_of_linear(void **state)
 {
     (void)state;
     nl_tensor x = TAKEN(6, 4), weight = TAKEN(8, 4), bias = TAKEN(8), y = TAKEN(6, 8);
-    nl_tensor wide = TAKEN(6, 20), gate = TAKEN(2, 8), none = {0};
+    nl_tensor wide = TAKEN(6, 20), none = {0};
     nl_linear_args good = {.x = x, .weight = weight, .bias = bias, .y = y};
     assert_ok(context, nl_op_linear(device, &good));
     nl_linear_args bad = good;
@@ -345,37 +345,39 @@ static void test_checks_of_linear(void **state)
     assert_refused(nl_op_linear(device, &bad), "y overlaps x");
     bad = good, bad.y = nl_tensor_of(x.data, NL_F32, 2, (int64_t[]){6, 8});
     assert_refused(nl_op_linear(device, &bad), "y overlaps x");
-
-    /* Gate and residual. */
-    bad = good, bad.gate = gate;
-    assert_refused(nl_op_linear(device, &bad), "without the epilogue");
-    bad = good, bad.epilogue = NL_EPILOGUE_GATE_RESIDUAL;
-    bad.gate = gate, bad.rows_per_image = 3;
-    assert_refused(nl_op_linear(device, &bad), "residual is missing");
-    bad.residual = y;
-    assert_ok(context, nl_op_linear(device, &bad));
-    bad.residual.data = (float *)y.data + 1; /* in place, one element off */
-    assert_refused(nl_op_linear(device, &bad), "y overlaps residual");
-    bad.residual = y, bad.rows_per_image = 0;
-    assert_refused(nl_op_linear(device, &bad), "images of 0 rows");
-    bad.rows_per_image = 4;
-    assert_refused(nl_op_linear(device, &bad), "6 rows are not a whole number of images of 4");
-    bad.rows_per_image = 2;
-    assert_refused(nl_op_linear(device, &bad), "gate is F32 [2, 8], expected F32 [3, 8]");
 }
 
 static void test_checks_of_backbone(void **state)
 {
     (void)state;
     nl_tensor x = TAKEN(6, 8), y = TAKEN(6, 8), two = TAKEN(2, 8), one = TAKEN(8);
-    assert_refused(NL_OP(device, layernorm_modulate, .x = x, .shift = two, .scale = two, .y = y,
-                         .rows_per_image = 3),
-                   "eps is 0");
-    assert_refused(NL_OP(device, layernorm_modulate, .x = x, .shift = two, .scale = two, .y = x,
-                         .rows_per_image = 3, .eps = 1e-6f),
-                   "y overlaps x");
-    assert_ok(context, NL_OP(device, layernorm_gate, .x = x, .weight = one, .bias = one, .y = x,
-                             .eps = 1e-5f));
+    nl_layernorm_modulate_args good = {
+        .x = x, .shift = two, .scale = two, .y = y, .rows_per_image = 3, .eps = 1e-6f};
+    assert_ok(context, nl_op_layernorm_modulate(device, &good));
+    nl_layernorm_modulate_args bad = good;
+    bad.eps = 0;
+    assert_refused(nl_op_layernorm_modulate(device, &bad), "eps is 0");
+    bad = good, bad.y = x;
+    assert_refused(nl_op_layernorm_modulate(device, &bad), "y overlaps x");
+    bad = good, bad.rows_per_image = 0;
+    assert_refused(nl_op_layernorm_modulate(device, &bad), "images of 0 rows");
+    bad.rows_per_image = 4;
+    assert_refused(nl_op_layernorm_modulate(device, &bad),
+                   "6 rows are not a whole number of images of 4");
+    bad.rows_per_image = 2;
+    assert_refused(nl_op_layernorm_modulate(device, &bad),
+                   "shift is F32 [2, 8], expected F32 [3, 8]");
+    bad = good, bad.gate = two;
+    assert_refused(nl_op_layernorm_modulate(device, &bad), "a gate without a branch");
+    bad = good, bad.branch = TAKEN(6, 8);
+    assert_refused(nl_op_layernorm_modulate(device, &bad), "gate is missing");
+    bad.gate = two;
+    assert_ok(context, nl_op_layernorm_modulate(device, &bad));
+
+    nl_layernorm_gate_args in_place = {.x = x, .weight = one, .bias = one, .y = x, .eps = 1e-5f};
+    assert_ok(context, nl_op_layernorm_gate(device, &in_place));
+    in_place.x.data = (float *)x.data + 1; /* in place, one element off */
+    assert_refused(nl_op_layernorm_gate(device, &in_place), "y overlaps x");
 
     nl_tensor qkv = TAKEN(6, 24), out = TAKEN(6, 8);
     nl_nala_attention_args nala = {.qkvg = qkv,

@@ -84,74 +84,60 @@ static void to_bf16(const float *from, int64_t count, uint16_t *to)
     }
 }
 
-/* A row of the product becomes a row of y; `image` chooses the gate. */
-static void finish_row(const nl_linear_args *args, int64_t row, const float *product)
+/* y [count] in place */
+static void finish_row(nl_epilogue epilogue, float *y, int64_t count)
 {
-    int64_t n = args->weight.shape[0];
-    float *y = nl_cpu_row_out(&args->y, row);
-    switch (args->epilogue) {
+    switch (epilogue) {
     case NL_EPILOGUE_NONE:
         break;
     case NL_EPILOGUE_GELU_TANH:
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            y[i] = nlv_gelu_tanh(product[i]);
+        for (int64_t i = 0; i < count; i++)
+            y[i] = nlv_gelu_tanh(y[i]);
         break;
     case NL_EPILOGUE_SILU:
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            y[i] = nlv_silu(product[i]);
+        for (int64_t i = 0; i < count; i++)
+            y[i] = nlv_silu(y[i]);
         break;
-    case NL_EPILOGUE_GATE_RESIDUAL: {
-        const float *residual = nl_cpu_row(&args->residual, row);
-        const float *gate = nl_cpu_row(&args->gate, row / args->rows_per_image);
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            y[i] = residual[i] + gate[i] * product[i];
-        break;
-    }
     }
 }
 
-/* Rows [first, first + rows) of the product, at y [rows, y_stride], then its epilogue. */
-static void finish(nl_device *device, const nl_linear_args *args, int64_t first, int64_t rows,
-                   const float *product, int64_t stride)
+/* The epilogue of rows [first, first + rows) of y, which hold the product. */
+static void finish(nl_device *device, const nl_linear_args *args, int64_t first, int64_t rows)
 {
     if (args->epilogue == NL_EPILOGUE_NONE)
         return;
     int64_t n = args->weight.shape[0];
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *n)) schedule(static)
-    for (int64_t row = 0; row < rows; row++)
-        finish_row(args, first + row, product + row * stride);
+    for (int64_t row = first; row < first + rows; row++)
+        finish_row(args->epilogue, nl_cpu_row_out(&args->y, row), n);
 }
 
 /* Working memory of a call. */
 typedef struct work {
-    int64_t block;  /* rows of a product: so few that it is still in the cache for the epilogue */
-    uint16_t *x;    /* [block, K] as BF16, or NULL */
-    float *weight;  /* [N, K] as F32, or NULL */
-    float *product; /* [block, N] where y must not be written before it is read, or NULL */
+    int64_t block; /* rows of a product: so few that it is still in the cache for the epilogue */
+    uint16_t *x;   /* [block, K] as BF16, or NULL */
+    float *weight; /* [N, K] as F32, or NULL */
 } work;
 
-static nl_status reserve(nl_device *device, const nl_linear_args *args, bool few, work *made)
+static nl_status reserve(nl_device *device, const nl_linear_args *args, work *made)
 {
     int64_t block = BLOCK_ROWS * NL_MAX(1, device->threads / 4);
     int64_t rows = NL_MIN(args->x.shape[0], block), k = args->x.shape[1];
     int64_t n = args->weight.shape[0];
-    bool half = !few && args->weight.dtype == NL_BF16;
+    bool half = args->weight.dtype == NL_BF16;
     bool fast = half && device->dtype == NL_BF16 && nl_dnnl_has_bf16();
     int64_t x_bytes = fast ? nl_cpu_pad(rows * k * 2, 64) : 0;
     int64_t weight_bytes = half && !fast ? nl_cpu_pad(n * k * 4, 64) : 0;
-    int64_t product_bytes = args->epilogue == NL_EPILOGUE_GATE_RESIDUAL ? rows * n * 4 : 0;
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, x_bytes + weight_bytes + product_bytes, &scratch);
+    nl_status status = nl_cpu_scratch(device, x_bytes + weight_bytes, &scratch);
     if (status != NL_OK)
         return status;
     char *next = scratch;
     made->block = block;
     made->x = x_bytes ? (uint16_t *)next : NULL;
     made->weight = weight_bytes ? (float *)(next + x_bytes) : NULL;
-    made->product = product_bytes ? (float *)(next + x_bytes + weight_bytes) : NULL;
     return NL_OK;
 }
 
@@ -169,8 +155,8 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
         .x_stride = memory->x ? k : args->x.row_stride,
         .weight = memory->weight ? memory->weight : args->weight.data,
         .bias = args->bias.data,
-        .y = memory->product ? memory->product : nl_cpu_row_out(&args->y, first),
-        .y_stride = memory->product ? n : args->y.row_stride,
+        .y = nl_cpu_row_out(&args->y, first),
+        .y_stride = args->y.row_stride,
     };
     if (memory->x) {
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *k)) schedule(static)
@@ -179,7 +165,7 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
     }
     nl_status status = nl_dnnl_matmul(state->dnnl, &product);
     if (status == NL_OK)
-        finish(device, args, first, rows, product.y, product.y_stride);
+        finish(device, args, first, rows);
     return status;
 }
 
@@ -187,19 +173,15 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
 nl_status NL_CPU(linear)(nl_device *device, const nl_linear_args *args)
 {
     int64_t m = args->x.shape[0], k = args->x.shape[1], n = args->weight.shape[0];
-    bool few = m <= FEW_ROWS;
-    work memory;
-    nl_status status = reserve(device, args, few, &memory);
-    if (status != NL_OK)
-        return status;
-    if (few) {
-        nl_linear_args plain = *args;
-        if (memory.product)
-            plain.y = nl_tensor_of(memory.product, NL_F32, 2, (int64_t[]){m, n});
-        product_few(device, &plain);
-        finish(device, args, 0, m, plain.y.data, plain.y.row_stride);
+    if (m <= FEW_ROWS) {
+        product_few(device, args);
+        finish(device, args, 0, m);
         return NL_OK;
     }
+    work memory;
+    nl_status status = reserve(device, args, &memory);
+    if (status != NL_OK)
+        return status;
     if (memory.weight) {
         const uint16_t *from = args->weight.data;
 #pragma omp parallel for simd num_threads(nl_cpu_team(device, n *k)) schedule(static)

@@ -24,10 +24,6 @@ nl_status nl_reference_linear(nl_device *device, const nl_linear_args *args)
             case NL_EPILOGUE_SILU:
                 sum = nl_silu(sum);
                 break;
-            case NL_EPILOGUE_GATE_RESIDUAL:
-                sum = nl_get(&args->residual, m, n) +
-                      nl_get(&args->gate, m / args->rows_per_image, n) * sum;
-                break;
             }
             nl_put(&args->y, m, n, sum);
         }
