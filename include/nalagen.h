@@ -85,15 +85,15 @@ NL_API void nl_cancel(nl_context *context);
 typedef struct nl_model nl_model; /* a backbone and its autoencoder, on the context's device */
 
 typedef struct nl_model_options {
-    const char *path;         /* checkpoint: safetensors, torch's .pt or a folder of diffusers; NULL: the
-                                 model that ships */
+    const char *path;         /* checkpoint: safetensors, torch's .pt or a folder of diffusers;
+                                 NULL: the model that ships */
     const char *config_path;  /* JSON that replaces the checkpoint's own configuration, or NULL */
     const char *architecture; /* "DiT", "SiT", "NaLaDiT", "NaLaSiT"; for files that do not say */
     const char *transport_path; /* "linear", "gvp", "vp", or NULL */
     const char *prediction;     /* "velocity", "noise", "score", or NULL */
     const char *vae;            /* autoencoder file, "none" (latents only), or NULL: the model's */
     int height, width;          /* of the picture in pixels; 0: the model's own size */
-    const char *key;            /* which dict of a training checkpoint, "ema" or "model"; NULL: the best */
+    const char *key;            /* dict of a training checkpoint, "ema" or "model"; NULL: the best */
 } nl_model_options;
 
 NL_API nl_status nl_model_load(nl_context *context, const nl_model_options *options,

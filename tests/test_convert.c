@@ -1,4 +1,5 @@
-/* One checkpoint to another: the numbers survive, the names are those asked for, nothing is written by half. */
+/* One checkpoint to another: the numbers survive, the names are those asked for, nothing is written
+ * by half. */
 #include <unistd.h>
 
 #include "nl_dit.h"
@@ -50,7 +51,8 @@ static float *read_entry(const nl_checkpoint *file, const char *name, int64_t *c
     return values;
 }
 
-/* Every tensor of `a` but `except` is in `b`, and differs by no more than `tolerance` of its norm. */
+/* Every tensor of `a` but `except` is in `b`, and differs by no more than `tolerance` of its norm.
+ */
 static void same_tensors(const nl_checkpoint *a, const nl_checkpoint *b, const char *except,
                          double tolerance)
 {

@@ -1,4 +1,5 @@
-/* The pickle machine: what it builds, what it refuses by name, and that it never does more than that. */
+/* The pickle machine: what it builds, what it refuses by name, and that it never does more than
+ * that. */
 #include <unistd.h>
 
 #include "nl_test.h"

@@ -1,4 +1,5 @@
-/* Checkpoints that PyTorch wrote (tests/make_torch_files.py), and archives and pickles that nobody should. */
+/* Checkpoints that PyTorch wrote (tests/make_torch_files.py), and archives and pickles that nobody
+ * should. */
 #include <unistd.h>
 
 #include "nl_dit.h"

@@ -1,4 +1,5 @@
-/* Zip archives: what is read where it lies, what is refused by name, and a checkpoint beyond 4 GiB. */
+/* Zip archives: what is read where it lies, what is refused by name, and a checkpoint beyond 4 GiB.
+ */
 #include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>

@@ -123,8 +123,8 @@ nl_vae_item *nl_vae_find_item(const nl_vae_inventory *inventory, const char *for
 int64_t nl_vae_item_size(const nl_vae_inventory *inventory, int axis, const char *format, ...)
     NL_PRINTF(3, 4);
 
-/* The autoencoder without its weights (a device is needed when they come), every tensor accounted for by name
- * and shape. The caller frees inventory->items. */
+/* The autoencoder without its weights (a device is needed when they come), every tensor accounted
+ * for by name and shape. The caller frees inventory->items. */
 nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoints[2],
                           nl_vae_inventory *inventory, nl_vae **vae);
 

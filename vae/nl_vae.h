@@ -21,13 +21,14 @@ nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint, const 
                       double scale, double shift, nl_vae **vae);
 /* Whether the names are those of an autoencoder; nothing is said about completeness. */
 bool nl_vae_recognizes(const nl_checkpoint *checkpoint);
-/* Whether nl_vae_load would take the tensors, of what kind they are and how many parameters that makes. Reads
- * no numbers. */
+/* Whether nl_vae_load would take the tensors, of what kind they are and how many parameters that
+ * makes. Reads no numbers. */
 nl_status nl_vae_fits(const nl_checkpoint *checkpoint, const nl_checkpoint *second, nl_vae_kind *kind,
                       int64_t *parameters);
-/* Writes one file under the canonical names: those of diffusers' AutoencoderKL, which load_state_dict takes,
- * or TAESD's with "encoder." and "decoder." in front. Matrices and kernels as matrix_dtype (F32, BF16, F16, I8
- * with row scales, or NL_DTYPE_COUNT: as they are), vectors F32. Tensor by tensor. */
+/* Writes one file under the canonical names: those of diffusers' AutoencoderKL, which
+ * load_state_dict takes, or TAESD's with "encoder." and "decoder." in front. Matrices and kernels
+ * as matrix_dtype (F32, BF16, F16, I8 with row scales, or NL_DTYPE_COUNT: as they are), vectors
+ * F32. Tensor by tensor. */
 nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
                          const char *path, bool overwrite, nl_dtype matrix_dtype);
 /* "none": decode and encode pass pixels through. */

@@ -326,8 +326,8 @@ int64_t nl_entry_count(const nl_entry *entry)
     return count;
 }
 
-/* All elements in row-major order of the shape, wherever the strides put them; those of the last size together
- * when they are neighbours. As floats, or as they are. */
+/* All elements in row-major order of the shape, wherever the strides put them; those of the last
+ * size together when they are neighbours. As floats, or as they are. */
 static void gather(const nl_entry *entry, int64_t count, bool floats, void *to)
 {
     const char *data = entry->data;

@@ -2,8 +2,8 @@
  * Folders as diffusers and transformers write them:
  *
  *   config.json
- *   diffusion_pytorch_model.safetensors (or .bin, or model.safetensors, pytorch_model.bin), or in parts:
- *   diffusion_pytorch_model.safetensors.index.json: {"weight_map": {tensor: file, ...}}
+ *   diffusion_pytorch_model.safetensors, or .bin, or model.safetensors, pytorch_model.bin;
+ *   in parts: diffusion_pytorch_model.safetensors.index.json, {"weight_map": {tensor: file, ...}}
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,8 +17,8 @@ struct nl_entry {
     int64_t shape[NL_MAX_DIMS];
     const void *data;    /* in the mapping; little endian, may be unaligned; NULL with parts */
     const int64_t *strides; /* elements, [ndim]; NULL: row-major contiguous */
-    const float *scale;  /* I8 with a companion "<name>.scale" [shape[0]] F32: value = scale[row] * x */
-    const nl_entry *parts;  /* an entry put together from others, whose rows lie one below the other */
+    const float *scale; /* I8 with a companion "<name>.scale" [shape[0]] F32: scale[row] * x */
+    const nl_entry *parts; /* put together from others, whose rows lie one below the other */
     int part_count;
 };
 
@@ -30,26 +30,28 @@ struct nl_checkpoint {
     nl_mapping mapping;
     bool borrowed; /* the mapping's bytes are the caller's */
     int64_t count;
-    nl_entry *entries;   /* sorted by name; the ".scale" companions are folded in and not listed */
-    char **metadata;     /* pairs of key and value, ended by NULL; of torch files the numbers and strings
-                            beside the tensors ("steps", "args.model"); "config.json" is the text of the
-                            file of that name in the same folder */
-    void *blocks;        /* of the reader: names, strides, what was unpacked; see nl_checkpoint_own */
+    nl_entry *entries;   /* sorted by name; the ".scale" companions are folded in, not listed */
+    char **metadata;     /* pairs of key and value, ended by NULL; of torch files the numbers and
+                            strings beside the tensors ("steps", "args.model"); "config.json" is
+                            the text of the file of that name in the same folder */
+    void *blocks;        /* of the reader: names, strides, what was unpacked: nl_checkpoint_own */
     const char *format;  /* "safetensors", "torch", ... */
     char *key;           /* what was asked for, or NULL */
     bool key_found;      /* as a dict, by the reader */
     char *holds;         /* torch: the names at the top, "ema, model, opt, args"; or NULL */
-    const char *spelling; /* of the names in the file when the entries have others: "diffusers"; or NULL */
     char *taken;         /* the one that the entries come from, or NULL: the top itself */
+    const char *spelling; /* of the file's names where entries have others: "diffusers"; or NULL */
     nl_checkpoint **shards; /* of a folder: the files that entries and metadata point into */
     int shard_count;
 };
 
-/* Tells the format from the content: safetensors, torch (zip and before 1.6), or a folder of such files with
- * config.json as diffusers writes it, also sharded. Of several dicts in a torch file the best one is taken
- * ("ema", then "state_dict", "model"); prefixes that all names share (module., _orig_mod., ema.) are dropped. */
+/* Tells the format from the content: safetensors, torch (zip and before 1.6), or a folder of such
+ * files with config.json as diffusers writes it, also sharded. Of several dicts in a torch file the
+ * best one is taken ("ema", then "state_dict", "model"); prefixes that all names share (module.,
+ * _orig_mod., ema.) are dropped. */
 nl_status nl_checkpoint_open(nl_context *context, const char *path, nl_checkpoint **checkpoint);
-/* key: the dict to take ("model"), or of a flat file the tensors whose names begin with "model."; or NULL. */
+/* key: the dict to take ("model"), or of a flat file the tensors whose names begin with "model.";
+ * or NULL. */
 nl_status nl_checkpoint_open_key(nl_context *context, const char *path, const char *key,
                                  nl_checkpoint **checkpoint);
 /* The same from memory that outlives the checkpoint; `name` stands for the path in messages. */
@@ -117,11 +119,11 @@ nl_status nl_safetensors_write(nl_safetensors_writer *writer, const void *data, 
 nl_status nl_safetensors_commit(nl_safetensors_writer **writer);
 void nl_safetensors_abort(nl_safetensors_writer **writer);
 
-/* A tensor of a file to be written: a run of the elements of a source, of which each is read once when its
- * tensors follow one another. */
+/* A tensor of a file to be written: a run of the elements of a source. A source is read once when
+ * its tensors follow one another. */
 typedef struct nl_saved {
     const char *name;
-    nl_dtype dtype; /* F32, BF16, F16, or I8: then "<name>.scale" follows. Any other one only with exact */
+    nl_dtype dtype; /* F32, BF16, F16, or I8: then "<name>.scale" follows; others only with exact */
     int ndim;
     int64_t shape[NL_MAX_DIMS];
     int64_t source; /* number of the source, and its element that comes first */
@@ -139,11 +141,12 @@ typedef struct nl_save_source {
 nl_status nl_save_tensors(nl_context *context, const char *path, bool overwrite,
                           const char *const *metadata, const nl_saved *saved, int64_t count,
                           const nl_save_source *source);
-/* The whole checkpoint under its names, with its own metadata "nalagen". Floats as dtype (vectors F32), or with
- * NL_DTYPE_COUNT as they are; what holds whole numbers is copied. */
+/* The whole checkpoint under its names, with its own metadata "nalagen". Floats as dtype (vectors
+ * F32), or with NL_DTYPE_COUNT as they are; what holds whole numbers is copied. */
 nl_status nl_checkpoint_save(const nl_checkpoint *checkpoint, const char *path, bool overwrite,
                              nl_dtype dtype);
-/* The type that keeps an entry's numbers: its own when it is one of F32, BF16, F16, otherwise F32. */
+/* The type that keeps an entry's numbers: its own when it is one of F32, BF16, F16, otherwise F32.
+ * */
 nl_dtype nl_saved_dtype(const nl_entry *entry);
 
 /* Row-wise int8: scale[row] = max |x| / 127 (or the one of least squared error among a few below it),

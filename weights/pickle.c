@@ -125,7 +125,8 @@ static nl_status pop(nl_machine *machine, const nl_pickle_value **value)
     return NL_OK;
 }
 
-/* The value that the next APPEND, SETITEM or BUILD changes: it was made by this machine, so it is ours. */
+/* The value that the next APPEND, SETITEM or BUILD changes: it was made by this machine, so it is
+ * ours. */
 static nl_status top(nl_machine *machine, nl_pickle_value **value)
 {
     if (above_mark(machine) < 1)

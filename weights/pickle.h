@@ -1,7 +1,7 @@
 /*
- * A restricted machine for Python's pickles: it builds data and calls nothing. Numbers, strings, tuples,
- * lists, dicts and sets become themselves; whatever Python would make by calling a class or a function
- * becomes an object that names it. Knows no tensors.
+ * A restricted machine for Python's pickles: it builds data and calls nothing. Numbers, strings,
+ * tuples, lists, dicts and sets become themselves; whatever Python would make by calling a class or
+ * a function becomes an object that names it. Knows no tensors.
  */
 #ifndef NL_PICKLE_H
 #define NL_PICKLE_H
@@ -55,9 +55,9 @@ typedef struct nl_pickle {
     int64_t used; /* bytes of all chunks; bounded */
 } nl_pickle;
 
-/* Reads the pickle (protocols 2 to 5) that begins at `data`, whose bytes outlive its values, and says how
- * long it is. NL_ERROR_INPUT for what is malformed, and for a pickle that names something which would run
- * code, like os.system: by name. */
+/* Reads the pickle (protocols 2 to 5) that begins at `data`, whose bytes outlive its values, and
+ * says how long it is. NL_ERROR_INPUT for what is malformed, and for a pickle that names something
+ * which would run code, like os.system: by name. */
 nl_status nl_pickle_load(nl_pickle *pickle, const uint8_t *data, int64_t size, int64_t *length,
                          const nl_pickle_value **value);
 void nl_pickle_free(nl_pickle *pickle);
@@ -70,8 +70,8 @@ const nl_pickle_value *nl_pickle_get(const nl_pickle_value *value, const char *k
 /* pickle_globals.c. Whether calling it would run code of somebody's choice. */
 bool nl_pickle_runs_code(const char *name);
 
-/* pickle_values.c, for the machine. Memory that nl_pickle_free frees; a value of a kind, empty; room for items;
- * items added. */
+/* pickle_values.c, for the machine. Memory that nl_pickle_free frees; a value of a kind, empty;
+ * room for items; items added. */
 nl_status nl_pickle_take(nl_pickle *pickle, int64_t size, void **memory);
 nl_status nl_pickle_new(nl_pickle *pickle, nl_pickle_kind kind, nl_pickle_value **value);
 nl_status nl_pickle_reserve(nl_pickle *pickle, nl_pickle_value *list, int64_t capacity);

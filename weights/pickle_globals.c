@@ -1,5 +1,5 @@
-/* Names in a pickle that no honest checkpoint has. Nothing is ever called here, whatever its name: to
- * refuse these is to tell the owner of the file what it would do elsewhere. */
+/* Names in a pickle that no honest checkpoint has. Nothing is ever called here, whatever its name:
+ * to refuse these is to tell the owner of the file what it would do elsewhere. */
 #include <string.h>
 
 #include "pickle.h"

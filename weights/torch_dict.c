@@ -35,8 +35,8 @@ static bool has_tensors(const nl_pickle_value *value)
     return false;
 }
 
-/* The best place inside `value` that leads to tensors; NULL: none. A pickle may hold itself: `levels` ends
- * the search. */
+/* The best place inside `value` that leads to tensors; NULL: none. A pickle may hold itself:
+ * `levels` ends the search. */
 static const char *best_place(const nl_pickle_value *value, int levels)
 {
     for (int i = 0; i < NL_COUNT(places) && levels > 0; i++) {

@@ -1,6 +1,6 @@
 /*
- * torch.save before 1.6, and later with _use_new_zipfile_serialization=False: pickles one behind the other,
- * then the storages.
+ * torch.save before 1.6, and later with _use_new_zipfile_serialization=False: pickles one behind
+ * the other, then the storages.
  *
  *   pickle  0x1950a86a20f9469cfc6c
  *   pickle  1001, the protocol

@@ -1,5 +1,6 @@
 /*
- * torch.save since 1.6: a zip archive whose entries are stored, so that tensors are read where they lie.
+ * torch.save since 1.6: a zip archive whose entries are stored, so that tensors are read where they
+ * lie.
  *
  *   ROOT/data.pkl     the pickle; ROOT is any name
  *   ROOT/byteorder    "little"; not in older files

@@ -21,7 +21,8 @@
  *   28  2  length of the name; 30 2 of extra; 32 2 of comment
  *   42  4  offset of the local header
  *
- *   extra field 1 (zip64): in this order those of size, stored size, offset that are 0xffffffff, 8 bytes each
+ *   extra field 1 (zip64): those of size, stored size, offset (in this order) that are 0xffffffff,
+ *   8 bytes each
  */
 #include "zip.h"
 

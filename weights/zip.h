@@ -22,15 +22,16 @@ typedef struct nl_zip {
     nl_zip_entry *entries; /* by name */
 } nl_zip;
 
-/* Strict: every entry lies within the archive, none overlaps another, names are not repeated, the two
- * headers of an entry agree. zip64 is read; encryption and methods other than stored and deflated are
- * refused by name. `where` and `data` outlive *zip. */
+/* Strict: every entry lies within the archive, none overlaps another, names are not repeated, the
+ * two headers of an entry agree. zip64 is read; encryption and methods other than stored and
+ * deflated are refused by name. `where` and `data` outlive *zip. */
 nl_status nl_zip_open(nl_context *context, const char *where, const uint8_t *data, int64_t size,
                       nl_zip *zip);
 void nl_zip_close(nl_zip *zip);
 const nl_zip_entry *nl_zip_find(const nl_zip *zip, const char *name, int64_t name_size);
-/* The content of a deflated entry into to[entry->size], its checksum compared. The checksum of stored ones is
- * never looked at: that would read a whole checkpoint once more, and torch need not write it. */
+/* The content of a deflated entry into to[entry->size], its checksum compared. The checksum of
+ * stored ones is never looked at: that would read a whole checkpoint once more, and torch need not
+ * write it. */
 nl_status nl_zip_inflate(const nl_zip *zip, const nl_zip_entry *entry, void *to);
 
 #endif

@@ -36,7 +36,8 @@ static void read_arguments(const nl_checkpoint *checkpoint, nl_config *config, c
     }
 }
 
-/* config.json says sizes that names and shapes of tensors do not tell, and whether it is this network at all. */
+/* config.json says sizes that names and shapes of tensors do not tell, and whether it is this
+ * network at all. */
 static nl_status read_diffusers(const nl_checkpoint *checkpoint, const char *text,
                                 nl_config *config)
 {

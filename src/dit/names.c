@@ -1,12 +1,12 @@
 /*
- * The names that backbone files use. Ours are those of the public DiT and SiT code; the other ones are those
- * of diffusers' DiTTransformer2DModel, which holds the same numbers:
+ * The names that backbone files use. Ours are those of the public DiT and SiT code; the other ones
+ * are those of diffusers' DiTTransformer2DModel, which holds the same numbers:
  *
  * - to_q, to_k and to_v are the rows of qkv in that order;
- * - every block has its own copy of the embeddings of time and label, and the one of block 0 conditions the
- *   final layer as well. Copies that differ are another network, so that they are refused;
- * - diffusers spaces the time frequencies by 1 / 127 and the public code by 1 / 128 of ln 10000. Here they are
- *   always the public code's, which the released weights were trained with.
+ * - every block has its own copy of the embeddings of time and label, and the one of block 0
+ *   conditions the final layer as well. Copies that differ are another network: they are refused;
+ * - diffusers spaces the time frequencies by 1 / 127 and the public code by 1 / 128 of ln 10000.
+ *   Here they are always the public code's, which the released weights were trained with.
  */
 #include <ctype.h>
 #include <stdio.h>

@@ -71,8 +71,9 @@ nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dt
 
 /* ---- Files of other programs */
 
-/* Opens a checkpoint of a backbone (see nl_checkpoint_open_key), its entries under the names of the parameter
- * table whatever the file calls them: public DiT and SiT, or diffusers' DiTTransformer2DModel. */
+/* Opens a checkpoint of a backbone (see nl_checkpoint_open_key), its entries under the names of the
+ * parameter table whatever the file calls them: public DiT and SiT, or diffusers'
+ * DiTTransformer2DModel. */
 nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
                       nl_checkpoint **checkpoint);
 /* The second half of that, for a checkpoint that is open already. */
@@ -84,13 +85,14 @@ typedef enum nl_dit_spelling {
     NL_SPELLING_DIFFUSERS /* DiTTransformer2DModel */
 } nl_dit_spelling;
 
-/* One file to another, tensor by tensor, without a model in memory. Strict like nl_dit_load. matrix_dtype as
- * in nl_dit_save (I8 only with our own names), or NL_DTYPE_COUNT: every tensor keeps its type. */
+/* One file to another, tensor by tensor, without a model in memory. Strict like nl_dit_load.
+ * matrix_dtype as in nl_dit_save (I8 only with our own names), or NL_DTYPE_COUNT: every tensor
+ * keeps its type. */
 nl_status nl_dit_convert(const nl_checkpoint *checkpoint, const nl_config *config,
                          const char *path, bool overwrite, nl_dtype matrix_dtype,
                          nl_dit_spelling spelling);
-/* Whether nl_dit_load would take the checkpoint's tensors for this configuration, and how many parameters
- * that are. */
+/* Whether nl_dit_load would take the checkpoint's tensors for this configuration, and how many
+ * parameters that are. */
 nl_status nl_dit_fits(const nl_checkpoint *checkpoint, const nl_config *config,
                       int64_t *parameters);
 /* The config.json that diffusers expects beside its file: allocated text. */

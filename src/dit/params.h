@@ -10,8 +10,8 @@ nl_status nl_params_list(nl_dit *dit);
 /* Places all parameters and the position table in dit->storage, which it allocates. */
 nl_status nl_params_place(nl_dit *dit);
 
-
-/* save.c, dit.c. Names every tensor that is missing, misshapen or not expected; reads no numbers. */
+/* save.c, dit.c. Names every tensor that is missing, misshapen or not expected; reads no numbers.
+ */
 nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint);
 
 /* ---- names.c: how diffusers spells the parameter with this name. */
@@ -25,9 +25,9 @@ bool nl_diffusers_copied(const char *name);
 /* The name of one of them, "" when there is none; `block` counts the copies. */
 void nl_diffusers_name(const char *name, int part, int block, char text[NL_NAME_SIZE]);
 
-/* ---- config_hints.c: what a file that is not ours says about itself apart from its tensors: a training
- * run's arguments, diffusers' config.json, the spelling of the names. *source: which of them named the
- * architecture, or NULL. */
+/* ---- config_hints.c: what a file that is not ours says about itself apart from its tensors: a
+ * training run's arguments, diffusers' config.json, the spelling of the names. *source: which of
+ * them named the architecture, or NULL. */
 nl_status nl_config_hints(const nl_checkpoint *checkpoint, nl_config *config, const char **source);
 
 #endif

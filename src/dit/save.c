@@ -1,4 +1,5 @@
-/* Writing checkpoints: a model's parameters, or those of another file, under one of three spellings. */
+/* Writing checkpoints: a model's parameters, or those of another file, under one of three
+ * spellings. */
 #include <stdio.h>
 #include <string.h>
 

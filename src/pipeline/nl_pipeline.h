@@ -19,15 +19,15 @@ bool nl_model_has_autoencoder(const nl_model *model);
  * source tree. Allocated; NULL when there is none. */
 nl_status nl_find_data(nl_context *context, const char *folder, const char *name, char **path);
 
-/* The file or folder of a backbone or an autoencoder; of the folder of a whole diffusers pipeline its part,
- * transformer or vae. key: see nl_checkpoint_open_key. */
+/* The file or folder of a backbone or an autoencoder; of the folder of a whole diffusers pipeline
+ * its part, transformer or vae. key: see nl_checkpoint_open_key. */
 nl_status nl_open_backbone(nl_context *context, const char *path, const char *key,
                            nl_checkpoint **checkpoint);
 nl_status nl_open_autoencoder(nl_context *context, const char *path, nl_checkpoint **checkpoint);
 /* The other half of an autoencoder that comes in two files, or NULL. */
 nl_status nl_open_other_half(nl_context *context, const char *path, nl_checkpoint **checkpoint);
-/* The checkpoint's configuration, with what `options` has to say (config_path, architecture, transport_path,
- * prediction, height, width). *config owns nothing after a failure. */
+/* The checkpoint's configuration, with what `options` has to say (config_path, architecture,
+ * transport_path, prediction, height, width). *config owns nothing after a failure. */
 nl_status nl_read_config(const nl_checkpoint *checkpoint, const nl_model_options *options,
                          nl_config *config);
 /* Of its file; of several files, that of their hashes written one behind the other. */
