@@ -3,6 +3,7 @@
 #include "nl_image.h"
 #include "nl_sample.h"
 
+#include <math.h>
 #include <string.h>
 
 struct nl_job {
@@ -46,6 +47,10 @@ static nl_status read_noise(nl_job *job)
     NL_TRY(nl_alloc_array(context, "initial latents", file->shape[0] * elements, sizeof(float),
                           (void **)&job->noise));
     nl_convert_to_float(file->data, file->dtype, file->shape[0] * elements, job->noise);
+    for (int64_t i = 0; i < file->shape[0] * elements; i++)
+        if (!isfinite(job->noise[i]))
+            NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: picture %lld holds NaN or infinity", path,
+                           (long long)(i / elements)));
 cleanup:
     return status;
 }
@@ -78,16 +83,23 @@ static nl_status picture_name(nl_job *job, int64_t i, char **path)
                           path);
 }
 
-static nl_status refuse_existing(nl_job *job, int64_t files)
+/* Whatever stands where something will be written, and one name for two things. */
+static nl_status refuse_names(nl_job *job, int64_t files)
 {
     nl_context *context = job->session->context;
+    const char *latents = job->options->latents;
+    bool force = job->options->force;
     nl_status status = NL_OK;
     char *path = NULL;
-    if (job->options->latents)
-        NL_TRY(nl_output_refuse(context, job->options->latents));
-    for (int64_t i = 0; i < files; i++) {
+    if (latents && !force)
+        NL_TRY(nl_output_refuse(context, latents));
+    for (int64_t i = 0; i < files && (latents || !force); i++) {
         NL_TRY(picture_name(job, i, &path));
-        NL_TRY(nl_output_refuse(context, path));
+        if (latents && !strcmp(path, latents))
+            NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                           "--latents %s: a picture has the same name: give another", latents));
+        if (!force)
+            NL_TRY(nl_output_refuse(context, path));
         nl_free(context, path);
         path = NULL;
     }
@@ -141,8 +153,7 @@ static nl_status prepare(nl_job *job)
         job->labels[i] = nl_classes_at(&job->classes, options->seed, options->first_index + i);
     int64_t files = !pictures ? 0 : grid ? 1 : job->count;
     NL_TRY(nl_output_open(context, options, files, &job->output));
-    if (!options->force)
-        NL_TRY(refuse_existing(job, files));
+    NL_TRY(refuse_names(job, files));
     if (options->latents) {
         int64_t elements =
             (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];

@@ -1,6 +1,8 @@
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "nl_console.h"
 #include "nl_convert.h"
@@ -139,8 +141,19 @@ static nl_status completion_main(int argc, char **argv)
     return finish();
 }
 
+/* A program may be started without them; the next file to be opened would take their place, and what is
+ * printed would go into it. Reading from and writing to what is opened here fails, but for messages. */
+static void open_standard_files(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) < 0)
+            _exit(NL_ERROR_INTERNAL);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_files();
     /* A reader that goes away is a write error like any other. */
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {

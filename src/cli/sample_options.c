@@ -119,7 +119,7 @@ static const nl_option options[] = {
      .help = "auto, cpu, cuda, cuda:1"},
     {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes,
      .help = "of matrix products: auto, f32 or bf16"},
-    {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 4096,
+    {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
      .help = "CPU threads (all that the process may use)"},
     {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536,
      .help = "pictures at once (as fits; does not change them)"},

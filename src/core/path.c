@@ -28,8 +28,9 @@ nl_status nl_make_folder(nl_context *context, const char *path)
             continue;
         char saved = *end;
         *end = '\0';
-        if (mkdir(part, 0777) != 0 && !nl_path_is_folder(part)) {
-            int reason = nl_path_exists(part) ? ENOTDIR : errno;
+        int reason = mkdir(part, 0777) == 0 ? 0 : errno;
+        if (reason && !nl_path_is_folder(part)) {
+            reason = nl_path_exists(part) ? ENOTDIR : reason;
             NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: folder %s cannot be made: %s", path, part,
                            strerror(reason)));
         }

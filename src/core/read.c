@@ -55,6 +55,10 @@ static nl_status map_descriptor(nl_context *context, const char *name, int fd, n
         return cannot_read(context, name);
     if (S_ISDIR(info.st_mode))
         return nl_fail(context, NL_ERROR_INPUT, "%s: expected a file, found a folder", name);
+    /* A device such as /dev/zero may have no end. */
+    bool device = S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode);
+    if (device && !isatty(fd))
+        return nl_fail(context, NL_ERROR_INPUT, "%s: expected a file, found a device", name);
     /* Files in /proc say that they are empty. */
     if (S_ISREG(info.st_mode) && info.st_size > 0 && fd != STDIN_FILENO) {
         void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

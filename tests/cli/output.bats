@@ -67,6 +67,26 @@ load helper
     [ -z "$(find . -name '*.tmp')" ]
 }
 
+@test "closed standard files do not get into the picture" {
+    need_model
+    quick -c 4 -o a.png
+    run bash -c "\"$NALAGEN\" sample --vae '$vae' --size 64 --sampler euler --steps 2 --cfg-scale 1 -c 4 -o b.png \
+        <&- >&- 2>&-"
+    [ "$status" -eq 7 ]
+    cmp a.png b.png
+}
+
+@test "one name for pictures and latents is refused" {
+    need_model
+    run quick -c 4 -o a.png --latents a.png --force
+    [ "$status" -eq 2 ]
+    run quick -c 4 -n 2 -o %d.png --latents 1.png
+    [ "$status" -eq 2 ]
+    run quick -c 4 -o - --latents -
+    [ "$status" -eq 2 ]
+    [ -z "$(find . -name '*.png')" ]
+}
+
 @test "a reader that goes away ends the run" {
     need_model
     run bash -c "\"$NALAGEN\" sample --vae '$vae' --size 64 --steps 1 -c 4 -n 200 -b 1 -o out/ --json | head -n 1;
@@ -111,7 +131,7 @@ load helper
 @test "info on what is none of it" {
     echo hello >text
     : >empty
-    for file in text empty missing . ; do
+    for file in text empty missing . /dev/zero; do
         run "$NALAGEN" info "$file"
         [ "$status" -eq 3 ] || { echo "$file: $status $output"; false; }
     done

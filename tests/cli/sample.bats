@@ -77,7 +77,8 @@ load helper
     numpy '
 np.save("n.npy", np.random.default_rng(0).standard_normal((3, 4, 8, 8)).astype("float32"))
 np.save("d.npy", np.load("n.npy").astype("float64")[1:2])
-np.save("bad.npy", np.zeros((3, 4, 8, 9), "float32"))'
+np.save("bad.npy", np.zeros((3, 4, 8, 9), "float32"))
+np.save("nan.npy", np.full((3, 4, 8, 8), np.nan, "float32"))'
     quick -c 4 --noise n.npy -o a/ --latents a.npy
     quick -c 4 --noise d.npy -o b.png --latents b.npy --no-metadata
     [ "$(ls a | wc -l)" -eq 3 ]
@@ -88,6 +89,9 @@ assert np.abs(a[1] - b[0]).max() < 1e-3, np.abs(a[1] - b[0]).max()
 assert np.abs(a[1] - a[0]).max() > 0.1'
     run quick -c 4 --noise bad.npy
     [ "$status" -eq 3 ]
+    run quick -c 4 --noise nan.npy
+    [ "$status" -eq 3 ]
+    [[ $output == *nan.npy* ]]
     run quick -c 4 -n 4 --noise n.npy
     [ "$status" -eq 2 ]
     run "$NALAGEN" info a.npy
