@@ -113,6 +113,42 @@ static void test_normal(void **unused)
     nl_context_destroy(context);
 }
 
+/* Numbers next to one another, far from 0: their mean lies between two floats. At every level. */
+static void test_mean_between_floats(void **unused)
+{
+    (void)unused;
+    const char *levels[] = {"base", "v3", "v4"}, *names[] = {"modulated", "gated", "grouped"};
+    const double root = sqrt(3), expected[4] = {-1 / root, -1 / root, -1 / root, root};
+    float x[4] = {4096, 4096, 4096, 4096 + 0x1p-11f}, zeros[4] = {0}, ones[4] = {1, 1, 1, 1};
+    float y[3][4];
+    nl_context *context = test_context("cpu");
+    nl_tensor row = nl_tensor_of(x, NL_F32, 2, (int64_t[]){1, 4});
+    nl_tensor zero = nl_tensor_of(zeros, NL_F32, 1, (int64_t[]){4});
+    nl_tensor one = nl_tensor_of(ones, NL_F32, 1, (int64_t[]){4});
+    nl_layernorm_modulate_args modulate = {.x = row, .rows_per_image = 1, .eps = 1e-20f};
+    modulate.shift = modulate.scale = nl_tensor_of(zeros, NL_F32, 2, (int64_t[]){1, 4});
+    modulate.y = nl_tensor_of(y[0], NL_F32, 2, (int64_t[]){1, 4});
+    nl_layernorm_gate_args gate = {.x = row, .weight = one, .bias = zero, .eps = 1e-20f};
+    gate.y = nl_tensor_of(y[1], NL_F32, 2, (int64_t[]){1, 4});
+    nl_groupnorm_args group = {.weight = one, .bias = zero, .groups = 1, .eps = 1e-20f};
+    group.x = nl_tensor_of(x, NL_F32, 4, (int64_t[]){1, 1, 1, 4});
+    group.y = nl_tensor_of(y[2], NL_F32, 4, (int64_t[]){1, 1, 1, 4});
+    for (int level = 0; level < NL_COUNT(levels); level++) {
+        const nl_ops *ops = nl_cpu_level(levels[level]);
+        if (!ops)
+            continue;
+        memset(y, 0, sizeof(y));
+        assert_ok(context, ops->layernorm_modulate(context->device, &modulate));
+        assert_ok(context, ops->layernorm_gate(context->device, &gate));
+        assert_ok(context, ops->groupnorm(context->device, &group));
+        for (int i = 0; i < 12; i++)
+            if (!(fabs(y[i / 4][i % 4] - expected[i % 4]) < 1e-6))
+                fail_msg("%s, %s: element %d is %.9g, not %.9g", levels[level], names[i / 4], i % 4,
+                         y[i / 4][i % 4], expected[i % 4]);
+    }
+    nl_context_destroy(context);
+}
+
 /* More shapes than primitives are kept, twice: none is taken for another. */
 static void test_many_shapes(void **unused)
 {
@@ -198,7 +234,7 @@ int main(void)
         cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_sincos),
         cmocka_unit_test(test_special_values), cmocka_unit_test(test_normal),
         cmocka_unit_test(test_many_shapes),    cmocka_unit_test(test_bf16_linear),
-        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_levels),         cmocka_unit_test(test_mean_between_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,8 @@ enum {
     CHUNK = 1024
 }; /* pixels whose sums are taken together; fixed, so that threads do not matter */
 
-/* Sums over pixels [first, last) of an image: sums [C], then squares [C]. */
+/* Sums over pixels [first, last) of an image x [H W, C] of what each channel differs from its first
+ * pixel: sums [C], then squares [C]. */
 static void channel_sums(const float *x, int64_t first, int64_t last, int64_t channels,
                          double *sums)
 {
@@ -16,51 +17,77 @@ static void channel_sums(const float *x, int64_t first, int64_t last, int64_t ch
         const float *row = x + pixel * channels;
 #pragma omp simd
         for (int64_t c = 0; c < channels; c++) {
-            double value = row[c];
-            sums[c] += value;
-            squares[c] += value * value;
+            double difference = (double)row[c] - x[c];
+            sums[c] += difference;
+            squares[c] += difference * difference;
         }
     }
 }
 
-/* The chunks' sums of one image -> factor [C] and offset [C] with y = factor x + offset. In double
- * the variance may be the difference of two sums. */
-static void group_factors(const nl_groupnorm_args *args, const double *sums, int64_t chunks,
-                          float *factor, float *offset)
+/* Adds the sums of the other chunks of an image to those of the first: a mean and a variance for
+ * each channel. */
+static void channel_moments(const float *x, int64_t pixels, int64_t channels, int64_t chunks,
+                            double *sums)
+{
+    double *squares = sums + channels;
+    for (int64_t chunk = 1; chunk < chunks; chunk++)
+        for (int64_t c = 0; c < 2 * channels; c++)
+            sums[c] += sums[chunk * 2 * channels + c];
+    for (int64_t c = 0; c < channels; c++) {
+        double difference = sums[c] / (double)pixels;
+        squares[c] = squares[c] / (double)pixels - difference * difference;
+        sums[c] = x[c] + difference;
+    }
+}
+
+/* y = factor (x - center) + offset, each [C]. The center is the mean rounded to a float: subtracted
+ * first, it cancels exactly where x is close to it, and the offset holds the rest of the mean. */
+typedef struct map {
+    float *center, *factor, *offset;
+} map;
+
+static map map_of_image(float *maps, int64_t image, int64_t channels)
+{
+    float *first = maps + image * 3 * channels;
+    return (map){first, first + channels, first + 2 * channels};
+}
+
+/* Moments of the channels -> those of their groups: the variance is the mean of the channels'
+ * variances and the variance of their means. */
+static void group_map(const nl_groupnorm_args *args, const double *means, const map *to)
 {
     int64_t channels = args->x.shape[3], width = channels / args->groups;
-    double count = (double)(args->x.shape[1] * args->x.shape[2] * width);
+    const double *variances = means + channels;
     const float *weight = args->weight.data, *bias = args->bias.data;
-    for (int64_t group = 0; group < args->groups; group++) {
-        double sum = 0, squares = 0;
-        for (int64_t chunk = 0; chunk < chunks; chunk++)
-            for (int64_t c = group * width; c < (group + 1) * width; c++) {
-                sum += sums[chunk * 2 * channels + c];
-                squares += sums[(chunk * 2 + 1) * channels + c];
-            }
-        double mean = sum / count, variance = squares / count - mean * mean;
+    for (int64_t first = 0; first < channels; first += width) {
+        double mean = 0, variance = 0;
+        for (int64_t c = first; c < first + width; c++)
+            mean += means[c] / (double)width;
+        for (int64_t c = first; c < first + width; c++)
+            variance += (variances[c] + (means[c] - mean) * (means[c] - mean)) / (double)width;
         double scale = 1 / sqrt((variance < 0 ? 0 : variance) + (double)args->eps);
-        for (int64_t c = group * width; c < (group + 1) * width; c++) {
-            factor[c] = (float)(scale * weight[c]);
-            offset[c] = (float)(bias[c] - mean * scale * weight[c]);
+        for (int64_t c = first; c < first + width; c++) {
+            to->center[c] = (float)mean;
+            to->factor[c] = (float)(scale * weight[c]);
+            to->offset[c] = (float)(bias[c] + (to->center[c] - mean) * scale * weight[c]);
         }
     }
 }
 
-static void normalize(const nl_groupnorm_args *args, int64_t pixel, const float *factor,
-                      const float *offset)
+static void normalize(const nl_groupnorm_args *args, int64_t pixel, const map *m)
 {
     int64_t channels = args->x.shape[3];
+    const float *center = m->center, *factor = m->factor, *offset = m->offset;
     const float *x = nl_cpu_row(&args->x, pixel);
     float *y = nl_cpu_row_out(&args->y, pixel);
     if (args->silu) {
 #pragma omp simd
         for (int64_t c = 0; c < channels; c++)
-            y[c] = nlv_silu(x[c] * factor[c] + offset[c]);
+            y[c] = nlv_silu((x[c] - center[c]) * factor[c] + offset[c]);
     } else {
 #pragma omp simd
         for (int64_t c = 0; c < channels; c++)
-            y[c] = x[c] * factor[c] + offset[c];
+            y[c] = (x[c] - center[c]) * factor[c] + offset[c];
     }
 }
 
@@ -72,12 +99,13 @@ nl_status NL_CPU(groupnorm)(nl_device *device, const nl_groupnorm_args *args)
     int64_t sum_count = images * chunks * 2 * channels;
     int team = nl_cpu_team(device, images * pixels * channels);
     void *scratch;
-    nl_status status =
-        nl_cpu_scratch(device, (sum_count + images * channels) * (int64_t)sizeof(double), &scratch);
+    int64_t bytes =
+        sum_count * (int64_t)sizeof(double) + images * 3 * channels * (int64_t)sizeof(float);
+    nl_status status = nl_cpu_scratch(device, bytes, &scratch);
     if (status != NL_OK)
         return status;
     double *sums = scratch;
-    float *factors = (float *)(sums + sum_count); /* of each image: factor [C], offset [C] */
+    float *maps = (float *)(sums + sum_count);
 #pragma omp parallel num_threads(team)
     {
 #pragma omp for schedule(static)
@@ -87,13 +115,17 @@ nl_status NL_CPU(groupnorm)(nl_device *device, const nl_groupnorm_args *args)
                          NL_MIN(first + CHUNK, pixels), channels, sums + i * 2 * channels);
         }
 #pragma omp for schedule(static)
-        for (int64_t image = 0; image < images; image++)
-            group_factors(args, sums + image * chunks * 2 * channels, chunks,
-                          factors + image * 2 * channels, factors + (image * 2 + 1) * channels);
+        for (int64_t image = 0; image < images; image++) {
+            double *moments = sums + image * chunks * 2 * channels;
+            map to = map_of_image(maps, image, channels);
+            channel_moments(nl_cpu_row(&args->x, image * pixels), pixels, channels, chunks,
+                            moments);
+            group_map(args, moments, &to);
+        }
 #pragma omp for schedule(static)
         for (int64_t pixel = 0; pixel < images * pixels; pixel++) {
-            const float *factor = factors + pixel / pixels * 2 * channels;
-            normalize(args, pixel, factor, factor + channels);
+            map to = map_of_image(maps, pixel / pixels, channels);
+            normalize(args, pixel, &to);
         }
     }
     return NL_OK;

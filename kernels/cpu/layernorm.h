@@ -5,20 +5,30 @@
 #include <math.h>
 #include <stdint.h>
 
-/* x [size]; mean and 1 / sqrt(biased variance + eps) in two passes. */
-static inline void nl_row_moments(const float *x, int64_t size, float eps, float *mean,
-                                  float *inverse_deviation)
+/* (x - mean) / deviation = (x - center) scale + offset: a float alone is not close enough to a mean
+ * that is large beside the deviation, so the center is the mean rounded and the offset its rest. */
+typedef struct nl_moments {
+    float center, scale, offset; /* scale = 1 / sqrt(biased variance + eps) */
+} nl_moments;
+
+/* x [size], in two passes. */
+static inline nl_moments nl_row_moments(const float *x, int64_t size, float eps)
 {
-    float sum = 0, squares = 0;
+    float sum = 0, rest = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < size; i++)
         sum += x[i];
-    float m = sum / (float)size;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < size; i++)
-        squares += (x[i] - m) * (x[i] - m);
-    *mean = m;
-    *inverse_deviation = 1.0f / sqrtf(squares / (float)size + eps);
+    float center = sum / (float)size;
+#pragma omp simd reduction(+ : rest, squares)
+    for (int64_t i = 0; i < size; i++) {
+        float difference = x[i] - center;
+        rest += difference;
+        squares += difference * difference;
+    }
+    rest /= (float)size;
+    float variance = squares / (float)size - rest * rest;
+    float scale = 1.0f / sqrtf((variance < 0 ? 0 : variance) + eps);
+    return (nl_moments){center, scale, -rest * scale};
 }
 
 #endif

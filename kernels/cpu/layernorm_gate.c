@@ -11,17 +11,17 @@ nl_status NL_CPU(layernorm_gate)(nl_device *device, const nl_layernorm_gate_args
     for (int64_t row = 0; row < rows; row++) {
         const float *x = nl_cpu_row(&args->x, row);
         float *y = nl_cpu_row_out(&args->y, row);
-        float mean, inverse_deviation;
-        nl_row_moments(x, size, args->eps, &mean, &inverse_deviation);
+        nl_moments m = nl_row_moments(x, size, args->eps);
         if (args->g.data) {
             const float *g = nl_cpu_row(&args->g, row);
 #pragma omp simd
             for (int64_t i = 0; i < size; i++)
-                y[i] = ((x[i] - mean) * inverse_deviation * weight[i] + bias[i]) * nlv_silu(g[i]);
+                y[i] = (((x[i] - m.center) * m.scale + m.offset) * weight[i] + bias[i]) *
+                       nlv_silu(g[i]);
         } else {
 #pragma omp simd
             for (int64_t i = 0; i < size; i++)
-                y[i] = (x[i] - mean) * inverse_deviation * weight[i] + bias[i];
+                y[i] = ((x[i] - m.center) * m.scale + m.offset) * weight[i] + bias[i];
         }
     }
     return NL_OK;

@@ -11,7 +11,6 @@ nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modul
         float *x = nl_cpu_row_out(&args->x, row), *y = nl_cpu_row_out(&args->y, row);
         const float *shift = nl_cpu_row(&args->shift, image);
         const float *scale = nl_cpu_row(&args->scale, image);
-        float mean, inverse_deviation;
         if (args->branch.data) {
             const float *branch = nl_cpu_row(&args->branch, row);
             const float *gate = nl_cpu_row(&args->gate, image);
@@ -19,10 +18,10 @@ nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modul
             for (int64_t i = 0; i < size; i++)
                 x[i] += gate[i] * branch[i];
         }
-        nl_row_moments(x, size, args->eps, &mean, &inverse_deviation);
+        nl_moments m = nl_row_moments(x, size, args->eps);
 #pragma omp simd
         for (int64_t i = 0; i < size; i++)
-            y[i] = (x[i] - mean) * inverse_deviation * (1.0f + scale[i]) + shift[i];
+            y[i] = ((x[i] - m.center) * m.scale + m.offset) * (1.0f + scale[i]) + shift[i];
     }
     return NL_OK;
 }

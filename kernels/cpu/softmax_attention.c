@@ -7,7 +7,11 @@
 #include "vector.h"
 #include "vector_math.h"
 
-enum { QUERIES = 128, KEYS = 64 }; /* of a block and of a tile */
+enum {
+    QUERIES = 128, /* of a block */
+    KEYS = 64,     /* of a tile */
+    PART = 128     /* terms of a score that are summed one after the other */
+};
 
 #define LOG2_E 1.44269504f
 #define LN_2   0.693147181f
@@ -105,6 +109,17 @@ static const float *load_values(const plan *p, const block *b, int64_t image, in
     return b->v;
 }
 
+/* weights [queries, KEYS] = q keys, by parts of the head size: errors of a score are errors of its
+ * exponential times the score, so large scores of large heads want shorter chains of sums. */
+static void score(const block *b, int64_t queries, int64_t d)
+{
+    nl_small_product(false, queries, KEYS, NL_MIN(d, PART), b->q, d, 1, b->keys, KEYS, b->weights,
+                     KEYS);
+    for (int64_t c = PART; c < d; c += PART)
+        nl_small_product(true, queries, KEYS, NL_MIN(d - c, PART), b->q + c, d, 1,
+                         b->keys + c * KEYS, KEYS, b->weights, KEYS);
+}
+
 /* Scores [KEYS] of one query become exponentials; the output so far shrinks with the maximum. */
 static void soften(const plan *p, const block *b, int64_t query, int64_t count)
 {
@@ -158,7 +173,7 @@ static void attend(const plan *p, const block *b, int64_t image, int64_t head, i
     for (int64_t key = 0; key < tokens; key += KEYS) {
         int64_t keys = NL_MIN(KEYS, tokens - key), stride;
         load_keys(p, b, image, head, key, keys);
-        nl_small_product(false, padded, KEYS, d, b->q, d, 1, b->keys, KEYS, b->weights, KEYS);
+        score(b, padded, d);
         for (int64_t query = 0; query < padded; query++)
             soften(p, b, query, keys);
         const float *v = load_values(p, b, image, head, key, keys, &stride);
