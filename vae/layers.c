@@ -148,7 +148,7 @@ int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t 
 
 nl_tensor nl_vae_run_tensor(const nl_vae_run *run, int ahead, int64_t channels)
 {
-    return nl_tensor_of(run->slots[(run->current + ahead) % 3], NL_F32, 4,
+    return nl_tensor_of(run->slots[(run->current + ahead) % 3], run->device->activation, 4,
                         (int64_t[]){run->batch, run->height, run->width, channels});
 }
 

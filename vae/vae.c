@@ -89,7 +89,8 @@ static nl_status start_run(const nl_vae_network *network, nl_device *device, int
     int64_t size = nl_vae_slot_size(network, height, width);
     for (int i = 0; i < 3; i++) {
         nl_tensor slot;
-        nl_status status = nl_arena_tensor(device, NL_F32, 2, (int64_t[]){batch, size}, &slot);
+        nl_status status =
+            nl_arena_tensor(device, device->activation, 2, (int64_t[]){batch, size}, &slot);
         if (status != NL_OK)
             return status;
         run->slots[i] = slot.data;
