@@ -219,7 +219,8 @@ static void check_conv2d(nl_arguments *a, const nl_conv2d_args *args)
         window_count(x[1], (int64_t)args->pad_top + args->pad_bottom, w[2], args->stride);
     int64_t width =
         window_count(x[2], (int64_t)args->pad_left + args->pad_right, w[3], args->stride);
-    TENSOR(y, NL_ARG_OUTPUT, x[0], height, width, w[0]);
+    TENSOR(y, NL_ARG_OUTPUT | (args->residual.data ? 0 : NL_ARG_STRIDED), x[0], height, width,
+           w[0]);
     TENSOR(residual, NL_ARG_OPTIONAL, x[0], height, width, w[0]);
     nl_check(a, args->activation <= NL_ACT_SILU, "no activation %d", (int)args->activation);
 }
@@ -254,8 +255,17 @@ static void check_pool(nl_arguments *a, const nl_pool_args *args)
              args->pad);
     nl_check(a, args->kind <= NL_POOL_AVERAGE, "no pooling %d", (int)args->kind);
     int64_t padding = 2 * (int64_t)args->pad;
-    TENSOR(y, NL_ARG_OUTPUT, x[0], window_count(x[1], padding, args->kernel, args->stride),
+    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_STRIDED, x[0],
+           window_count(x[1], padding, args->kernel, args->stride),
            window_count(x[2], padding, args->kernel, args->stride), x[3]);
+}
+
+static void check_resize(nl_arguments *a, const nl_resize_args *args)
+{
+    TENSOR(x, NL_ARG_U8, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(y, NL_ARG_OUTPUT, args->x.shape[0], NL_ANY, NL_ANY, args->x.shape[3]);
+    nl_check(a, args->kind <= NL_RESIZE_BICUBIC, "no kind of resizing %d", (int)args->kind);
+    nl_check(a, isfinite(args->scale) && isfinite(args->shift), "scale or shift is not finite");
 }
 
 static void check_activate(nl_arguments *a, const nl_activate_args *args)

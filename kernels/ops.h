@@ -153,7 +153,7 @@ typedef struct nl_conv2d_args {
     nl_tensor weight;   /* [O, C, kh, kw], F32 or BF16 */
     nl_tensor bias;     /* [O] or left out */
     nl_tensor residual; /* as y, or left out */
-    nl_tensor y;        /* [B, H', W', O] */
+    nl_tensor y;        /* [B, H', W', O]; without a residual its pixels may be strided: a part of wider ones */
     int stride;
     int pad_top, pad_left, pad_bottom, pad_right;
     nl_activation activation; /* NONE, RELU or SILU */
@@ -179,10 +179,24 @@ typedef enum nl_pool { NL_POOL_MAX, NL_POOL_AVERAGE /* padding not counted */ } 
 
 typedef struct nl_pool_args {
     nl_tensor x; /* [B, H, W, C] */
-    nl_tensor y; /* [B, H', W', C] */
+    nl_tensor y; /* [B, H', W', C]; its pixels may be strided */
     nl_pool kind;
     int kernel, stride, pad;
 } nl_pool_args;
+
+typedef enum nl_resize {
+    NL_RESIZE_LEGACY,   /* bilinear as TensorFlow 1: source = i in / out, no antialiasing */
+    NL_RESIZE_BILINEAR, /* source = (i + 1/2) in / out - 1/2, no antialiasing (PyTorch) */
+    NL_RESIZE_BICUBIC   /* a = -1/2, kernel as wide as the reduction, result kept in 0 to 255 (PIL) */
+} nl_resize;
+
+/* y = scale resized(x) + shift; columns first, then rows. */
+typedef struct nl_resize_args {
+    nl_tensor x; /* U8 [B, H, W, C] */
+    nl_tensor y; /* [B, H', W', C] */
+    nl_resize kind;
+    float scale, shift;
+} nl_resize_args;
 
 /* y = act(x); SOFT_CLAMP is 3 tanh(x / 3), TAESD's first layer. In place allowed. */
 typedef struct nl_activate_args {
@@ -303,6 +317,7 @@ typedef struct nl_ops {
     X(groupnorm)                                                                                   \
     X(upsample2x)                                                                                  \
     X(pool)                                                                                        \
+    X(resize)                                                                                      \
     X(activate)                                                                                    \
     X(layout)                                                                                      \
     X(to_uint8)                                                                                    \

@@ -8,6 +8,7 @@ static const struct conv2d_case {
     bool no_bias, residual;
     nl_activation activation;
     nl_dtype weight;
+    int64_t gap; /* between the pixels of y */
 } conv2d_cases[] = {
     CASE(.batch = 1, .height = 1, .width = 1, .channels = 1, .out_channels = 1, .kernel_height = 1,
          .kernel_width = 1, .stride = 1),
@@ -39,6 +40,11 @@ static const struct conv2d_case {
     CASE(.batch = 2, .height = 8, .width = 8, .channels = 32, .out_channels = 3, .kernel_height = 3,
          .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1, .right = 1,
          .no_bias = true, .residual = true, .activation = NL_ACT_SILU, .weight = NL_BF16),
+    CASE(.batch = 2, .height = 7, .width = 9, .channels = 16, .out_channels = 24,
+         .kernel_height = 3, .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1,
+         .right = 1, .activation = NL_ACT_RELU, .gap = 40),
+    CASE(.batch = 2, .height = 5, .width = 6, .channels = 9, .out_channels = 7, .kernel_height = 1,
+         .kernel_width = 1, .stride = 1, .no_bias = true, .gap = 3),
 };
 
 static nl_status run_conv2d(op_run *run, const void *op_case)
@@ -68,7 +74,7 @@ static nl_status run_conv2d(op_run *run, const void *op_case)
         args.residual =
             OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->out_channels});
     args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->out_channels},
-                       .output = "y");
+                       .gap = c->gap, .output = "y");
     return nl_op_conv2d(run->device, &args);
 }
 
@@ -100,9 +106,8 @@ static nl_status run_groupnorm(op_run *run, const void *op_case)
         else if (group == c->groups - 1)
             x[i] *= 1e-3f; /* a variance as small as eps */
     }
-    op_spec shape = {.activation = true,
-                     .shape = {c->batch, c->height, c->width, c->channels},
-                     .values = x};
+    op_spec shape = {
+        .activation = true, .shape = {c->batch, c->height, c->width, c->channels}, .values = x};
     nl_groupnorm_args args = {.groups = c->groups, .eps = 1e-6f, .silu = c->silu};
     args.y =
         OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels},
@@ -141,6 +146,7 @@ static const struct pool_case {
     int64_t batch, height, width, channels;
     nl_pool kind;
     int kernel, stride, pad;
+    int64_t gap; /* between the pixels of y */
 } pool_cases[] = {
     CASE(.batch = 1, .height = 3, .width = 3, .channels = 1, .kind = NL_POOL_MAX, .kernel = 3,
          .stride = 2),
@@ -154,6 +160,8 @@ static const struct pool_case {
          .stride = 8),
     CASE(.batch = 1, .height = 6, .width = 7, .channels = 3, .kind = NL_POOL_AVERAGE, .kernel = 2,
          .stride = 2, .pad = 1),
+    CASE(.batch = 2, .height = 7, .width = 9, .channels = 6, .kind = NL_POOL_MAX, .kernel = 3,
+         .stride = 2, .gap = 10),
 };
 
 static nl_status run_pool(op_run *run, const void *op_case)
@@ -169,8 +177,47 @@ static nl_status run_pool(op_run *run, const void *op_case)
     args.x = OP_TENSOR(run, .activation = true,
                        .shape = {c->batch, c->height, c->width, c->channels}, .shift = -2);
     args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->channels},
-                       .output = "y");
+                       .gap = c->gap, .output = "y");
     return nl_op_pool(run->device, &args);
+}
+
+static const struct resize_case {
+    const char *text;
+    int64_t batch, height, width, channels, out_height, out_width;
+    nl_resize kind;
+    float scale, shift;
+} resize_cases[] = {
+    CASE(.batch = 1, .height = 1, .width = 1, .channels = 1, .out_height = 3, .out_width = 2,
+         .kind = NL_RESIZE_BICUBIC, .scale = 1),
+    CASE(.batch = 2, .height = 9, .width = 14, .channels = 3, .out_height = 23, .out_width = 19,
+         .kind = NL_RESIZE_LEGACY, .scale = 1 / 128.0f, .shift = -1),
+    CASE(.batch = 2, .height = 31, .width = 17, .channels = 3, .out_height = 11, .out_width = 13,
+         .kind = NL_RESIZE_LEGACY, .scale = 1),
+    CASE(.batch = 2, .height = 9, .width = 14, .channels = 3, .out_height = 23, .out_width = 5,
+         .kind = NL_RESIZE_BILINEAR, .scale = 1 / 127.5f, .shift = -1),
+    CASE(.batch = 2, .height = 9, .width = 14, .channels = 3, .out_height = 23, .out_width = 19,
+         .kind = NL_RESIZE_BICUBIC, .scale = 1 / 128.0f, .shift = -1),
+    CASE(.batch = 2, .height = 31, .width = 2, .channels = 3, .out_height = 7, .out_width = 2,
+         .kind = NL_RESIZE_BICUBIC, .scale = 1),
+    CASE(.batch = 1, .height = 64, .width = 96, .channels = 1, .out_height = 64, .out_width = 5,
+         .kind = NL_RESIZE_BICUBIC, .scale = 1),
+};
+
+static nl_status run_resize(op_run *run, const void *op_case)
+{
+    const struct resize_case *c = op_case;
+    int64_t count = c->batch * c->height * c->width * c->channels;
+    run->batch = c->batch;
+    float *pixels = op_normal(run, count);
+    for (int64_t i = 0; i < count; i++)
+        pixels[i] = (float)op_integer(run, 256);
+    nl_resize_args args = {.kind = c->kind, .scale = c->scale, .shift = c->shift};
+    args.x = OP_TENSOR(run, .shape = {c->batch, c->height, c->width, c->channels}, .dtype = NL_U8,
+                       .values = pixels);
+    args.y =
+        OP_TENSOR(run, .activation = true,
+                  .shape = {c->batch, c->out_height, c->out_width, c->channels}, .output = "y");
+    return nl_op_resize(run->device, &args);
 }
 
 static const struct activate_case {
@@ -255,6 +302,6 @@ static nl_status run_to_uint8(op_run *run, const void *op_case)
 }
 
 const op_family op_image_families[] = {
-    FAMILY(conv2d),   FAMILY(groupnorm), FAMILY(upsample2x), FAMILY(pool),
+    FAMILY(conv2d),   FAMILY(groupnorm), FAMILY(upsample2x), FAMILY(pool), FAMILY(resize),
     FAMILY(activate), FAMILY(layout),    FAMILY(to_uint8),   {0},
 };

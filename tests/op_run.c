@@ -59,6 +59,9 @@ static void store(nl_dtype dtype, void *base, int64_t i, double value)
     case NL_BF16:
         ((uint16_t *)base)[i] = nl_float_to_bf16((float)value);
         break;
+    case NL_U8:
+        ((uint8_t *)base)[i] = (uint8_t)value;
+        break;
     case NL_I32:
         ((int32_t *)base)[i] = (int32_t)value;
         break;

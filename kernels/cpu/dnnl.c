@@ -100,7 +100,7 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, f
 
 /* ---- Primitives by shape */
 
-enum { KEPT = 64, KEY = 20 };
+enum { KEPT = 128, KEY = 20 }; /* Inception alone has about 70 shapes */
 
 enum { X, WEIGHT, BIAS, Y, RESIDUAL, SCRATCHPAD, ARGUMENTS };
 
@@ -351,7 +351,8 @@ static void nhwc(const nl_tensor *tensor, dnnl_dims_t shape, dnnl_dims_t strides
     int64_t height = tensor->shape[1], width = tensor->shape[2], channels = tensor->shape[3];
     memcpy(shape, (const dnnl_dim_t[]){tensor->shape[0], channels, height, width},
            4 * sizeof(dnnl_dim_t));
-    memcpy(strides, (const dnnl_dim_t[]){height * width * channels, 1, width * channels, channels},
+    int64_t pixel = tensor->row_stride;
+    memcpy(strides, (const dnnl_dim_t[]){height * width * pixel, 1, width * pixel, pixel},
            4 * sizeof(dnnl_dim_t));
 }
 
@@ -439,7 +440,8 @@ nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *a)
                               a->activation,
                               a->bias.data != NULL,
                               a->residual.data != NULL,
-                              a->weight.dtype};
+                              a->weight.dtype,
+                              a->y.row_stride};
     const void *const data[ARGUMENTS] = {a->x.data, a->weight.data, a->bias.data, a->y.data,
                                          a->residual.data};
     return run(dnnl, key, make_conv2d, a, data);

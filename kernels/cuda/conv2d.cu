@@ -18,23 +18,25 @@ __global__ void weight_kernel(const W *from, T *to, int64_t count, int channels,
     }
 }
 
-/* After the product: bias (fp32), residual, activation. */
+/* After the product: bias (fp32), residual, activation. Pixels of x and y may be strided; x may be y. */
 template <typename T>
-__global__ void epilogue_kernel(T *y, const float *bias, const T *residual, int64_t count,
-                                int channels, nl_activation activation)
+__global__ void epilogue_kernel(const T *x, int64_t x_stride, T *y, int64_t y_stride,
+                                const float *bias, const T *residual, int64_t count, int channels,
+                                nl_activation activation)
 {
     NL_GRID_LOOP(i, count)
     {
-        float v = nl_get(y + i);
+        const int c = i % channels;
+        float v = nl_get(x + i / channels * x_stride + c);
         if (bias)
-            v += bias[i % channels];
+            v += bias[c];
         if (residual)
             v += nl_get(residual + i);
         if (activation == NL_ACT_RELU)
             v = v < 0.f ? 0.f : v;
         else if (activation == NL_ACT_SILU)
             v = nl_silu(v);
-        nl_put(y + i, v);
+        nl_put(y + i / channels * y_stride + c, v);
     }
 }
 
@@ -59,14 +61,16 @@ static void order_weight(const nl_conv2d_args *a, void *to, cudaStream_t stream)
                 }));
 }
 
-static void finish(const nl_conv2d_args *a, const float *bias, cudaStream_t stream)
+/* from: the convolution, with pixels `stride` elements apart. */
+static void finish(const nl_conv2d_args *a, const void *from, int64_t stride, const float *bias,
+                   cudaStream_t stream)
 {
     const int64_t count = nl_tensor_count(&a->y);
-    if (bias || a->residual.data || a->activation != NL_ACT_NONE)
+    if (from != a->y.data || bias || a->residual.data || a->activation != NL_ACT_NONE)
         NL_FOR_TYPE(a->y, T, {
             epilogue_kernel<<<nl_blocks(count, 256), 256, 0, stream>>>(
-                (T *)a->y.data, bias, (const T *)a->residual.data, count, (int)a->y.shape[3],
-                a->activation);
+                (const T *)from, stride, (T *)a->y.data, a->y.row_stride, bias,
+                (const T *)a->residual.data, count, (int)a->y.shape[3], a->activation);
         });
 }
 
@@ -184,6 +188,7 @@ extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *a)
     const bool padded = a->pad_top != a->pad_bottom || a->pad_left != a->pad_right;
     const int height = g.height + (padded ? a->pad_top + a->pad_bottom : 0);
     const int width = g.width + (padded ? a->pad_left + a->pad_right : 0);
+    void *y = a->y.data;
     if (nl_tensor_count(&a->y) == 0)
         return NL_OK;
     cudnnStatus_t error = CUDNN_STATUS_SUCCESS;
@@ -216,10 +221,13 @@ extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *a)
         const int64_t weight_bytes = (nl_tensor_count(&a->weight) * size + 255) / 256 * 256;
         const int64_t padded_count = (int64_t)g.batch * height * width * g.channels;
         const int64_t padded_bytes = padded ? (padded_count * size + 255) / 256 * 256 : 0;
+        const int64_t workspace = ((int64_t)plan->workspace + 255) / 256 * 256;
+        const bool apart = a->y.row_stride != g.outputs; /* then y is written by the epilogue */
+        const int64_t y_bytes = apart ? nl_tensor_count(&a->y) * size : 0;
         void *scratch;
         nl_status status =
             nl_cuda_scratch(device, "a convolution",
-                            weight_bytes + padded_bytes + (int64_t)plan->workspace, &scratch);
+                            weight_bytes + padded_bytes + workspace + y_bytes, &scratch);
         if (status != NL_OK)
             return status;
         order_weight(a, scratch, stream);
@@ -233,17 +241,19 @@ extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *a)
             });
             x = to;
         }
+        if (apart)
+            y = (char *)scratch + weight_bytes + padded_bytes + workspace;
         const float one = 1.f, zero = 0.f;
         error = cudnnConvolutionForward(handle_of(cuda), &one, plan->x, x, plan->w, scratch,
                                         plan->convolution, plan->algorithm,
                                         (char *)scratch + weight_bytes + padded_bytes,
-                                        plan->workspace, &zero, plan->y, a->y.data);
+                                        plan->workspace, &zero, plan->y, y);
     }
     if (error != CUDNN_STATUS_SUCCESS)
         return nl_fail(device->context, NL_ERROR_DEVICE,
                        "convolution %d x %d, %d to %d channels: cuDNN: %s", g.kernel_height,
                        g.kernel_width, g.channels, g.outputs, cudnnGetErrorString(error));
-    finish(a, (const float *)a->bias.data, stream);
+    finish(a, y, y == a->y.data ? a->y.row_stride : g.outputs, (const float *)a->bias.data, stream);
     return NL_CUDA_LAUNCHED(device, "conv2d");
 }
 
@@ -303,14 +313,14 @@ extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *a)
         });
         nl_product p = {};
         p.rows = count, p.columns = g.outputs, p.depth = depth;
-        p.x_stride = p.w_stride = depth, p.y_stride = g.outputs;
+        p.x_stride = p.w_stride = depth, p.y_stride = a->y.row_stride;
         p.x_type = p.w_type = a->x.dtype, p.y_type = a->y.dtype, p.alpha = 1.f;
         status = nl_cuda_product(device, &p, patches, scratch, NULL,
-                                 (char *)a->y.data + first * g.outputs * size);
+                                 (char *)a->y.data + first * a->y.row_stride * size);
     }
     if (status != NL_OK)
         return status;
-    finish(a, (const float *)a->bias.data, stream);
+    finish(a, a->y.data, a->y.row_stride, (const float *)a->bias.data, stream);
     return NL_CUDA_LAUNCHED(device, "conv2d");
 }
 

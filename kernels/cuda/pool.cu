@@ -2,9 +2,9 @@
 #include "cuda_common.cuh"
 
 template <typename T>
-__global__ void pool_kernel(const T *x, T *y, int64_t count, int channels, int height, int width,
-                            int out_height, int out_width, nl_pool kind, int kernel, int stride,
-                            int pad)
+__global__ void pool_kernel(const T *x, T *y, int64_t y_stride, int64_t count, int channels,
+                            int height, int width, int out_height, int out_width, nl_pool kind,
+                            int kernel, int stride, int pad)
 {
     NL_GRID_LOOP(i, count)
     {
@@ -20,7 +20,7 @@ __global__ void pool_kernel(const T *x, T *y, int64_t count, int channels, int h
                     nl_get(x + ((image * height + row) * width + column) * channels + c);
                 sum += v, most = v > most || v != v ? v : most, taken++;
             }
-        nl_put(y + i, kind == NL_POOL_MAX ? most : sum / taken);
+        nl_put(y + pixel * y_stride + c, kind == NL_POOL_MAX ? most : sum / taken);
     }
 }
 
@@ -30,9 +30,9 @@ extern "C" nl_status nl_cuda_pool(nl_device *device, const nl_pool_args *a)
     if (count > 0)
         NL_FOR_TYPE(a->x, T, {
             pool_kernel<T><<<nl_blocks(count, 256), 256, 0, nl_cuda_of(device)->stream>>>(
-                (const T *)a->x.data, (T *)a->y.data, count, (int)a->x.shape[3], (int)a->x.shape[1],
-                (int)a->x.shape[2], (int)a->y.shape[1], (int)a->y.shape[2], a->kind, a->kernel,
-                a->stride, a->pad);
+                (const T *)a->x.data, (T *)a->y.data, a->y.row_stride, count, (int)a->x.shape[3],
+                (int)a->x.shape[1], (int)a->x.shape[2], (int)a->y.shape[1], (int)a->y.shape[2],
+                a->kind, a->kernel, a->stride, a->pad);
         });
     return NL_CUDA_LAUNCHED(device, "pool");
 }
