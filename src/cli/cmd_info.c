@@ -238,7 +238,9 @@ static nl_status file_info(nl_context *context, const char *path, const nl_info_
 static void print_lines(const cJSON *object, int indent)
 {
     for (const cJSON *item = object->child; item; item = item->next) {
-        printf("%*s%s:", indent, "", item->string);
+        printf("%*s", indent, "");
+        nl_print_plain(stdout, item->string);
+        putchar(':');
         if (cJSON_IsObject(item)) {
             putchar('\n');
             print_lines(item, indent + 2);
@@ -248,13 +250,16 @@ static void print_lines(const cJSON *object, int indent)
             int shown = 0;
             for (const cJSON *name = item->child; name && shown < 20; name = name->next, shown++) {
                 const cJSON *text = cJSON_IsArray(name) ? cJSON_GetArrayItem(name, 1) : name;
-                printf("%s %s", shown ? "," : "", cJSON_IsString(text) ? text->valuestring : "?");
+                fputs(shown ? ", " : " ", stdout);
+                nl_print_plain(stdout, cJSON_IsString(text) ? text->valuestring : "?");
             }
             printf("%s\n", cJSON_GetArraySize(item) > shown ? ", ..." : "");
             continue;
         }
         char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
-        printf(" %s\n", text ? text : cJSON_GetStringValue(item));
+        putchar(' ');
+        nl_print_plain(stdout, text ? text : cJSON_GetStringValue(item));
+        putchar('\n');
         cJSON_free(text);
     }
 }

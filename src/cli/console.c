@@ -67,6 +67,16 @@ void nl_console_clear(nl_console *console)
     console->drawn = false;
 }
 
+void nl_print_plain(FILE *stream, const char *text)
+{
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        bool c1 = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; /* U+0080 to U+009F in UTF-8 */
+        bool control = (*c < ' ' && *c != '\n' && *c != '\t') || *c == 127 || c1;
+        fputc(control ? '?' : *c, stream);
+        c += c1;
+    }
+}
+
 void nl_console_log(nl_console *console, nl_log_level level, const char *message)
 {
     static const char *const names[] = {"error: ", "warning: ", "", ""};
@@ -76,7 +86,9 @@ void nl_console_log(nl_console *console, nl_log_level level, const char *message
     if (level > most)
         return;
     nl_console_clear(console);
-    fprintf(stderr, "nalagen: %s%s\n", names[level], message);
+    fprintf(stderr, "nalagen: %s", names[level]);
+    nl_print_plain(stderr, message);
+    fputc('\n', stderr);
 }
 
 nl_status nl_console_error(nl_console *console, nl_context *context, nl_status status)
@@ -85,12 +97,13 @@ nl_status nl_console_error(nl_console *console, nl_context *context, nl_status s
     if (status == NL_OK)
         return status;
     nl_console_clear(console);
-    if (status == NL_CANCELLED)
+    if (status == NL_CANCELLED) {
         fputs("nalagen: interrupted\n", stderr);
-    else if (*message)
-        fprintf(stderr, "nalagen: error: %s\n", message);
-    else
-        fprintf(stderr, "nalagen: error: %s\n", nl_status_name(status));
+        return status;
+    }
+    fputs("nalagen: error: ", stderr);
+    nl_print_plain(stderr, *message ? message : nl_status_name(status));
+    fputc('\n', stderr);
     return status;
 }
 

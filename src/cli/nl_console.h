@@ -2,6 +2,8 @@
 #ifndef NL_CONSOLE_H
 #define NL_CONSOLE_H
 
+#include <stdio.h>
+
 #include "nl_core.h"
 
 typedef struct nl_console {
@@ -18,6 +20,10 @@ void nl_console_clear(nl_console *console); /* takes the progress line away */
 
 /* Prints the message of a failure; returns the status. */
 nl_status nl_console_error(nl_console *console, nl_context *context, nl_status status);
+
+/* Text that may come from a foreign file: control characters, which a terminal would act on, become "?"; line breaks
+ * stay. */
+void nl_print_plain(FILE *stream, const char *text);
 
 /* A line to stdout, flushed. NL_ERROR_WRITE when nobody takes it. */
 nl_status nl_print_line(nl_context *context, const char *text);

@@ -128,6 +128,23 @@ load helper
     [ "$status" -eq 3 ]
 }
 
+@test "what a foreign picture says does not reach the terminal as it is" {
+    python3 - <<'END'
+import struct, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+text = b'nalagen\0\0\0\0\0{"model": "\\u001b[31m\\u009b"}'
+open("e.png", "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)) +
+    chunk(b"iTXt", text) + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0")) + chunk(b"IEND", b""))
+END
+    run "$NALAGEN" info e.png
+    [ "$status" -eq 0 ]
+    [[ $output == *"model: ?[31m?"* ]]
+    run "$NALAGEN" sample --from e.png
+    [ "$status" -eq 3 ]
+    [[ $output == *"?[31m?"* ]]
+}
+
 @test "info on what is none of it" {
     echo hello >text
     : >empty
