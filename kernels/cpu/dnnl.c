@@ -351,8 +351,7 @@ static void nhwc(const nl_tensor *tensor, dnnl_dims_t shape, dnnl_dims_t strides
     int64_t height = tensor->shape[1], width = tensor->shape[2], channels = tensor->shape[3];
     memcpy(shape, (const dnnl_dim_t[]){tensor->shape[0], channels, height, width},
            4 * sizeof(dnnl_dim_t));
-    int64_t pixel = tensor->row_stride;
-    memcpy(strides, (const dnnl_dim_t[]){height * width * pixel, 1, width * pixel, pixel},
+    memcpy(strides, (const dnnl_dim_t[]){height * width * channels, 1, width * channels, channels},
            4 * sizeof(dnnl_dim_t));
 }
 
@@ -440,8 +439,7 @@ nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *a)
                               a->activation,
                               a->bias.data != NULL,
                               a->residual.data != NULL,
-                              a->weight.dtype,
-                              a->y.row_stride};
+                              a->weight.dtype};
     const void *const data[ARGUMENTS] = {a->x.data, a->weight.data, a->bias.data, a->y.data,
                                          a->residual.data};
     return run(dnnl, key, make_conv2d, a, data);

@@ -30,7 +30,7 @@ typedef struct nl_dnnl_product {
 
 nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *product);
 
-/* The whole operation conv2d. */
+/* The whole operation conv2d, y contiguous. */
 nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *args);
 
 #endif

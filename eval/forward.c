@@ -1,0 +1,433 @@
+/* The layers of the FID network, walked to list them and to run them (inception.h). */
+#include "inception.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SIDE = 299, CLASSES = 1008, SPATIAL_CHANNELS = 7 };
+
+static const struct {
+    const char *name;
+    int64_t size;
+} features_table[NL_FEATURES] = {
+    {"pool_3", 2048}, {"spatial", 17 * 17 * SPATIAL_CHANNELS},
+    {"mixed_7", 768}, {"pool_192", 192},
+    {"pool_64", 64},  {"logits", CLASSES},
+};
+
+const char *nl_feature_name(nl_feature feature)
+{
+    return features_table[feature].name;
+}
+
+int64_t nl_feature_size(nl_feature feature)
+{
+    return features_table[feature].size;
+}
+
+typedef struct walk {
+    nl_inception *list;      /* to be filled, or NULL when running */
+    const nl_inception *net; /* when running */
+    nl_device *device;
+    int next; /* convolution */
+    /* Activations take turns in two slots. */
+    nl_tensor slots[2];
+    int slot;
+    nl_tensor x; /* input of the layer or block */
+    /* The block at work: its branches fill the channels of `out` one after the other. */
+    const char *name, *torch;
+    nl_tensor out;
+    int64_t filled;
+} walk;
+
+typedef struct layer {
+    const char *name, *torch; /* within the block */
+    int64_t out;
+    int height, width, stride; /* of the kernel */
+    bool same;                 /* padding that keeps the size */
+} layer;
+
+static nl_tensor slot_tensor(const walk *w, int slot, int64_t side, int64_t channels)
+{
+    return nl_tensor_of(w->slots[slot].data, NL_F32, 4,
+                        (int64_t[]){w->x.shape[0], side, side, channels});
+}
+
+/* The tensor that follows x, in the other slot. */
+static nl_tensor next_slot(walk *w, int64_t side, int64_t channels)
+{
+    w->slot = 1 - w->slot;
+    if (w->list)
+        w->list->slot_size[w->slot] = NL_MAX(w->list->slot_size[w->slot], side * side * channels);
+    return slot_tensor(w, w->slot, side, channels);
+}
+
+static int64_t side_after(const layer *l, int64_t side)
+{
+    return l->same ? side : (side - l->height) / l->stride + 1;
+}
+
+static void write_down(walk *w, const layer *l, int64_t channels)
+{
+    nl_convolution *c = &w->list->convolutions[w->next];
+    const char *slash = *w->name ? "/" : "", *dot = *w->torch ? "." : "";
+    snprintf(c->name, sizeof(c->name), "%s%s%s", w->name, slash, l->name);
+    snprintf(c->torch, sizeof(c->torch), "%s%s%s", w->torch, dot, l->torch);
+    memcpy(c->shape, (int64_t[]){l->out, channels, l->height, l->width}, sizeof(c->shape));
+}
+
+/* y = relu(conv(x)); x [B, H, W, C], y [B, H', W', O] perhaps a part of wider pixels */
+static nl_status convolve(walk *w, const layer *l, const nl_tensor *x, const nl_tensor *y)
+{
+    if (w->next >= NL_INCEPTION_CONVOLUTIONS)
+        return nl_fail(w->device->context, NL_ERROR_INTERNAL, "Inception: too many convolutions");
+    int number = w->next;
+    if (w->list)
+        write_down(w, l, x->shape[3]);
+    w->next++;
+    if (w->list)
+        return NL_OK;
+    const nl_convolution *c = &w->net->convolutions[number];
+    int rows = l->same ? l->height / 2 : 0, columns = l->same ? l->width / 2 : 0;
+    return NL_OP(w->device, conv2d, .x = *x, .weight = c->weight, .bias = c->bias, .y = *y,
+                 .stride = l->stride, .pad_top = rows, .pad_bottom = rows, .pad_left = columns,
+                 .pad_right = columns, .activation = NL_ACT_RELU);
+}
+
+/* ---- The stem: one layer after the other */
+
+static nl_status stem_layer(walk *w, layer l)
+{
+    nl_tensor y = next_slot(w, side_after(&l, w->x.shape[1]), l.out);
+    nl_status status = convolve(w, &l, &w->x, &y);
+    w->x = y;
+    return status;
+}
+
+static nl_status pool(walk *w, const nl_tensor *x, nl_pool kind, int kernel, int stride, int pad,
+                      const nl_tensor *y)
+{
+    if (w->list)
+        return NL_OK;
+    return NL_OP(w->device, pool, .x = *x, .y = *y, .kind = kind, .kernel = kernel,
+                 .stride = stride, .pad = pad);
+}
+
+static nl_status stem_pool(walk *w)
+{
+    nl_tensor y = next_slot(w, (w->x.shape[1] - 3) / 2 + 1, w->x.shape[3]);
+    nl_status status = pool(w, &w->x, NL_POOL_MAX, 3, 2, 0, &y);
+    w->x = y;
+    return status;
+}
+
+/* ---- Blocks */
+
+static void begin_block(walk *w, const char *name, const char *torch, int64_t side,
+                        int64_t channels)
+{
+    w->name = name;
+    w->torch = torch;
+    w->out = next_slot(w, side, channels);
+    w->filled = 0;
+}
+
+static void end_block(walk *w)
+{
+    w->x = w->out;
+    w->name = w->torch = "";
+}
+
+/* The next `channels` of the block's output. */
+static nl_tensor take_channels(walk *w, int64_t channels)
+{
+    nl_tensor part = w->out;
+    part.shape[3] = channels;
+    part.row_stride = w->out.row_stride;
+    part.data = (float *)w->out.data + w->filled;
+    w->filled += channels;
+    return part;
+}
+
+static nl_status temporary(const walk *w, int64_t side, int64_t channels, nl_tensor *tensor)
+{
+    return nl_arena_tensor(w->device, NL_F32, 4, (int64_t[]){w->x.shape[0], side, side, channels},
+                           tensor);
+}
+
+/* Runs layers on *x, which becomes their output, in temporary memory. */
+static nl_status chain(walk *w, nl_tensor *x, const layer *layers, int count)
+{
+    nl_status status = NL_OK;
+    for (int i = 0; i < count; i++) {
+        nl_tensor y;
+        NL_TRY(temporary(w, side_after(&layers[i], x->shape[1]), layers[i].out, &y));
+        NL_TRY(convolve(w, &layers[i], x, &y));
+        *x = y;
+    }
+cleanup:
+    return status;
+}
+
+/* Layers one after the other; the last ends in the block's output. */
+static nl_status branch(walk *w, const layer *layers, int count)
+{
+    nl_status status;
+    int64_t mark = nl_arena_mark(w->device);
+    nl_tensor x = w->x;
+    NL_TRY(chain(w, &x, layers, count - 1));
+    nl_tensor y = take_channels(w, layers[count - 1].out);
+    NL_TRY(convolve(w, &layers[count - 1], &x, &y));
+cleanup:
+    nl_arena_release(w->device, mark);
+    return status;
+}
+
+/* The branch that forks at its end (last block): 1 x 3 and 3 x 1 of the same input. */
+static nl_status forked_branch(walk *w, const layer *layers, int count, const layer fork[2])
+{
+    nl_status status;
+    int64_t mark = nl_arena_mark(w->device);
+    nl_tensor x = w->x;
+    NL_TRY(chain(w, &x, layers, count));
+    for (int i = 0; i < 2; i++) {
+        nl_tensor y = take_channels(w, fork[i].out);
+        NL_TRY(convolve(w, &fork[i], &x, &y));
+    }
+cleanup:
+    nl_arena_release(w->device, mark);
+    return status;
+}
+
+static nl_status pool_branch(walk *w, nl_pool kind, int64_t out)
+{
+    const layer l = {"tower_2/conv", "branch_pool", out, 1, 1, 1, true};
+    nl_status status;
+    int64_t mark = nl_arena_mark(w->device);
+    nl_tensor pooled;
+    NL_TRY(temporary(w, w->x.shape[1], w->x.shape[3], &pooled));
+    NL_TRY(pool(w, &w->x, kind, 3, 1, 1, &pooled));
+    nl_tensor y = take_channels(w, out);
+    NL_TRY(convolve(w, &l, &pooled, &y));
+cleanup:
+    nl_arena_release(w->device, mark);
+    return status;
+}
+
+/* The max pool of stride 2 beside the convolutions. */
+static nl_status reduce_branch(walk *w)
+{
+    nl_tensor y = take_channels(w, w->x.shape[3]);
+    return pool(w, &w->x, NL_POOL_MAX, 3, 2, 0, &y);
+}
+
+#define BRANCH(...)                                                                                \
+    branch(w, (const layer[]){__VA_ARGS__}, NL_COUNT(((const layer[]){__VA_ARGS__})))
+
+/* 35 x 35: 1x1 | 5x5 | two 3x3 | pool */
+static nl_status block_a(walk *w, const char *name, const char *torch, int64_t pooled)
+{
+    nl_status status;
+    begin_block(w, name, torch, 35, 64 + 64 + 96 + pooled);
+    NL_TRY(BRANCH({"conv", "branch1x1", 64, 1, 1, 1, true}));
+    NL_TRY(BRANCH({"tower/conv", "branch5x5_1", 48, 1, 1, 1, true},
+                  {"tower/conv_1", "branch5x5_2", 64, 5, 5, 1, true}));
+    NL_TRY(BRANCH({"tower_1/conv", "branch3x3dbl_1", 64, 1, 1, 1, true},
+                  {"tower_1/conv_1", "branch3x3dbl_2", 96, 3, 3, 1, true},
+                  {"tower_1/conv_2", "branch3x3dbl_3", 96, 3, 3, 1, true}));
+    NL_TRY(pool_branch(w, NL_POOL_AVERAGE, pooled));
+    end_block(w);
+cleanup:
+    return status;
+}
+
+/* 35 x 35 to 17 x 17 */
+static nl_status block_b(walk *w)
+{
+    nl_status status;
+    begin_block(w, "mixed_3", "Mixed_6a", 17, 384 + 96 + 288);
+    NL_TRY(BRANCH({"conv", "branch3x3", 384, 3, 3, 2, false}));
+    NL_TRY(BRANCH({"tower/conv", "branch3x3dbl_1", 64, 1, 1, 1, true},
+                  {"tower/conv_1", "branch3x3dbl_2", 96, 3, 3, 1, true},
+                  {"tower/conv_2", "branch3x3dbl_3", 96, 3, 3, 2, false}));
+    NL_TRY(reduce_branch(w));
+    end_block(w);
+cleanup:
+    return status;
+}
+
+/* The first channels of the 1x1 branch that comes next, once more and by themselves. */
+static nl_status take_spatial(const walk *w, const nl_tensor *spatial)
+{
+    if (w->list || !spatial->data)
+        return NL_OK;
+    const nl_convolution *c = &w->net->convolutions[w->next];
+    int64_t batch = w->x.shape[0];
+    nl_tensor y = nl_tensor_reshape(spatial, 4, (int64_t[]){batch, 17, 17, SPATIAL_CHANNELS});
+    return NL_OP(w->device, conv2d, .x = w->x,
+                 .weight = nl_tensor_rows(&c->weight, 0, SPATIAL_CHANNELS),
+                 .bias = nl_tensor_rows(&c->bias, 0, SPATIAL_CHANNELS), .y = y, .stride = 1,
+                 .activation = NL_ACT_RELU);
+}
+
+/* 17 x 17: 1x1 | 7x7 by parts | twice that | pool */
+static nl_status block_c(walk *w, const char *name, const char *torch, int64_t inner)
+{
+    nl_status status;
+    begin_block(w, name, torch, 17, 4 * 192);
+    NL_TRY(BRANCH({"conv", "branch1x1", 192, 1, 1, 1, true}));
+    NL_TRY(BRANCH({"tower/conv", "branch7x7_1", inner, 1, 1, 1, true},
+                  {"tower/conv_1", "branch7x7_2", inner, 1, 7, 1, true},
+                  {"tower/conv_2", "branch7x7_3", 192, 7, 1, 1, true}));
+    NL_TRY(BRANCH({"tower_1/conv", "branch7x7dbl_1", inner, 1, 1, 1, true},
+                  {"tower_1/conv_1", "branch7x7dbl_2", inner, 7, 1, 1, true},
+                  {"tower_1/conv_2", "branch7x7dbl_3", inner, 1, 7, 1, true},
+                  {"tower_1/conv_3", "branch7x7dbl_4", inner, 7, 1, 1, true},
+                  {"tower_1/conv_4", "branch7x7dbl_5", 192, 1, 7, 1, true}));
+    NL_TRY(pool_branch(w, NL_POOL_AVERAGE, 192));
+    end_block(w);
+cleanup:
+    return status;
+}
+
+/* 17 x 17 to 8 x 8 */
+static nl_status block_d(walk *w)
+{
+    nl_status status;
+    begin_block(w, "mixed_8", "Mixed_7a", 8, 320 + 192 + 768);
+    NL_TRY(BRANCH({"tower/conv", "branch3x3_1", 192, 1, 1, 1, true},
+                  {"tower/conv_1", "branch3x3_2", 320, 3, 3, 2, false}));
+    NL_TRY(BRANCH({"tower_1/conv", "branch7x7x3_1", 192, 1, 1, 1, true},
+                  {"tower_1/conv_1", "branch7x7x3_2", 192, 1, 7, 1, true},
+                  {"tower_1/conv_2", "branch7x7x3_3", 192, 7, 1, 1, true},
+                  {"tower_1/conv_3", "branch7x7x3_4", 192, 3, 3, 2, false}));
+    NL_TRY(reduce_branch(w));
+    end_block(w);
+cleanup:
+    return status;
+}
+
+/* 8 x 8: 1x1 | 3x3 by parts | 3x3, then by parts | pool */
+static nl_status block_e(walk *w, const char *name, const char *torch, nl_pool kind)
+{
+    static const layer first[] = {{"tower/conv", "branch3x3_1", 384, 1, 1, 1, true}};
+    static const layer first_fork[] = {{"tower/mixed/conv", "branch3x3_2a", 384, 1, 3, 1, true},
+                                       {"tower/mixed/conv_1", "branch3x3_2b", 384, 3, 1, 1, true}};
+    static const layer second[] = {{"tower_1/conv", "branch3x3dbl_1", 448, 1, 1, 1, true},
+                                   {"tower_1/conv_1", "branch3x3dbl_2", 384, 3, 3, 1, true}};
+    static const layer second_fork[] = {
+        {"tower_1/mixed/conv", "branch3x3dbl_3a", 384, 1, 3, 1, true},
+        {"tower_1/mixed/conv_1", "branch3x3dbl_3b", 384, 3, 1, 1, true}};
+    nl_status status;
+    begin_block(w, name, torch, 8, 2048);
+    NL_TRY(BRANCH({"conv", "branch1x1", 320, 1, 1, 1, true}));
+    NL_TRY(forked_branch(w, first, NL_COUNT(first), first_fork));
+    NL_TRY(forked_branch(w, second, NL_COUNT(second), second_fork));
+    NL_TRY(pool_branch(w, kind, 192));
+    end_block(w);
+cleanup:
+    return status;
+}
+
+/* ---- The whole */
+
+/* Mean of x over its pixels. x [B, side, side, C], feature [B, C] */
+static nl_status take_mean(walk *w, const nl_tensor *feature)
+{
+    const int64_t *shape = w->x.shape;
+    if (w->list || !feature->data)
+        return NL_OK;
+    nl_tensor y = nl_tensor_reshape(feature, 4, (int64_t[]){shape[0], 1, 1, shape[3]});
+    return pool(w, &w->x, NL_POOL_AVERAGE, (int)shape[1], 1, 0, &y);
+}
+
+/* Up to mixed_7: what the shorter features need. */
+static nl_status walk_first(walk *w, const nl_tensor *features)
+{
+    nl_status status;
+    NL_TRY(stem_layer(w, (layer){"conv", "Conv2d_1a_3x3", 32, 3, 3, 2, false}));
+    NL_TRY(stem_layer(w, (layer){"conv_1", "Conv2d_2a_3x3", 32, 3, 3, 1, false}));
+    NL_TRY(stem_layer(w, (layer){"conv_2", "Conv2d_2b_3x3", 64, 3, 3, 1, true}));
+    NL_TRY(stem_pool(w));
+    NL_TRY(take_mean(w, &features[NL_FEATURE_POOL_64]));
+    NL_TRY(stem_layer(w, (layer){"conv_3", "Conv2d_3b_1x1", 80, 1, 1, 1, false}));
+    NL_TRY(stem_layer(w, (layer){"conv_4", "Conv2d_4a_3x3", 192, 3, 3, 1, false}));
+    NL_TRY(stem_pool(w));
+    NL_TRY(take_mean(w, &features[NL_FEATURE_POOL_192]));
+    NL_TRY(block_a(w, "mixed", "Mixed_5b", 32));
+    NL_TRY(block_a(w, "mixed_1", "Mixed_5c", 64));
+    NL_TRY(block_a(w, "mixed_2", "Mixed_5d", 64));
+    NL_TRY(block_b(w));
+    NL_TRY(block_c(w, "mixed_4", "Mixed_6b", 128));
+    NL_TRY(block_c(w, "mixed_5", "Mixed_6c", 160));
+    NL_TRY(take_spatial(w, &features[NL_FEATURE_SPATIAL]));
+    NL_TRY(block_c(w, "mixed_6", "Mixed_6d", 160));
+    NL_TRY(block_c(w, "mixed_7", "Mixed_6e", 192));
+    NL_TRY(take_mean(w, &features[NL_FEATURE_MIXED_7]));
+cleanup:
+    return status;
+}
+
+static nl_status walk_last(walk *w)
+{
+    nl_status status;
+    NL_TRY(block_d(w));
+    NL_TRY(block_e(w, "mixed_9", "Mixed_7b", NL_POOL_AVERAGE));
+    NL_TRY(block_e(w, "mixed_10", "Mixed_7c", NL_POOL_MAX));
+cleanup:
+    return status;
+}
+
+nl_status nl_inception_list(nl_inception *net)
+{
+    nl_device measuring;
+    nl_device_measuring(net->device, &measuring);
+    const nl_tensor none[NL_FEATURES] = {{0}};
+    walk w = {.list = net, .device = &measuring, .slot = 1, .name = "", .torch = ""};
+    nl_status status;
+    for (int i = 0; i < 2; i++)
+        NL_TRY(nl_arena_tensor(&measuring, NL_F32, 1, (int64_t[]){1}, &w.slots[i]));
+    w.x.shape[0] = 1;
+    w.x = next_slot(&w, SIDE, 3);
+    NL_TRY(walk_first(&w, none));
+    net->after_mixed_7 = w.next;
+    NL_TRY(walk_last(&w));
+    net->count = w.next;
+cleanup:
+    return status;
+}
+
+nl_status nl_inception_forward(const nl_inception *net, nl_device *device,
+                               const nl_preprocessing *preprocessing, const nl_tensor *rgb,
+                               const nl_tensor features[NL_FEATURES])
+{
+    walk w = {.net = net, .device = device, .slot = 1, .name = "", .torch = ""};
+    int64_t mark = nl_arena_mark(device), batch = rgb->shape[0];
+    bool logits = features[NL_FEATURE_LOGITS].data, pool_3 = features[NL_FEATURE_POOL_3].data;
+    nl_status status;
+    for (int f = 0; f < NL_FEATURES; f++)
+        if (features[f].data && !nl_inception_has(net, f))
+            return nl_fail(device->context, NL_ERROR_INTERNAL,
+                           "Inception: %s is not in these weights", nl_feature_name(f));
+    for (int i = 0; i < 2; i++)
+        NL_TRY(
+            nl_arena_tensor(device, NL_F32, 2, (int64_t[]){batch, net->slot_size[i]}, &w.slots[i]));
+    w.x.shape[0] = batch;
+    w.x = next_slot(&w, SIDE, 3);
+    NL_TRY(NL_OP(device, resize, .x = *rgb, .y = w.x, .kind = preprocessing->resize,
+                 .scale = preprocessing->scale, .shift = preprocessing->shift));
+    NL_TRY(walk_first(&w, features));
+    if (!logits && !pool_3)
+        goto cleanup;
+    NL_TRY(walk_last(&w));
+    nl_tensor mean = features[NL_FEATURE_POOL_3];
+    if (!pool_3)
+        NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){batch, w.x.shape[3]}, &mean));
+    NL_TRY(take_mean(&w, &mean));
+    if (logits)
+        NL_TRY(NL_OP(device, linear, .x = mean, .weight = net->classifier,
+                     .y = features[NL_FEATURE_LOGITS]));
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
+}

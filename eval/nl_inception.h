@@ -1,0 +1,64 @@
+/*
+ * Inception-v3 as the FID network: TensorFlow's graph "inception-2015-12-05" (facts: batch norm folded,
+ * every convolution followed by ReLU, average pools that leave the padding out, a max pool in the last
+ * block, 1008 classes). Weights under TensorFlow's names ("mixed_4/tower/conv_1.weight", OIHW) or those of
+ * pytorch-fid's file ("Mixed_6b.branch7x7_2.conv.weight" with its batch norm).
+ */
+#ifndef NL_INCEPTION_H
+#define NL_INCEPTION_H
+
+#include "nl_checkpoint.h"
+#include "ops.h"
+
+typedef enum nl_feature {
+    NL_FEATURE_POOL_3, /* 2048: what FID, KID, precision and recall are of */
+    NL_FEATURE_SPATIAL, /* 2023: mixed_6/conv, its first 7 channels at 17 x 17, pixels then channels: sFID */
+    NL_FEATURE_MIXED_7,  /* 768: mean of mixed_7 */
+    NL_FEATURE_POOL_192, /* 192: mean after the second max pool */
+    NL_FEATURE_POOL_64,  /* 64: mean after the first max pool */
+    NL_FEATURE_LOGITS,   /* 1008: pool_3 times the weights of the classifier, without bias: IS */
+    NL_FEATURES
+} nl_feature;
+
+/* "pool_3", ... and how many numbers it has. */
+const char *nl_feature_name(nl_feature feature);
+int64_t nl_feature_size(nl_feature feature);
+
+/* How a picture becomes the network's input [299, 299, 3]: scale resized(x) + shift. */
+typedef struct nl_preprocessing {
+    const char *name; /* "openai", ... */
+    nl_resize resize;
+    float scale, shift;
+    const char *text; /* in words, for reports */
+} nl_preprocessing;
+
+/* openai, pytorch-fid, clean-fid, torch-fidelity; ended by an entry without name. */
+extern const nl_preprocessing nl_preprocessings[];
+
+typedef struct nl_inception nl_inception;
+
+/* A file without the tensors that only the later features need is taken; one without those of mixed_7, or
+ * with a tensor of another shape, is not. */
+nl_status nl_inception_load(nl_device *device, const nl_checkpoint *checkpoint, nl_inception **net);
+void nl_inception_destroy(nl_inception *net); /* NULL is allowed */
+
+bool nl_inception_has(const nl_inception *net, nl_feature feature);
+/* Names of the tensors that are not in the file, "" when it is complete. Owned by the network. */
+const char *nl_inception_missing(const nl_inception *net);
+
+/* On the device, activations from its arena; `device` is the network's own or a measuring one.
+ * rgb U8 [B, H, W, 3]; features[f] [B, size] F32, or without data: not asked for. */
+nl_status nl_inception_forward(const nl_inception *net, nl_device *device,
+                               const nl_preprocessing *preprocessing, const nl_tensor *rgb,
+                               const nl_tensor features[NL_FEATURES]);
+
+/* The same for pictures on the host, in batches that fit the memory left.
+ * rgb [count, height, width, 3]; features[f] [count, size], or NULL. */
+nl_status nl_inception_run(nl_inception *net, const nl_preprocessing *preprocessing,
+                           const uint8_t *rgb, int64_t count, int64_t height, int64_t width,
+                           float *const features[NL_FEATURES]);
+/* Pictures of a batch of nl_inception_run: handing over multiples of it wastes nothing. */
+nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t width,
+                             int64_t *batch);
+
+#endif
