@@ -1,0 +1,112 @@
+/*
+ * Frechet distance between Gaussians.
+ *
+ * With S = V diag(l) V^T = F F^T, F = V diag(l^1/2): tr (S1 S2)^1/2 is the sum of the singular values of
+ * F1^T F2. Eigenvalues of S1^1/2 S2 S1^1/2, the squares of those, would do as well but lose half of the
+ * digits at the small ones, which is what covariances of few pictures consist of. Directions whose variance
+ * is rounding (below size * 2^-52 of the largest) are left out, so that F has as many columns as S has rank.
+ */
+#include "nl_statistics.h"
+
+#include <cblas.h>
+#include <float.h>
+#include <lapacke.h>
+#include <math.h>
+#include <string.h>
+
+static nl_status lapack_failed(nl_context *context, const char *name, lapack_int info)
+{
+    if (info == LAPACK_WORK_MEMORY_ERROR || info == LAPACK_TRANSPOSE_MEMORY_ERROR)
+        return nl_fail(context, NL_ERROR_MEMORY, "%s: no memory", name);
+    return nl_fail(context, NL_ERROR_INPUT,
+                   "%s does not converge (%d): the covariance holds numbers that are not finite",
+                   name, (int)info);
+}
+
+/* S -> F^T: row k is an eigenvector times the root of its eigenvalue. *rank rows, the last of the matrix:
+ * *rows points at them. Allocates *memory. */
+static nl_status factor(nl_context *context, int64_t size, const double *covariance, void **memory,
+                        double **rows, int64_t *rank)
+{
+    nl_status status;
+    void *values_memory = NULL;
+    NL_TRY(nl_alloc_array(context, "eigenvectors", size * size, sizeof(double), memory));
+    NL_TRY(nl_alloc_array(context, "eigenvalues", size, sizeof(double), &values_memory));
+    double *vectors = *memory, *values = values_memory;
+    memcpy(vectors, covariance, (size_t)(size * size) * sizeof(double));
+    /* Symmetric: row- and column-major are the same, and column k becomes our row k. */
+    lapack_int info = LAPACKE_dsyevd(LAPACK_COL_MAJOR, 'V', 'L', (lapack_int)size, vectors,
+                                     (lapack_int)size, values);
+    if (info)
+        NL_TRY(lapack_failed(context, "dsyevd", info));
+    double least = (double)size * DBL_EPSILON * values[size - 1]; /* ascending */
+    int64_t first = 0;
+    while (first < size && !(values[first] > least))
+        first++;
+    for (int64_t k = first; k < size; k++)
+        cblas_dscal((int)size, sqrt(values[k]), vectors + k * size, 1);
+    *rank = size - first;
+    *rows = vectors + first * size;
+cleanup:
+    nl_free(context, values_memory);
+    return status;
+}
+
+/* Sum of the singular values of A B^T; A [m, size], B [n, size] */
+static nl_status nuclear_norm(nl_context *context, int64_t size, const double *a, int64_t m,
+                              const double *b, int64_t n, double *sum)
+{
+    nl_status status;
+    void *product = NULL, *values = NULL;
+    *sum = 0;
+    if (m == 0 || n == 0)
+        return NL_OK;
+    NL_TRY(nl_alloc_array(context, "a product of covariances", m * n, sizeof(double), &product));
+    NL_TRY(nl_alloc_array(context, "singular values", NL_MIN(m, n), sizeof(double), &values));
+    cblas_dgemm(CblasColMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)size, 1, a, (int)size,
+                b, (int)size, 0, product, (int)m);
+    double unused;
+    lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'N', (lapack_int)m, (lapack_int)n, product,
+                                     (lapack_int)m, values, &unused, 1, &unused, 1);
+    if (info)
+        NL_TRY(lapack_failed(context, "dgesdd", info));
+    for (int64_t i = 0; i < NL_MIN(m, n); i++)
+        *sum += ((double *)values)[i];
+cleanup:
+    nl_free(context, product);
+    nl_free(context, values);
+    return status;
+}
+
+static bool all_finite(const double *x, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += x[i] - x[i]; /* 0, or NaN */
+    return sum == 0;
+}
+
+nl_status nl_frechet(nl_context *context, int64_t size, const double *mean1,
+                     const double *covariance1, const double *mean2, const double *covariance2,
+                     double *distance)
+{
+    nl_status status;
+    void *memory1 = NULL, *memory2 = NULL;
+    double *rows1, *rows2, cross, sum = 0;
+    int64_t rank1, rank2;
+    if (!all_finite(mean1, size) || !all_finite(mean2, size) ||
+        !all_finite(covariance1, size * size) || !all_finite(covariance2, size * size))
+        return nl_fail(context, NL_ERROR_NOT_FINITE, "a mean or covariance is not finite");
+    NL_TRY(factor(context, size, covariance1, &memory1, &rows1, &rank1));
+    NL_TRY(factor(context, size, covariance2, &memory2, &rows2, &rank2));
+    NL_TRY(nuclear_norm(context, size, rows1, rank1, rows2, rank2, &cross));
+    for (int64_t i = 0; i < size; i++) {
+        double difference = mean1[i] - mean2[i];
+        sum += difference * difference + covariance1[i * size + i] + covariance2[i * size + i];
+    }
+    *distance = fmax(sum - 2 * cross, 0);
+cleanup:
+    nl_free(context, memory1);
+    nl_free(context, memory2);
+    return status;
+}

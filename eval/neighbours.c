@@ -1,0 +1,153 @@
+/* Precision and recall: three passes over all pairs in blocks (within the reference, within the samples,
+ * between them). */
+#include "nl_statistics.h"
+#include "products.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_K = 15 };
+
+typedef struct point_set {
+    const float *rows;
+    int64_t count;
+    float *squares; /* [count] |x|^2 */
+    float *radii;   /* [count] squared distance of the k-th neighbour */
+    bool *covered;  /* [count] within the radius of a point of the other set */
+} point_set;
+
+typedef struct pairs {
+    nl_device *device;
+    int64_t size;
+    int k;
+    float *block; /* [NL_PRODUCT_ROWS, NL_PRODUCT_COLUMNS] */
+} pairs;
+
+/* block [rows, columns]: squared distances between points i... of a and j... of b */
+static nl_status distances(const pairs *p, const point_set *a, int64_t i, int64_t rows,
+                           const point_set *b, int64_t j, int64_t columns)
+{
+    nl_status status = nl_products(p->device, p->size, a->rows + i * p->size, rows,
+                                   b->rows + j * p->size, columns, p->block);
+    for (int64_t row = 0; status == NL_OK && row < rows; row++) {
+        float *d = p->block + row * columns, square = a->squares[i + row];
+        for (int64_t column = 0; column < columns; column++)
+            d[column] = fmaxf(square - 2 * d[column] + b->squares[j + column], 0);
+    }
+    return status;
+}
+
+/* Keeps least [k + 1] ascending. */
+static void insert(float *least, int k, float value)
+{
+    int i = k;
+    if (!(value < least[k]))
+        return;
+    for (; i > 0 && least[i - 1] > value; i--)
+        least[i] = least[i - 1];
+    least[i] = value;
+}
+
+static nl_status find_radii(const pairs *p, point_set *set)
+{
+    nl_status status = NL_OK;
+    int width = p->k + 1;
+    float least[NL_PRODUCT_ROWS * (MAX_K + 1)];
+    for (int64_t i = 0; i < set->count; i += NL_PRODUCT_ROWS) {
+        int64_t rows = NL_MIN(set->count - i, NL_PRODUCT_ROWS);
+        for (int64_t n = 0; n < rows * width; n++)
+            least[n] = INFINITY;
+        for (int64_t j = 0; j < set->count; j += NL_PRODUCT_COLUMNS) {
+            int64_t columns = NL_MIN(set->count - j, NL_PRODUCT_COLUMNS);
+            NL_TRY(distances(p, set, i, rows, set, j, columns));
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t column = 0; column < columns; column++)
+                    insert(least + row * width, p->k, p->block[row * columns + column]);
+        }
+        for (int64_t row = 0; row < rows; row++)
+            set->radii[i + row] = least[row * width + p->k];
+    }
+cleanup:
+    return status;
+}
+
+static nl_status find_covered(const pairs *p, point_set *a, point_set *b)
+{
+    nl_status status = NL_OK;
+    for (int64_t i = 0; i < a->count; i += NL_PRODUCT_ROWS)
+        for (int64_t j = 0; j < b->count; j += NL_PRODUCT_COLUMNS) {
+            int64_t rows = NL_MIN(a->count - i, NL_PRODUCT_ROWS);
+            int64_t columns = NL_MIN(b->count - j, NL_PRODUCT_COLUMNS);
+            NL_TRY(distances(p, a, i, rows, b, j, columns));
+            for (int64_t row = i; row < i + rows; row++)
+                for (int64_t column = j; column < j + columns; column++) {
+                    float distance = p->block[(row - i) * columns + column - j];
+                    a->covered[row] |= distance <= b->radii[column];
+                    b->covered[column] |= distance <= a->radii[row];
+                }
+        }
+cleanup:
+    return status;
+}
+
+static nl_status prepare(nl_context *context, int64_t size, point_set *set, void *memory[3])
+{
+    nl_status status;
+    NL_TRY(nl_alloc_array(context, "distances", set->count, sizeof(float), &memory[0]));
+    NL_TRY(nl_alloc_array(context, "distances", set->count, sizeof(float), &memory[1]));
+    NL_TRY(nl_alloc_zero(context, "distances", (size_t)set->count * sizeof(bool), &memory[2]));
+    set->squares = memory[0];
+    set->radii = memory[1];
+    set->covered = memory[2];
+    for (int64_t i = 0; i < set->count; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < size; j++)
+            sum += (double)set->rows[i * size + j] * set->rows[i * size + j];
+        set->squares[i] = (float)sum;
+        if (!isfinite(set->squares[i]))
+            NL_TRY(nl_fail(context, NL_ERROR_NOT_FINITE, "features are not finite"));
+    }
+cleanup:
+    return status;
+}
+
+static double share(const point_set *set)
+{
+    int64_t covered = 0;
+    for (int64_t i = 0; i < set->count; i++)
+        covered += set->covered[i];
+    return (double)covered / (double)set->count;
+}
+
+nl_status nl_precision_recall(nl_device *device, int64_t size, const float *reference,
+                              int64_t reference_count, const float *samples, int64_t sample_count,
+                              int k, double *precision, double *recall)
+{
+    nl_context *context = device->context;
+    point_set a = {.rows = reference, .count = reference_count};
+    point_set b = {.rows = samples, .count = sample_count};
+    pairs p = {.device = device, .size = size, .k = k};
+    void *memory[6] = {NULL}, *block = NULL;
+    nl_status status;
+    if (k < 1 || k > MAX_K || reference_count <= k || sample_count <= k)
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "precision and recall: a %d-th neighbour among %lld and %lld pictures is "
+                       "not possible",
+                       k, (long long)reference_count, (long long)sample_count);
+    NL_TRY(prepare(context, size, &a, memory));
+    NL_TRY(prepare(context, size, &b, memory + 3));
+    NL_TRY(nl_alloc_array(context, "distances", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, sizeof(float),
+                          &block));
+    p.block = block;
+    NL_TRY(nl_products_reserve(device, size));
+    NL_TRY(find_radii(&p, &a));
+    NL_TRY(find_radii(&p, &b));
+    NL_TRY(find_covered(&p, &a, &b));
+    *precision = share(&b);
+    *recall = share(&a);
+cleanup:
+    for (int i = 0; i < 6; i++)
+        nl_free(context, memory[i]);
+    nl_free(context, block);
+    return status;
+}

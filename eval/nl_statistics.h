@@ -1,0 +1,56 @@
+/*
+ * What is computed of features: mean and covariance, Frechet distance, KID, Inception Score, precision and
+ * recall. Features are rows of floats [count, size]; sums are double.
+ */
+#ifndef NL_STATISTICS_H
+#define NL_STATISTICS_H
+
+#include "ops.h"
+
+/* ---- Mean and covariance of rows that come in any portions; the result depends on their order alone. */
+
+typedef struct nl_moments nl_moments;
+
+nl_status nl_moments_create(nl_context *context, int64_t size, nl_moments **moments);
+void nl_moments_destroy(nl_moments *moments); /* NULL is allowed */
+void nl_moments_add(nl_moments *moments, const float *rows, int64_t count);
+/* Adds all rows of `other`, which is left as it is. */
+void nl_moments_merge(nl_moments *moments, nl_moments *other);
+int64_t nl_moments_count(const nl_moments *moments);
+/* mean [size] and covariance [size, size] with count - 1 in the denominator (numpy.cov): what is not wanted
+ * is NULL. NL_ERROR_INPUT with fewer than 2 rows or numbers that are not finite. */
+nl_status nl_moments_read(nl_moments *moments, double *mean, double *covariance);
+
+/* |mean1 - mean2|^2 + tr S1 + tr S2 - 2 tr (S1 S2)^1/2, never below 0; covariances symmetric, positive
+ * semidefinite, of any rank. */
+nl_status nl_frechet(nl_context *context, int64_t size, const double *mean1,
+                     const double *covariance1, const double *mean2, const double *covariance2,
+                     double *distance);
+
+/* ---- Inception Score: pictures in their order in splits of `split`, the last may be short; the mean over
+ * splits of exp(mean KL(p(y|x) || p(y))). */
+
+typedef struct nl_score nl_score;
+
+nl_status nl_score_create(nl_context *context, int64_t classes, int64_t split, nl_score **score);
+void nl_score_destroy(nl_score *score); /* NULL is allowed */
+nl_status nl_score_add(nl_score *score, const float *logits, int64_t count);
+/* Also the standard deviation over splits (0 with one). */
+nl_status nl_score_read(nl_score *score, double *mean, double *deviation);
+
+/* ---- Of whole sets of features; products run on the device, in fp32. */
+
+/* Unbiased squared MMD with the kernel (x.y / size + 1)^3, mean and standard deviation over subsets drawn
+ * without replacement by Philox (seed 0, stream NL_STREAM_SUBSET); subset_size at most both counts. */
+nl_status nl_kid(nl_device *device, int64_t size, const float *a, int64_t count_a, const float *b,
+                 int64_t count_b, int64_t subsets, int64_t subset_size, double *mean,
+                 double *deviation);
+
+/* Improved precision and recall (Kynkaanniemi et al. 2019): the share of samples within the k-th neighbour's
+ * distance of some reference picture, and the other way round. Squared distances |u|^2 - 2 u.v + |v|^2, not
+ * below 0, all pairs, the picture itself being its 0th neighbour. */
+nl_status nl_precision_recall(nl_device *device, int64_t size, const float *reference,
+                              int64_t reference_count, const float *samples, int64_t sample_count,
+                              int k, double *precision, double *recall);
+
+#endif

@@ -1,0 +1,310 @@
+/* Statistics of features: closed forms, and what numpy and scipy make of the same numbers
+ * (make_statistics.py, whose output the environment names). */
+#include "nl_statistics.h"
+#include "nl_test.h"
+
+/* splitmix64 and Box-Muller. */
+static uint64_t seed = 1;
+
+static double normal(void)
+{
+    double u[2];
+    for (int i = 0; i < 2; i++) {
+        uint64_t z = seed += 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        u[i] = ((double)((z ^ (z >> 31)) >> 11) + 0.5) / 9007199254740992.0;
+    }
+    return sqrt(-2 * log(u[0])) * cos(6.283185307179586 * u[1]);
+}
+
+static float *normal_rows(int64_t count)
+{
+    float *rows = malloc((size_t)count * sizeof(float));
+    for (int64_t i = 0; i < count; i++)
+        rows[i] = (float)normal();
+    return rows;
+}
+
+/* ---- Moments */
+
+enum { SIZE = 37, ROWS = 1111 };
+
+static void test_moments(void **state)
+{
+    nl_context *context = test_context(NULL);
+    float *rows = normal_rows(SIZE * ROWS);
+    nl_moments *whole, *parts, *second;
+    static double mean[SIZE], covariance[SIZE * SIZE], other_mean[SIZE], other[SIZE * SIZE];
+    (void)state;
+    for (int64_t i = 0; i < SIZE * ROWS; i++)
+        rows[i] += 1000; /* cancels badly in sums of squares */
+    assert_ok(context, nl_moments_create(context, SIZE, &whole));
+    assert_ok(context, nl_moments_create(context, SIZE, &parts));
+    assert_ok(context, nl_moments_create(context, SIZE, &second));
+    nl_moments_add(whole, rows, ROWS);
+    assert_int_equal(nl_moments_count(whole), ROWS);
+    assert_ok(context, nl_moments_read(whole, mean, covariance));
+    for (int i = 0; i < SIZE; i++)
+        for (int j = 0; j < SIZE; j++) {
+            double a = 0, b = 0, sum = 0;
+            for (int r = 0; r < ROWS; r++) {
+                a += rows[r * SIZE + i];
+                b += rows[r * SIZE + j];
+            }
+            a /= ROWS;
+            b /= ROWS;
+            for (int r = 0; r < ROWS; r++)
+                sum += (rows[r * SIZE + i] - a) * (rows[r * SIZE + j] - b);
+            assert_true(fabs(mean[i] - a) < 1e-10);
+            assert_true(fabs(covariance[i * SIZE + j] - sum / (ROWS - 1)) < 1e-9);
+        }
+    /* the same rows in portions: the same bits */
+    for (int r = 0; r < ROWS; r += 7)
+        nl_moments_add(parts, rows + r * SIZE, NL_MIN(7, ROWS - r));
+    assert_ok(context, nl_moments_read(parts, other_mean, other));
+    assert_memory_equal(mean, other_mean, sizeof(mean));
+    assert_memory_equal(covariance, other, sizeof(other));
+    nl_moments_destroy(parts);
+    /* merged */
+    assert_ok(context, nl_moments_create(context, SIZE, &parts));
+    nl_moments_add(parts, rows, 400);
+    nl_moments_add(second, rows + 400 * SIZE, ROWS - 400);
+    nl_moments_merge(parts, second);
+    assert_int_equal(nl_moments_count(parts), ROWS);
+    assert_ok(context, nl_moments_read(parts, other_mean, other));
+    for (int i = 0; i < SIZE * SIZE; i++)
+        assert_true(fabs(covariance[i] - other[i]) < 1e-10);
+    nl_moments_destroy(whole);
+    nl_moments_destroy(parts);
+    nl_moments_destroy(second);
+    free(rows);
+    nl_core_context_destroy(context);
+}
+
+/* ---- Frechet distance in closed form */
+
+enum { N = 24 };
+
+/* A random rotation [N, N] by Gram-Schmidt. */
+static void rotation(double q[N][N])
+{
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < N; k++)
+            q[i][k] = normal();
+        for (int pass = 0; pass < 2; pass++)
+            for (int j = 0; j < i; j++) {
+                double dot = 0;
+                for (int k = 0; k < N; k++)
+                    dot += q[i][k] * q[j][k];
+                for (int k = 0; k < N; k++)
+                    q[i][k] -= dot * q[j][k];
+            }
+        double norm = 0;
+        for (int k = 0; k < N; k++)
+            norm += q[i][k] * q[i][k];
+        for (int k = 0; k < N; k++)
+            q[i][k] /= sqrt(norm);
+    }
+}
+
+/* sum of values[k] q_k q_k^T */
+static void compose(double q[N][N], const double *values, double covariance[N][N])
+{
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            covariance[i][j] = 0;
+            for (int k = 0; k < N; k++)
+                covariance[i][j] += values[k] * q[k][i] * q[k][j];
+        }
+}
+
+static double frechet(nl_context *context, double mean1[N], double a[N][N], double mean2[N],
+                      double b[N][N])
+{
+    double distance = -1, back = -1;
+    assert_ok(context, nl_frechet(context, N, mean1, a[0], mean2, b[0], &distance));
+    assert_ok(context, nl_frechet(context, N, mean2, b[0], mean1, a[0], &back));
+    assert_true(fabs(distance - back) < 1e-8);
+    assert_true(distance >= 0);
+    return distance;
+}
+
+/* rank: values beyond it are 0; also with values over 12 orders of magnitude. */
+static void test_closed_forms(void **state)
+{
+    nl_context *context = test_context(NULL);
+    static double q[N][N], a[N][N], b[N][N], zero[N], shift[N], x[N], y[N];
+    const int ranks[] = {N, 10, 1, 0};
+    (void)state;
+    for (int trial = 0; trial < NL_COUNT(ranks) + 1; trial++) {
+        double commuting = 0, squares = 0;
+        rotation(q);
+        for (int k = 0; k < N; k++) {
+            bool zero_here = trial < NL_COUNT(ranks) && k >= ranks[trial];
+            x[k] = zero_here ? 0 : trial < NL_COUNT(ranks) ? exp(normal()) : pow(10, -k / 2.0);
+            y[k] = exp(normal());
+            shift[k] = normal();
+            squares += shift[k] * shift[k];
+            commuting += (sqrt(x[k]) - sqrt(y[k])) * (sqrt(x[k]) - sqrt(y[k]));
+        }
+        compose(q, x, a);
+        compose(q, y, b);
+        assert_true(frechet(context, zero, a, zero, a) < 1e-8);
+        assert_true(fabs(frechet(context, zero, a, shift, a) - squares) < 1e-8);
+        assert_true(fabs(frechet(context, zero, a, shift, b) - squares - commuting) < 1e-8);
+    }
+    nl_core_context_destroy(context);
+}
+
+/* In the plane, with S2 = S1 turned by t: tr (S1 S2)^1/2 = sqrt(tr S1 S2 + 2 det S1). */
+static void test_rotated(void **state)
+{
+    nl_context *context = test_context(NULL);
+    (void)state;
+    for (int trial = 0; trial < 20; trial++) {
+        double s = exp(normal()), t = trial % 2 ? exp(normal()) : 0, angle = normal();
+        double c = cos(angle), n = sin(angle), zero[2] = {0}, distance;
+        double a[4] = {s, 0, 0, t};
+        double b[4] = {s * c * c + t * n * n, (s - t) * c * n, (s - t) * c * n,
+                       s * n * n + t * c * c};
+        double cross = sqrt(a[0] * b[0] + a[3] * b[3] + 2 * s * t);
+        assert_ok(context, nl_frechet(context, 2, zero, a, zero, b, &distance));
+        assert_true(fabs(distance - (2 * (s + t) - 2 * cross)) < 1e-8);
+    }
+    nl_core_context_destroy(context);
+}
+
+static void test_not_finite(void **state)
+{
+    nl_context *context = test_context(NULL);
+    double zero[2] = {0}, a[4] = {1, 0, 0, 1}, bad[4] = {1, NAN, NAN, 1}, distance;
+    nl_moments *moments;
+    (void)state;
+    assert_int_equal(nl_frechet(context, 2, zero, a, zero, bad, &distance), NL_ERROR_NOT_FINITE);
+    assert_ok(context, nl_moments_create(context, 2, &moments));
+    nl_moments_add(moments, (float[]){1, 2}, 1);
+    assert_int_equal(nl_moments_read(moments, NULL, NULL), NL_ERROR_INPUT);
+    nl_moments_add(moments, (float[]){1, INFINITY}, 1);
+    assert_int_equal(nl_moments_read(moments, NULL, NULL), NL_ERROR_NOT_FINITE);
+    nl_moments_destroy(moments);
+    nl_core_context_destroy(context);
+}
+
+/* ---- Inception Score */
+
+static void test_score(void **state)
+{
+    nl_context *context = test_context(NULL);
+    enum { CLASSES = 8 };
+    nl_score *score;
+    double mean, deviation;
+    float logits[CLASSES];
+    (void)state;
+    /* certain and balanced: the number of classes; a second split of one class only: 1 */
+    assert_ok(context, nl_score_create(context, CLASSES, 2 * CLASSES, &score));
+    for (int i = 0; i < 3 * CLASSES; i++) {
+        for (int c = 0; c < CLASSES; c++)
+            logits[c] = c == (i < 2 * CLASSES ? i % CLASSES : 3) ? 500.0f : -500.0f;
+        assert_ok(context, nl_score_add(score, logits, 1));
+    }
+    assert_ok(context, nl_score_read(score, &mean, &deviation));
+    assert_true(fabs(mean - (CLASSES + 1) / 2.0) < 1e-9);
+    assert_true(fabs(deviation - (CLASSES - 1) / 2.0) < 1e-9);
+    nl_score_destroy(score);
+    nl_core_context_destroy(context);
+}
+
+/* ---- Against numpy and scipy */
+
+static double number(const nl_checkpoint *file, const char *name)
+{
+    float *x = test_read(file, name, NULL);
+    const nl_entry *entry = nl_checkpoint_find(file, name);
+    double value;
+    assert_int_equal(entry->dtype, NL_F64);
+    memcpy(&value, entry->data, sizeof(value));
+    free(x);
+    return value;
+}
+
+#define assert_number(file, name, value, tolerance)                                                \
+    do {                                                                                           \
+        double assert_number_expected = number(file, name);                                        \
+        if (!(fabs((value)-assert_number_expected) <=                                              \
+              (tolerance)*fmax(1, fabs(assert_number_expected))))                                  \
+            fail_msg("%s: %.12g, expected %.12g", name, (double)(value), assert_number_expected);  \
+    } while (0)
+
+static void test_against_numpy(void **state)
+{
+    const char *path = getenv("NL_STATISTICS_FILE");
+    (void)state;
+    if (!path || !nl_path_exists(path)) {
+        print_message("SKIPPED: no numpy and scipy to compare with\n");
+        skip();
+    }
+    nl_context *context = test_context("cpu");
+    nl_checkpoint *file;
+    nl_tensor shape, other_shape, logits_shape;
+    assert_ok(context, nl_checkpoint_open(context, path, &file));
+    float *a = test_read(file, "a", &shape), *b = test_read(file, "b", &other_shape);
+    float *logits = test_read(file, "logits", &logits_shape);
+    int64_t size = shape.shape[1], count_a = shape.shape[0], count_b = other_shape.shape[0];
+    nl_moments *moments[2];
+    double *mean[2], *covariance[2], distance, kid, deviation, precision, recall, is;
+    for (int i = 0; i < 2; i++) {
+        mean[i] = malloc((size_t)size * sizeof(double));
+        covariance[i] = malloc((size_t)(size * size) * sizeof(double));
+        assert_ok(context, nl_moments_create(context, size, &moments[i]));
+        nl_moments_add(moments[i], i ? b : a, i ? count_b : count_a);
+        assert_ok(context, nl_moments_read(moments[i], mean[i], covariance[i]));
+        nl_moments_destroy(moments[i]);
+    }
+    assert_ok(context,
+              nl_frechet(context, size, mean[0], covariance[0], mean[1], covariance[1], &distance));
+    assert_number(file, "frechet", distance, 1e-8);
+    /* subsets as large as the smaller set: each is all of it */
+    int64_t least = NL_MIN(count_a, count_b);
+    assert_ok(context,
+              nl_kid(context->device, size, a, least, b, least, 2, least, &kid, &deviation));
+    assert_number(file, "kid", kid, 1e-6);
+    assert_true(deviation < 1e-6);
+    assert_ok(context,
+              nl_kid(context->device, size, a, count_a, b, count_b, 50, 200, &kid, &deviation));
+    assert_true(fabs(kid - number(file, "kid")) < 4 * deviation);
+    assert_true(deviation > 0);
+    assert_ok(context, nl_precision_recall(context->device, size, a, count_a, b, count_b, 3,
+                                           &precision, &recall));
+    assert_number(file, "precision", precision, 1e-12);
+    assert_number(file, "recall", recall, 1e-12);
+    assert_true(precision > 0 && precision < 1 && recall > 0 && recall < 1);
+    nl_score *score;
+    assert_ok(context, nl_score_create(context, logits_shape.shape[1], 500, &score));
+    assert_ok(context, nl_score_add(score, logits, 700));
+    assert_ok(context, nl_score_add(score, logits + 700 * logits_shape.shape[1],
+                                    logits_shape.shape[0] - 700));
+    assert_ok(context, nl_score_read(score, &is, &deviation));
+    assert_number(file, "is", is, 1e-9);
+    assert_number(file, "is_deviation", deviation, 1e-7);
+    nl_score_destroy(score);
+    for (int i = 0; i < 2; i++) {
+        free(mean[i]);
+        free(covariance[i]);
+    }
+    free(a);
+    free(b);
+    free(logits);
+    nl_checkpoint_close(file);
+    nl_context_destroy(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_moments), cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_rotated), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_score),   cmocka_unit_test(test_against_numpy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
