@@ -56,7 +56,7 @@ void nl_pickle_free(nl_pickle *pickle)
 
 nl_status nl_pickle_new(nl_pickle *pickle, nl_pickle_kind kind, nl_pickle_value **value)
 {
-    void *memory;
+    void *memory = NULL;
     nl_status status = nl_pickle_take(pickle, sizeof(**value), &memory);
     if (status != NL_OK)
         return status;
@@ -69,7 +69,7 @@ nl_status nl_pickle_reserve(nl_pickle *pickle, nl_pickle_value *list, int64_t ca
 {
     if (capacity <= list->capacity)
         return NL_OK;
-    void *memory;
+    void *memory = NULL;
     capacity = NL_MAX(capacity, NL_MAX(2 * list->capacity, 4));
     nl_status status = nl_pickle_take(pickle, capacity * (int64_t)sizeof(*list->items), &memory);
     if (status != NL_OK)
