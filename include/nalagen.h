@@ -62,7 +62,9 @@ typedef struct nl_progress {
 typedef struct nl_context_options {
     const char *device; /* "auto" (NULL), "cpu", "cuda", "cuda:1", "reference" (slow, for tests) */
     const char *dtype;  /* arithmetic of matrix products: "auto" (NULL), "f32", "bf16" */
-    int threads;        /* CPU threads; 0: all that this process may use */
+    int threads;        /* CPU threads (OpenMP); 0: all that this process may use. Idle ones of GCC's OpenMP spin
+                         * for milliseconds: a program that shares its processors should be started with
+                         * GOMP_SPINCOUNT=5000 in its environment (as the command line program does by itself). */
     int64_t max_memory; /* bytes that may be allocated in all; 0: no limit */
     void (*log)(void *user, nl_log_level level, const char *message); /* NULL: silent */
     bool (*progress)(void *user, const nl_progress *progress);        /* false cancels; may be NULL */

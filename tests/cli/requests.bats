@@ -43,6 +43,21 @@ J
     [ "$(wc -l <out)" -eq 2 ]
 }
 
+@test "idle threads do not spin for long, unless the environment says so" {
+    need_model
+    mkfifo in
+    for given in _= GOMP_SPINCOUNT=7 OMP_WAIT_POLICY=active; do
+        env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY $given "$NALAGEN" sample --vae "$vae" --requests - <in >out &
+        exec 5>in
+        echo '{' >&5
+        for _ in $(seq 300); do [ -s out ] && break; sleep 0.1; done
+        tr '\0' '\n' </proc/$!/environ | grep -E 'GOMP|OMP_WAIT' >waits || true
+        exec 5>&-
+        wait $! || true
+        [ "$(<waits)" = "${given/_=/GOMP_SPINCOUNT=5000}" ]
+    done
+}
+
 @test "no requests, no answers" {
     need_model
     run --separate-stderr quick --requests /dev/null
