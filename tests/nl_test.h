@@ -37,22 +37,38 @@ static inline nl_context *test_context(const char *device)
     return context;
 }
 
-/* tests/golden/NAME if it is there, otherwise ../shared/golden/NAME; the test is skipped without either. */
+/* Skips the test without a file that is not in the repository. Called before anything is made: a skipped
+ * test returns to nobody who could free it. */
+static inline void test_need(const char *path)
+{
+    if (nl_path_exists(path))
+        return;
+    print_message("SKIPPED: no %s (see docs/testing.md)\n", path);
+    skip();
+}
+
+/* tests/golden/NAME if it is there, otherwise ../shared/golden/NAME. */
+static inline const char *test_golden_path(const char *name, char *path, size_t size)
+{
+    snprintf(path, size, "%s/%s", NL_SOURCE_DIR "/tests/golden", name);
+    if (!nl_path_exists(path))
+        snprintf(path, size, "%s/%s", NL_SHARED_DIR "/golden", name);
+    return path;
+}
+
+static inline void test_need_golden(const char *name)
+{
+    char path[4096];
+    test_need(test_golden_path(name, path, sizeof(path)));
+}
+
 static inline nl_checkpoint *test_golden(nl_context *context, const char *name)
 {
-    const char *folders[] = {NL_SOURCE_DIR "/tests/golden", NL_SHARED_DIR "/golden"};
     char path[4096];
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof(path), "%s/%s", folders[i], name);
-        if (nl_path_exists(path)) {
-            nl_checkpoint *checkpoint = NULL;
-            assert_ok(context, nl_checkpoint_open(context, path, &checkpoint));
-            return checkpoint;
-        }
-    }
-    print_message("SKIPPED: %s is not in this checkout (see docs/testing.md)\n", name);
-    skip();
-    return NULL;
+    nl_checkpoint *checkpoint = NULL;
+    assert_ok(context,
+              nl_checkpoint_open(context, test_golden_path(name, path, sizeof(path)), &checkpoint));
+    return checkpoint;
 }
 
 /* A golden tensor as floats (malloc). Its shape, when asked for. */

@@ -210,10 +210,7 @@ static void golden_first_model(void **state)
 {
     (void)state;
     const char *path = NL_SHARED_DIR "/weights/nalasit-s2-imagenette-256.safetensors";
-    if (!nl_path_exists(path)) {
-        print_message("SKIPPED: %s is not here\n", path);
-        skip();
-    }
+    test_need(path);
     assert_true(golden_error("first_model_forward.safetensors", NULL, path) <= 1e-5);
 }
 

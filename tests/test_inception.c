@@ -20,15 +20,10 @@ static uint8_t *golden_pictures(const nl_checkpoint *golden)
     return rgb;
 }
 
-/* Skips the test without the weights. */
 static nl_inception *load(nl_context *context)
 {
     nl_checkpoint *checkpoint;
     nl_inception *net;
-    if (!nl_path_exists(weights_path)) {
-        print_message("SKIPPED: no %s\n", weights_path);
-        skip();
-    }
     assert_ok(context, nl_checkpoint_open(context, weights_path, &checkpoint));
     assert_ok(context, nl_inception_load(context->device, checkpoint, &net));
     nl_checkpoint_close(checkpoint);
@@ -37,6 +32,7 @@ static nl_inception *load(nl_context *context)
 
 static void test_resized(void **state)
 {
+    test_need_golden("inception.safetensors");
     nl_context *context = test_context("cpu");
     nl_device *device = context->device;
     nl_checkpoint *golden = test_golden(context, "inception.safetensors");
@@ -62,6 +58,8 @@ static void test_resized(void **state)
 
 static void test_features(void **state)
 {
+    test_need(weights_path);
+    test_need_golden("inception.safetensors");
     nl_context *context = test_context("cpu");
     nl_checkpoint *golden = test_golden(context, "inception.safetensors");
     nl_inception *net = load(context);
@@ -95,6 +93,7 @@ static void test_features(void **state)
 
 static void test_partial(void **state)
 {
+    test_need(weights_path);
     nl_context *context = test_context("cpu");
     nl_inception *net = load(context);
     (void)state;
@@ -125,6 +124,7 @@ static void test_other_files(void **state)
 
 static void test_memory(void **state)
 {
+    test_need(weights_path);
     nl_context *context = test_context("cpu");
     nl_inception *net = load(context);
     int64_t free_batch, tight_batch;

@@ -421,10 +421,7 @@ static void golden_sample(const char *path, const char *sampler, double toleranc
     nl_model *model = NULL;
     nl_context_options options = CPU(0);
     char key[16];
-    if (!nl_path_exists(path)) {
-        print_message("SKIPPED: %s is not there\n", path);
-        skip();
-    }
+    test_need(path);
     snprintf(key, sizeof(key), "%s10", sampler);
     assert_int_equal(nl_context_create(&options, &context), NL_OK);
     nl_model_options model_options = {.path = path, .vae = "none"};

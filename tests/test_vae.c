@@ -689,15 +689,6 @@ static void test_none(void **state)
 #define TAESD_ENCODER NL_SHARED_DIR "/weights/taesd_encoder.safetensors"
 #define TAESD_DECODER NL_SHARED_DIR "/weights/taesd_decoder.safetensors"
 
-/* Before anything is made: a skipped test returns to nobody who could free it. */
-static void skip_without(const char *path)
-{
-    if (nl_path_exists(path))
-        return;
-    print_message("SKIPPED: no %s (see docs/testing.md)\n", path);
-    skip();
-}
-
 static nl_vae *taesd(nl_device *device)
 {
     nl_checkpoint *halves[2];
@@ -733,8 +724,8 @@ static void check_tiny_pair(nl_device *device, const nl_vae *vae, const nl_check
 static void test_taesd(void **state)
 {
     (void)state;
-    skip_without(TAESD_ENCODER);
-    skip_without(NL_SHARED_DIR "/golden/taesd.safetensors");
+    test_need(TAESD_ENCODER);
+    test_need_golden("taesd.safetensors");
     nl_context *context = test_context("cpu");
     nl_checkpoint *golden = test_golden(context, "taesd.safetensors");
     nl_vae *vae = taesd(context->device);
@@ -747,7 +738,7 @@ static void test_taesd(void **state)
 static void test_taesd_first_model(void **state)
 {
     (void)state;
-    skip_without(TAESD_DECODER);
+    test_need(TAESD_DECODER);
     nl_context *context = test_context("cpu");
     nl_checkpoint *golden = test_golden(context, "first_model_sample.safetensors");
     nl_vae *vae = taesd(context->device);
@@ -769,7 +760,7 @@ static void test_shipped_tiny(void **state)
 {
     (void)state;
     const char *path = NL_SOURCE_DIR "/weights/tae.safetensors";
-    skip_without(path);
+    test_need(path);
     nl_context *context = test_context("cpu");
     nl_checkpoint *golden = test_golden(context, "tiny_autoencoder.safetensors"), *checkpoint;
     nl_vae *vae;
@@ -892,8 +883,8 @@ static void test_tiles_taesd(void **state)
     (void)state;
     enum { SIDE = 64 };
     const char *path = NL_SHARED_DIR "/images/first-model-grid-cfg1.5.png";
-    skip_without(path);
-    skip_without(TAESD_ENCODER);
+    test_need(path);
+    test_need(TAESD_ENCODER);
     nl_context *context = test_context(NULL);
     nl_image grid;
     assert_ok(context, nl_image_read(context, path, &grid));
