@@ -62,16 +62,19 @@ typedef struct nl_progress {
 typedef struct nl_context_options {
     const char *device; /* "auto" (NULL), "cpu", "cuda", "cuda:1", "reference" (slow, for tests) */
     const char *dtype;  /* arithmetic of matrix products: "auto" (NULL), "f32", "bf16" */
-    int threads;        /* CPU threads (OpenMP); 0: all that this process may use. Idle ones of GCC's OpenMP spin
-                         * for milliseconds: a program that shares its processors should be started with
-                         * GOMP_SPINCOUNT=5000 in its environment (as the command line program does by itself). */
+    int threads;        /* of the CPU; 0: all that this process may use (see below) */
     int64_t max_memory; /* bytes that may be allocated in all; 0: no limit */
     void (*log)(void *user, nl_log_level level, const char *message); /* NULL: silent */
     bool (*progress)(void *user, const nl_progress *progress);        /* false cancels; may be NULL */
     void *user;
 } nl_context_options;
 
-/* options may be NULL. On failure *context is NULL and the status says why. */
+/* options may be NULL. On failure *context is NULL and the status says why.
+ *
+ * The CPU back end works with OpenMP. An idle thread of GCC's OpenMP spins for milliseconds, which
+ * makes everything many times slower where other programs want the processors too: start a program
+ * that shares them with GOMP_SPINCOUNT=5000 in its environment, as `nalagen` starts itself. OpenMP
+ * reads it before main. */
 NL_API nl_status nl_context_create(const nl_context_options *options, nl_context **context);
 NL_API void nl_context_destroy(nl_context *context);
 

@@ -152,10 +152,10 @@ static void open_standard_files(void)
             _exit(NL_ERROR_INTERNAL);
 }
 
-/* A thread of GCC's OpenMP spins for milliseconds when it has nothing to do. Where other programs want the
- * processors too, it takes the time of the very threads that it waits for, and sampling is ten times slower
- * and more. OpenMP reads its environment before main, so a shorter wait takes starting anew: once, because
- * then there is a GOMP_SPINCOUNT. */
+/* A thread of GCC's OpenMP spins for milliseconds when it has nothing to do. Where other programs want
+ * the processors too, it takes the time of the very threads that it waits for, and sampling is ten
+ * times slower and more. OpenMP reads its environment before main, so a shorter wait takes starting
+ * anew: once, because then there is a GOMP_SPINCOUNT. */
 static void shorten_waits(char **argv)
 {
     char path[4096];
