@@ -2,7 +2,7 @@
 # Shared by ./nalagen and ./test: packages, configuration, build. Sourced with $root set.
 # Everything it says goes to stderr: stdout belongs to the program that runs afterwards.
 
-build_packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libcjson-dev libzip-dev zlib1g-dev libjpeg62-turbo-dev libpng-dev libstb-dev libopenblas-dev liblapacke-dev"
+build_packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libcjson-dev libzip-dev zlib1g-dev libjpeg-dev libpng-dev libstb-dev libopenblas-dev liblapacke-dev"
 test_packages="libcmocka-dev bats python3-minimal python3-numpy python3-scipy"
 
 say() { printf 'nalagen: %s\n' "$*" >&2; }
@@ -15,6 +15,7 @@ missing_packages() {
         cmake | bats) command -v "$package" >/dev/null 2>&1 && continue ;;
         ninja-build) command -v ninja >/dev/null 2>&1 && continue ;;
         pkg-config) command -v pkg-config >/dev/null 2>&1 && continue ;;
+        libjpeg-dev) [ -e /usr/include/jpeglib.h ] && continue ;; # Ubuntu names the real package otherwise
         esac
         dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' || printf '%s ' "$package"
     done
@@ -33,7 +34,7 @@ install_packages() {
     missing=$(missing_packages $1)
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" = 0 ]; then
-        say "installing $missing"
+        say "installing ${missing% }"
         log=$(mktemp)
         # shellcheck disable=SC2086
         if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } \
@@ -45,7 +46,7 @@ install_packages() {
         rm -f "$log"
     else
         say "packages are missing. Install them with this command, then try again:"
-        say "    sudo apt-get install --no-install-recommends $missing"
+        say "    sudo apt-get install --no-install-recommends ${missing% }"
         exit 1
     fi
 }
