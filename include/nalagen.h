@@ -133,14 +133,22 @@ typedef struct nl_sampling {
 
 #define NL_SAMPLING_DEFAULT ((nl_sampling){.cfg_scale = -1})
 
+/* How x in [-1, 1] becomes a byte. */
+typedef enum nl_rounding {
+    NL_ROUNDING_DIT, /* trunc(127.5 x + 128), as DiT and SiT */
+    NL_ROUNDING_ADM  /* trunc(127.5 x + 127.5), as ADM and REPA */
+} nl_rounding;
+
 typedef struct nl_request {
     const int *labels; /* [count]; num_classes: unconditional */
     int64_t count;
     uint64_t seed;
     int64_t first_index; /* image index of labels[0]: noise is a function of (seed, image index) */
+    const int64_t *indices; /* [count] in place of first_index, + 1, + 2, ...; or NULL */
     int batch;           /* 0: as large as pays and the memory allows */
     int preview_every;   /* steps between previews through the progress callback; 0: none */
     const float *noise;  /* [count, C, H, W] initial latents, or NULL: drawn */
+    nl_rounding rounding;
     nl_sampling sampling;
 } nl_request;
 
@@ -154,8 +162,8 @@ typedef struct nl_picture {
     int64_t evaluations; /* of the network, for this picture */
 } nl_picture;
 
-/* Makes the pictures in index order and hands each to `picture`, whose pointers are valid during
- * the call; its status other than NL_OK ends the work and is returned. */
+/* Makes the pictures in the order of the request and hands each to `picture`, whose pointers are
+ * valid during the call; its status other than NL_OK ends the work and is returned. */
 NL_API nl_status nl_generate(nl_model *model, const nl_request *request,
                              nl_status (*picture)(void *user, const nl_picture *picture),
                              void *user);

@@ -13,13 +13,23 @@ enum { MAX_THREADS = 1024 }; /* OpenMP ends the process when it cannot start its
 
 #ifdef NL_CUDA
 extern const nl_ops nl_cuda_ops;
+extern int nl_cuda_count(void);
 static const nl_ops *const cuda_ops = &nl_cuda_ops;
 #else
 static const nl_ops *const cuda_ops = NULL;
+static int nl_cuda_count(void)
+{
+    return 0;
+}
 #endif
 
+int nl_cuda_device_count(void)
+{
+    return nl_cuda_count();
+}
+
 /* CPUs that the process may run on, or what OMP_NUM_THREADS says. */
-static int default_threads(void)
+int nl_default_threads(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
     long asked = text ? strtol(text, NULL, 10) : 0;
@@ -80,7 +90,7 @@ static nl_status create_with(nl_context *context, const nl_ops *ops, int index, 
     created = pointer;
     created->ops = ops;
     created->context = context;
-    created->threads = threads > 0 ? threads : default_threads();
+    created->threads = threads > 0 ? threads : nl_default_threads();
     snprintf(created->name, sizeof(created->name), "%s", ops->name);
     NL_TRY(parse_dtype(context, dtype, ops == cuda_ops ? NL_BF16 : NL_F32, &created->dtype));
     created->activation = ops == cuda_ops ? created->dtype : NL_F32;

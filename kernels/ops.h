@@ -358,6 +358,11 @@ nl_status nl_device_create(nl_context *context, const char *name, const char *dt
                            nl_device **device);
 void nl_device_destroy(nl_device *device); /* NULL is allowed */
 
+/* GPUs that CUDA can use; 0 without a driver and in builds without CUDA. */
+int nl_cuda_device_count(void);
+/* CPU threads of a device that is given no number of them. */
+int nl_default_threads(void);
+
 /* A device like `like` whose operations do nothing and whose arena only counts. */
 void nl_device_measuring(const nl_device *like, nl_device *measuring);
 

@@ -55,6 +55,9 @@ nl_status nl_vae_encode(const nl_vae *vae, nl_device *device, const nl_tensor *r
  * ramp so that seams do not show. */
 nl_status nl_vae_decode_pictures(nl_vae *vae, const float *latents, int64_t count, int64_t height,
                                  int64_t width, uint8_t *rgb);
+/* The same with trunc(127.5 x + shift). */
+nl_status nl_vae_decode_rounded(nl_vae *vae, const float *latents, int64_t count, int64_t height,
+                                int64_t width, float shift, uint8_t *rgb);
 nl_status nl_vae_encode_pictures(nl_vae *vae, const uint8_t *rgb, int64_t count, int64_t height,
                                  int64_t width, float *latents);
 

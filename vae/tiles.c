@@ -32,6 +32,7 @@ static const int64_t batch_cap = INT64_C(1) << 30, picture_cap = INT64_C(4) << 3
 typedef struct nl_conversion {
     nl_vae *vae;
     nl_vae_half half;
+    float shift; /* decoder: bytes are trunc(127.5 x + shift) */
 } nl_conversion;
 
 /* ---- One run of the network */
@@ -64,7 +65,7 @@ static nl_status run_batch(const nl_conversion *conversion, nl_device *device, i
     else
         NL_TRY(nl_vae_encode(vae, device, &rgb, &latents, NULL));
     if (to_type == NL_U8)
-        NL_TRY(NL_OP(device, to_uint8, .x = rgb, .y = bytes, .scale = 127.5f, .shift = 128));
+        NL_TRY(NL_OP(device, to_uint8, .x = rgb, .y = bytes, .scale = 127.5f, .shift = conversion->shift));
     if (!device->measuring)
         NL_TRY(device->ops->download(device, to, output->data, nl_tensor_bytes(output)));
 cleanup:
@@ -112,10 +113,10 @@ static float from_byte(uint8_t x)
     return (float)x / 127.5f - 1;
 }
 
-/* trunc(127.5 x + 128) within [0, 255], as the operation to_uint8. */
-static uint8_t to_byte(float x)
+/* trunc(127.5 x + shift) within [0, 255], as the operation to_uint8. */
+static uint8_t to_byte(float x, float shift)
 {
-    float y = 127.5f * x + 128;
+    float y = 127.5f * x + shift;
     return y >= 255 ? 255 : y > 0 ? (uint8_t)y : 0;
 }
 
@@ -362,7 +363,7 @@ static nl_status convert_tiled(const nl_conversion *conversion, int64_t height, 
             add_tile(conversion, &tiling, row, column, target);
         }
     for (int64_t i = 0; decode && i < size; i++)
-        ((uint8_t *)to)[i] = to_byte(target[i]);
+        ((uint8_t *)to)[i] = to_byte(target[i], conversion->shift);
 cleanup:
     nl_free(context, sum);
     free_tiling(context, &tiling);
@@ -372,10 +373,10 @@ cleanup:
 /* ---- Entries */
 
 /* height, width in latents */
-static nl_status convert(nl_vae *vae, nl_vae_half half, int64_t count, int64_t height,
+static nl_status convert(nl_vae *vae, nl_vae_half half, float shift, int64_t count, int64_t height,
                          int64_t width, const void *from, void *to)
 {
-    const nl_conversion conversion = {vae, half};
+    const nl_conversion conversion = {vae, half, shift};
     nl_context *context = vae->device->context;
     bool decode = half == NL_VAE_DECODER;
     int64_t rgb_size = 3 * height * width * vae->factor * vae->factor;
@@ -419,13 +420,19 @@ static nl_status check_request(nl_vae *vae, int64_t count, int64_t height, int64
                    (long long)count, (long long)height, (long long)width);
 }
 
-nl_status nl_vae_decode_pictures(nl_vae *vae, const float *latents, int64_t count, int64_t height,
-                                 int64_t width, uint8_t *rgb)
+nl_status nl_vae_decode_rounded(nl_vae *vae, const float *latents, int64_t count, int64_t height,
+                                int64_t width, float shift, uint8_t *rgb)
 {
     nl_status status = check_request(vae, count, height, width);
     if (status == NL_OK && count > 0)
-        status = convert(vae, NL_VAE_DECODER, count, height, width, latents, rgb);
+        status = convert(vae, NL_VAE_DECODER, shift, count, height, width, latents, rgb);
     return status;
+}
+
+nl_status nl_vae_decode_pictures(nl_vae *vae, const float *latents, int64_t count, int64_t height,
+                                 int64_t width, uint8_t *rgb)
+{
+    return nl_vae_decode_rounded(vae, latents, count, height, width, 128, rgb);
 }
 
 nl_status nl_vae_encode_pictures(nl_vae *vae, const uint8_t *rgb, int64_t count, int64_t height,
@@ -438,6 +445,6 @@ nl_status nl_vae_encode_pictures(nl_vae *vae, const uint8_t *rgb, int64_t count,
         return nl_fail(vae->device->context, NL_ERROR_USAGE,
                        "pictures of %lld x %lld pixels: the autoencoder takes multiples of %d",
                        (long long)width, (long long)height, vae->factor);
-    return convert(vae, NL_VAE_ENCODER, count, height / vae->factor, width / vae->factor, rgb,
+    return convert(vae, NL_VAE_ENCODER, 0, count, height / vae->factor, width / vae->factor, rgb,
                    latents);
 }

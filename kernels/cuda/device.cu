@@ -117,6 +117,14 @@ static void cuda_destroy(nl_device *device)
     device->state = NULL;
 }
 
+extern "C" int nl_cuda_count(void)
+{
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();
+    return error == cudaSuccess ? count : 0;
+}
+
 static nl_status cuda_create(nl_device *device, int index)
 {
     int count = 0;

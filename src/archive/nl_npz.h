@@ -62,8 +62,8 @@ nl_status nl_npz_done(nl_npz *npz, int64_t *done);
 /* rgb [height, width, 3]. Different pictures may be written by several threads at once. */
 nl_status nl_npz_write(nl_npz *npz, int64_t index, int label, const uint8_t *rgb);
 
-/* Ends the archive when every picture is there, and frees `npz` in every case. *finished: whether
- * the archive stands at its path now; false while other processes are at work. */
+/* Ends the archive when every picture is there, and frees `npz` in every case. *finished: this
+ * process ended the archive, or found it finished; false when another one did or is still to do it. */
 nl_status nl_npz_close(nl_npz **npz, bool *finished);
 /* Leaves everything as it is, to be gone on with. NULL inside is allowed. */
 void nl_npz_abandon(nl_npz **npz);

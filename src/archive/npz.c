@@ -411,10 +411,8 @@ static nl_status finalise(nl_npz *npz, bool *finished)
 {
     nl_status status = NL_OK;
     bool whole;
-    if (!exists(npz->part.path)) { /* another process did it */
-        *finished = stands_finished(npz);
+    if (!exists(npz->part.path)) /* another process did it */
         return NL_OK;
-    }
     NL_TRY(write_labels(npz, &whole));
     if (!whole)
         return NL_OK;

@@ -1,6 +1,7 @@
 #include "nl_sample.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void log_message(void *user, nl_log_level level, const char *message)
@@ -11,9 +12,12 @@ static void log_message(void *user, nl_log_level level, const char *message)
 static bool progress(void *user, const nl_progress *progress_now)
 {
     nl_session *session = user;
+    nl_progress of_job = *progress_now;
     if (progress_now->preview)
         nl_job_preview(session, progress_now);
-    nl_console_progress(&session->console, progress_now);
+    nl_job_progress(session, &of_job);
+    if (session->share.report < 0)
+        nl_console_progress(&session->console, &of_job);
     return !nl_interrupted();
 }
 
@@ -85,6 +89,9 @@ static nl_status run(nl_session *session, const cJSON *from)
 {
     const nl_sample_options *options = session->options;
     nl_status status = NL_OK;
+    /* What all processes of one command would say, the first says. */
+    if (session->share.report >= 0 && session->share.rank > 0 && !options->verbose)
+        session->console.quiet = true;
     nl_context_options context_options = {.device = options->device,
                                           .dtype = options->dtype,
                                           .threads = (int)options->threads,
@@ -100,7 +107,11 @@ static nl_status run(nl_session *session, const cJSON *from)
     NL_TRY(options->requests ? nl_requests_run(session) : nl_job_run(session, options, NULL));
 cleanup:
     nl_release_interrupt();
-    if (session->context) /* without one the log has said why */
+    bool said =
+        session->share.report >= 0 &&
+        (status == NL_CANCELLED ||
+         (session->share.rank > 0 && (status == NL_ERROR_USAGE || status == NL_ERROR_INPUT)));
+    if (session->context && !said) /* without one the log has said why */
         nl_console_error(&session->console, session->context, status);
     cJSON_Delete(session->facts);
     nl_model_destroy(session->model);
@@ -125,8 +136,15 @@ nl_status nl_sample_main(int argc, char **argv)
     } else if (status == NL_OK) {
         session.options = &options;
         nl_console_init(&session.console, options.quiet, options.verbose);
-        status = run(&session, facts);
-        goto done;
+        context->options.log = log_message;
+        context->options.user = &session;
+        bool launch = (options.gpus || options.processes) && !getenv(NL_CHILD_VARIABLE);
+        status = launch ? nl_launch(&session.console, context, &options, argc, argv)
+                        : nl_share_read(context, &options, &session.share);
+        if (status == NL_OK && !launch) {
+            status = run(&session, facts);
+            goto done;
+        }
     }
     nl_console_error(&session.console, context, status);
 done:

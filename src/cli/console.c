@@ -133,7 +133,7 @@ void nl_console_progress(nl_console *console, const nl_progress *progress)
     if (console->quiet || now - console->last < (console->terminal ? 0.05 : 5))
         return;
     console->last = now;
-    char left[32] = "", rate[32] = "", steps[32] = "", text[160];
+    char left[32] = "", rate[32] = "", speed[32] = "", steps[32] = "", step[64] = "", text[256];
     double part = progress->steps > 0 ? (double)progress->step / (double)progress->steps : 0;
     double done = ((double)progress->image + part * (double)progress->batch) /
                   (double)NL_MAX(progress->images, 1);
@@ -145,12 +145,17 @@ void nl_console_progress(nl_console *console, const nl_progress *progress)
     if (progress->step > 0)
         snprintf(rate, sizeof(rate), "  %.2f s/it",
                  (now - console->batch_started) / (double)progress->step);
+    if (progress->image > 0)
+        snprintf(speed, sizeof(speed), "  %.2f/s",
+                 (double)progress->image / (now - console->started));
     if (progress->steps > 0)
         snprintf(steps, sizeof(steps), "/%lld", (long long)progress->steps);
-    snprintf(text, sizeof(text), "%s step %lld%s  image %lld/%lld%s%s", progress->stage,
-             (long long)progress->step, steps,
-             (long long)NL_MIN(progress->image + progress->batch, progress->images),
-             (long long)progress->images, rate, left);
+    if (progress->step || progress->steps)
+        snprintf(step, sizeof(step), " step %lld%s ", (long long)progress->step, steps);
+    snprintf(
+        text, sizeof(text), "%s%s image %lld/%lld%s%s%s", progress->stage, step,
+        (long long)(console->there + NL_MIN(progress->image + progress->batch, progress->images)),
+        (long long)(console->there + progress->images), rate, speed, left);
     if (!console->terminal) {
         fprintf(stderr, "nalagen: %s\n", text);
         return;

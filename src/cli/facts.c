@@ -60,26 +60,28 @@ cleanup:
     return status;
 }
 
-nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
-                           const nl_sampling *sampling, int label, int64_t index, cJSON **facts)
+/* label: NULL for all pictures of the job together. */
+static nl_status facts_of(nl_session *session, const nl_sample_options *options,
+                          const nl_sampling *sampling, const int *label, int64_t index,
+                          cJSON **facts)
 {
     nl_context *context = session->context;
     cJSON *object = cJSON_Duplicate(session->facts, true);
     nl_sample_options record = *options;
     char text[128], seed[24];
-    bool grid = options->grid[0] > 0, good = object != NULL;
+    bool good = object != NULL;
     record.sampler = sampling->sampler;
     record.steps = sampling->steps;
     record.cfg_scale = sampling->cfg_scale;
     record.seed = nl_sample_defaults.seed; /* written below, also when it is 0 */
     record.first_index = nl_sample_defaults.first_index;
-    if (!grid) {
+    if (label) {
         record.classes = NULL;
         record.n = nl_sample_defaults.n;
-        good = good && cJSON_AddNumberToObject(object, "class", label) &&
+        good = good && cJSON_AddNumberToObject(object, "class", *label) &&
                cJSON_AddStringToObject(
                    object, "class_name",
-                   nl_class_text(nl_model_get_config(session->model), label, text, sizeof(text)));
+                   nl_class_text(nl_model_get_config(session->model), *label, text, sizeof(text)));
     } else if (!record.classes) {
         record.classes = nl_model_get_config(session->model)->num_classes ? "random" : "null";
     }
@@ -97,6 +99,18 @@ nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options
     }
     *facts = object;
     return NL_OK;
+}
+
+nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
+                           const nl_sampling *sampling, int label, int64_t index, cJSON **facts)
+{
+    return facts_of(session, options, sampling, options->grid[0] ? NULL : &label, index, facts);
+}
+
+nl_status nl_pictures_facts(nl_session *session, const nl_sample_options *options,
+                            const nl_sampling *sampling, cJSON **facts)
+{
+    return facts_of(session, options, sampling, NULL, options->first_index, facts);
 }
 
 nl_status nl_read_picture_facts(nl_context *context, const char *path, cJSON **facts)

@@ -27,6 +27,8 @@ void nl_print_help(FILE *stream, const nl_command *command)
             command->summary);
     for (const nl_option *o = command->options; o->name; o++) {
         char head[80];
+        if (o->where & NL_ONLY_MAN)
+            continue;
         if (o->group)
             fprintf(stream, "%s:\n", o->group);
         option_head(o, head, sizeof(head));

@@ -10,6 +10,7 @@ typedef struct nl_console {
     bool quiet, verbose;
     bool terminal; /* stderr can redraw a line */
     bool drawn;    /* a progress line stands on it */
+    int64_t there; /* pictures made before `started` */
     double started, batch_started, last;
 } nl_console;
 

@@ -30,7 +30,7 @@ static nl_status check_suffix(nl_context *context, const char *path)
         return NL_OK;
     return nl_fail(context, NL_ERROR_USAGE,
                    "--out %s: expected a name that ends in .png, a folder (ending in /), "
-                   "a pattern like out/%%06d.png, or - for standard output",
+                   "a pattern like out/%%06d.png, a .npz archive, or - for standard output",
                    path);
 }
 
@@ -63,6 +63,9 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
     output->text = out;
     if (!strcmp(out, "-")) {
         output->kind = NL_OUTPUT_STDOUT;
+    } else if (nl_is_archive(out)) {
+        output->kind = NL_OUTPUT_ARCHIVE;
+        NL_TRY(make_parent(context, out));
     } else if (out[strlen(out) - 1] == '/' || nl_path_is_folder(out)) {
         NL_TRY(nl_make_folder(context, out));
     } else if (strchr(out, '%')) {
@@ -79,7 +82,7 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
         NL_TRY(nl_fail(
             context, NL_ERROR_USAGE,
             "--out %s is one file and there are %lld pictures: use a folder, a pattern like "
-            "out/%%06d.png, or --grid",
+            "out/%%06d.png, an archive like out.npz, or --grid",
             out, (long long)files));
 cleanup:
     return status;
@@ -111,6 +114,7 @@ nl_status nl_output_name(nl_context *context, const nl_output *output, const cha
     switch (output->kind) {
     case NL_OUTPUT_STDOUT:
     case NL_OUTPUT_FILE:
+    case NL_OUTPUT_ARCHIVE:
         return nl_strdup(context, output->text, path);
     case NL_OUTPUT_PATTERN: {
         NL_TRY(find_number(context, output->text, &start, &end));
@@ -142,7 +146,9 @@ nl_status nl_output_refuse(nl_context *context, const char *path)
         return NL_OK;
     return nl_fail(
         context, NL_ERROR_WRITE,
-        "%s is there already: use --force to overwrite it, another --out or another --seed", path);
+        "%s is there already: use --force to overwrite it, --resume to make only what is missing, "
+        "another --out or another --seed",
+        path);
 }
 
 nl_status nl_output_preview_name(nl_context *context, const char *path, int64_t step, char **name)

@@ -8,6 +8,7 @@ static const char *const paths[] = {"linear", "gvp", "vp", NULL};
 static const char *const predictions[] = {"velocity", "noise", "score", NULL};
 static const char *const channels[] = {"all", "3", NULL};
 static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
+static const char *const roundings[] = {"dit", "adm", NULL};
 static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
 
 enum {
@@ -75,12 +76,12 @@ static const nl_option options[] = {
      .help = "dopri5: relative tolerance (1e-3)"},
     {"sde-form", 0, NL_OPTION_CHOICE, FIELD(sde_form), "NAME", .choices = nl_sde_form_names,
      .where = BOTH, .help = "sigma, constant, sbdm, linear, decreasing, ..."},
-    {"sde-norm", 0, NL_OPTION_REAL, FIELD(sde_norm), "X", 1e-9, 1000, .where = BOTH,
+    {"sde-norm", 0, NL_OPTION_REAL, FIELD(sde_norm), "X", 1e-9, 1000, .where = BOTH | NL_ONLY_MAN,
      .help = "SDE: size of the diffusion (1)"},
     {"last-step", 0, NL_OPTION_CHOICE, FIELD(last_step), "NAME", .choices = nl_last_step_names,
      .where = BOTH, .help = "SDE: mean, none, tweedie or euler (mean)"},
-    {"last-step-size", 0, NL_OPTION_REAL, FIELD(last_step_size), "X", 1e-6, 0.5, .where = BOTH,
-     .help = "SDE: length of the last step (0.04)"},
+    {"last-step-size", 0, NL_OPTION_REAL, FIELD(last_step_size), "X", 1e-6, 0.5,
+     .where = BOTH | NL_ONLY_MAN, .help = "SDE: length of the last step (0.04)"},
     FLAG("clip-denoised", 0, clip_denoised, .where = BOTH,
          .help = "DDPM, DDIM: clamp x_0 to [-1, 1] (pixel models)"),
     {"cfg-scale", 0, NL_OPTION_REAL, FIELD(cfg_scale), "X", 0, 1000, .where = BOTH,
@@ -91,10 +92,13 @@ static const nl_option options[] = {
      .help = "guidance only for A <= t <= B (everywhere)"},
 
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = REQUEST, .group = "Output",
-     .help = "a.png, out/, out/%06d.png, - (church-seed0.png)",
+     .help = "a.png, out/, %06d.png, a.npz, - (church-seed0.png)",
      .detail =
          "A folder is one that exists or a name that ends in a slash; a pattern holds the picture "
-         "index; - is one PNG on standard output."},
+         "index; - is one PNG on standard output. NAME.npz takes all pictures as uint8 arr_0 "
+         "[N, H, W, 3] and their classes as arr_1; what is stopped goes on when the same command "
+         "is "
+         "run again."},
     {"latents", 0, NL_OPTION_FILE, FIELD(latents), "FILE.npy", .where = REQUEST,
      .help = "write the final latents [n, C, H, W]"},
     {"grid", 0, NL_OPTION_EXTENT, FIELD(grid), "RxC", 1, 1000, .where = BOTH,
@@ -105,7 +109,12 @@ static const nl_option options[] = {
      .where = REQUEST | NL_OPTIONAL_VALUE, .help = "in the terminal: kitty, iterm2 or blocks"},
     FLAG("json", 0, json, .help = "a JSON object for each picture on standard output"),
     FLAG("no-metadata", 0, no_metadata, .where = REQUEST, .help = "no parameters in the picture"),
-    FLAG("force", 'f', force, .where = REQUEST, .help = "overwrite files"),
+    {"rounding", 0, NL_OPTION_CHOICE, FIELD(rounding), "HOW", .choices = roundings, .where = BOTH,
+     .help = "dit: trunc(127.5x + 128), adm: + 127.5 (dit)"},
+    FLAG("force", 'f', force, .where = REQUEST, .help = "overwrite files (never without)"),
+    FLAG("resume", 0, resume, .help = "make only the pictures that are not there yet",
+         .detail = "A picture that is there has to be one that this command would write. Archives "
+                   "(.npz) go on without this option."),
     {"requests", 0, NL_OPTION_FILE, FIELD(requests), "FILE|-",
      .help = "JSON lines: {\"class\": 4, \"seed\": 1, \"out\": \"a.png\"}",
      .detail =
@@ -125,6 +134,13 @@ static const nl_option options[] = {
      .help = "pictures at once (as fits; does not change them)"},
     {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",
      .help = "limit, such as 4G (none)"},
+    {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .help = "one process for each GPU",
+     .detail = "Pictures are dealt out by index and are those of one GPU."},
+    {"processes", 0, NL_OPTION_INT, FIELD(processes), "N", 1, 1024, .where = NL_ONLY_MAN,
+     .help = "The same on the CPU: N processes share the work and the threads"},
+    {"rank", 0, NL_OPTION_TEXT, FIELD(rank), "R/W", .where = NL_ONLY_MAN,
+     .help = "This process is number R of W that share the work",
+     .detail = "Taken from the environment under mpirun and srun."},
     FLAG("quiet", 'q', quiet, .help = "errors only, no progress"),
     FLAG("verbose", 'v', verbose, .help = "say more"),
     FLAG("help", 'h', help, .help = "this text"),
@@ -134,13 +150,12 @@ static const nl_option options[] = {
 static const char notes[] =
     "Defaults: SiT, NaLaSiT (the shipped model): heun, 20 steps, guidance 3. DiT,\n"
     "  NaLaDiT: ddpm, 250 steps, guidance 4. No classes: guidance 1. Other samplers:\n"
-    "  ddim 50, euler 40, midpoint heun2 20, rk4 10, sde-euler sde-heun 250 steps.\n"
-    "Without --force no file is overwritten. Exit codes: see 'nalagen help'.\n";
+    "  ddim 50, euler 40, midpoint heun2 20, rk4 10, sde-euler sde-heun 250 steps.\n";
 
 static const char examples[] =
     "  nalagen sample --class church\n"
     "  nalagen sample -c 0-9 -n 40 --grid 4x10 --seed 7 -o grid.png\n"
-    "  nalagen sample -c random -n 1000 -o out/%06d.png --json > out.jsonl\n"
+    "  nalagen sample -c balanced -n 50000 -o samples.npz --gpus all\n"
     "  nalagen sample -m DiT-XL-2-256x256.safetensors --vae sd-vae.safetensors -c 207\n";
 
 const nl_sample_options nl_sample_defaults = {.cfg_scale = -1};

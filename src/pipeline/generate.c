@@ -25,6 +25,12 @@ typedef struct nl_work {
     uint8_t *rgb;         /* [most, height, width, 3] or NULL */
 } nl_work;
 
+static int64_t image_index(const nl_work *work, int64_t i)
+{
+    const nl_request *request = work->request;
+    return request->indices ? request->indices[i] : request->first_index + i;
+}
+
 static nl_progress progress_of(const nl_work *work, const char *stage, int step, int steps)
 {
     return (nl_progress){.stage = stage,
@@ -89,7 +95,7 @@ static nl_status sample_batch(nl_work *work)
     int64_t mark = nl_arena_mark(device), count = work->count;
     nl_tensor x, labels;
     for (int64_t i = 0; i < count; i++) {
-        work->images[i] = work->request->first_index + work->first + i;
+        work->images[i] = image_index(work, work->first + i);
         work->labels[i] = work->request->labels[work->first + i];
         work->labels[count + i] = config->num_classes;
         work->evaluations[i] = 0;
@@ -178,14 +184,18 @@ cleanup:
     return status;
 }
 
+/* Larger ones gain nothing: the products of a layer are large enough. */
+int nl_model_batch(const nl_model *model)
+{
+    return !strncmp(model->context->device->ops->name, "cuda", 4) ? 64 : 4;
+}
+
 /* The largest batch up to the cap that the budget has room for; the memory of larger ones is given back. */
 static nl_status choose_batch(nl_work *work)
 {
     nl_context *context = work->model->context;
     nl_device *device = context->device;
-    bool cuda = !strncmp(device->ops->name, "cuda", 4);
-    /* Larger ones gain nothing: the products of a layer are large enough. */
-    int64_t cap = work->request->batch > 0 ? work->request->batch : cuda ? 64 : 4;
+    int64_t cap = work->request->batch > 0 ? work->request->batch : nl_model_batch(work->model);
     int64_t low = 1, high = NL_MIN(cap, work->request->count), bytes = 0;
     nl_status status = NL_OK;
     while (high > 1) { /* the host's share */
@@ -239,8 +249,10 @@ static nl_status reserve(nl_work *work)
 
 static nl_status decode(nl_work *work)
 {
-    return nl_vae_decode_pictures(work->model->vae, work->latents, work->count, work->shape[1],
-                                  work->shape[2], work->rgb);
+    return nl_vae_decode_rounded(work->model->vae, work->latents, work->count, work->shape[1],
+                                 work->shape[2],
+                                 work->request->rounding == NL_ROUNDING_ADM ? 127.5f : 128,
+                                 work->rgb);
 }
 
 static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_picture *),
@@ -262,7 +274,7 @@ static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_pi
         NL_TRY(status);
     }
     for (int64_t i = 0; i < work->count; i++) {
-        nl_picture made = {.index = work->request->first_index + work->first + i,
+        nl_picture made = {.index = image_index(work, work->first + i),
                            .label = work->request->labels[work->first + i],
                            .height = (int)height,
                            .width = (int)width,
@@ -287,6 +299,10 @@ static nl_status check_request(const nl_model *model, const nl_request *request)
             "least 1 picture and nothing negative",
             (long long)request->count, (long long)request->first_index, request->batch,
             request->preview_every);
+    for (int64_t i = 0; i < request->count; i++)
+        if (request->indices && request->indices[i] < 0)
+            return nl_fail(context, NL_ERROR_USAGE, "request: index %lld of picture %lld",
+                           (long long)request->indices[i], (long long)i);
     for (int64_t i = 0; i < request->count; i++)
         if (request->labels[i] < 0 || request->labels[i] > model->config.num_classes)
             return nl_fail(context, NL_ERROR_USAGE,

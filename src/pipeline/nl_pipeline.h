@@ -30,12 +30,17 @@ nl_status nl_open_other_half(nl_context *context, const char *path, nl_checkpoin
  * transport_path, prediction, height, width). *config owns nothing after a failure. */
 nl_status nl_read_config(const nl_checkpoint *checkpoint, const nl_model_options *options,
                          nl_config *config);
+/* sha256 of a file, from the cache when the file is as it was then. */
+nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65]);
 /* Of its file; of several files, that of their hashes written one behind the other. */
 nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65]);
 
 /* `given` with the model's defaults for what it leaves open: sampler, steps, cfg_scale. Checks that the sampler
  * belongs to the model. */
 nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved);
+
+/* Pictures at once where nothing else is asked for and the memory allows. */
+int nl_model_batch(const nl_model *model);
 
 /* The class of image `index` when classes are drawn at random: 0 <= class < classes. */
 int nl_draw_class(uint64_t seed, int64_t index, int classes);
