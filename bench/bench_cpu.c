@@ -121,7 +121,7 @@ static void report(bench *b, const row *r, double time)
 }
 
 #define NL_OPERATION(operation)                                                                    \
-    static nl_status call_##operation(bench *b, const void *args)                                  \
+    static __attribute__((unused)) nl_status call_##operation(bench *b, const void *args)                                  \
     {                                                                                              \
         return nl_op_##operation(b->device, args);                                                 \
     }
