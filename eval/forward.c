@@ -341,7 +341,20 @@ static nl_status take_mean(walk *w, const nl_tensor *feature)
     return pool(w, &w->x, NL_POOL_AVERAGE, (int)shape[1], 1, 0, &y);
 }
 
-/* Up to mixed_7: what the shorter features need. */
+/* Whether something is asked for that comes after `feature` in the network. */
+static bool goes_on(const walk *w, const nl_tensor *features, nl_feature feature)
+{
+    static const nl_feature order[] = {NL_FEATURE_POOL_64, NL_FEATURE_POOL_192, NL_FEATURE_SPATIAL,
+                                       NL_FEATURE_MIXED_7, NL_FEATURE_POOL_3,   NL_FEATURE_LOGITS};
+    bool after = false, asked = w->list;
+    for (int i = 0; i < NL_COUNT(order); i++) {
+        asked = asked || (after && features[order[i]].data);
+        after = after || order[i] == feature;
+    }
+    return asked;
+}
+
+/* Up to mixed_7, or to the last of the features asked for. */
 static nl_status walk_first(walk *w, const nl_tensor *features)
 {
     nl_status status;
@@ -350,10 +363,14 @@ static nl_status walk_first(walk *w, const nl_tensor *features)
     NL_TRY(stem_layer(w, (layer){"conv_2", "Conv2d_2b_3x3", 64, 3, 3, 1, true}));
     NL_TRY(stem_pool(w));
     NL_TRY(take_mean(w, &features[NL_FEATURE_POOL_64]));
+    if (!goes_on(w, features, NL_FEATURE_POOL_64))
+        goto cleanup;
     NL_TRY(stem_layer(w, (layer){"conv_3", "Conv2d_3b_1x1", 80, 1, 1, 1, false}));
     NL_TRY(stem_layer(w, (layer){"conv_4", "Conv2d_4a_3x3", 192, 3, 3, 1, false}));
     NL_TRY(stem_pool(w));
     NL_TRY(take_mean(w, &features[NL_FEATURE_POOL_192]));
+    if (!goes_on(w, features, NL_FEATURE_POOL_192))
+        goto cleanup;
     NL_TRY(block_a(w, "mixed", "Mixed_5b", 32));
     NL_TRY(block_a(w, "mixed_1", "Mixed_5c", 64));
     NL_TRY(block_a(w, "mixed_2", "Mixed_5d", 64));
@@ -361,6 +378,8 @@ static nl_status walk_first(walk *w, const nl_tensor *features)
     NL_TRY(block_c(w, "mixed_4", "Mixed_6b", 128));
     NL_TRY(block_c(w, "mixed_5", "Mixed_6c", 160));
     NL_TRY(take_spatial(w, &features[NL_FEATURE_SPATIAL]));
+    if (!goes_on(w, features, NL_FEATURE_SPATIAL))
+        goto cleanup;
     NL_TRY(block_c(w, "mixed_6", "Mixed_6d", 160));
     NL_TRY(block_c(w, "mixed_7", "Mixed_6e", 192));
     NL_TRY(take_mean(w, &features[NL_FEATURE_MIXED_7]));
@@ -417,7 +436,7 @@ nl_status nl_inception_forward(const nl_inception *net, nl_device *device,
     NL_TRY(NL_OP(device, resize, .x = *rgb, .y = w.x, .kind = preprocessing->resize,
                  .scale = preprocessing->scale, .shift = preprocessing->shift));
     NL_TRY(walk_first(&w, features));
-    if (!logits && !pool_3)
+    if (!goes_on(&w, features, NL_FEATURE_MIXED_7))
         goto cleanup;
     NL_TRY(walk_last(&w));
     nl_tensor mean = features[NL_FEATURE_POOL_3];

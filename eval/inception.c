@@ -231,6 +231,11 @@ void nl_inception_destroy(nl_inception *net)
     nl_free(net->device->context, net);
 }
 
+nl_context *nl_inception_context(const nl_inception *net)
+{
+    return net->device->context;
+}
+
 bool nl_inception_has(const nl_inception *net, nl_feature feature)
 {
     if (feature == NL_FEATURE_POOL_3)

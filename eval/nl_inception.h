@@ -42,6 +42,7 @@ typedef struct nl_inception nl_inception;
 nl_status nl_inception_load(nl_device *device, const nl_checkpoint *checkpoint, nl_inception **net);
 void nl_inception_destroy(nl_inception *net); /* NULL is allowed */
 
+nl_context *nl_inception_context(const nl_inception *net);
 bool nl_inception_has(const nl_inception *net, nl_feature feature);
 /* Names of the tensors that are not in the file, "" when it is complete. Owned by the network. */
 const char *nl_inception_missing(const nl_inception *net);

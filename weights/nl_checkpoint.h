@@ -167,6 +167,10 @@ nl_status nl_npy_open(nl_context *context, const char *path, nl_npy *npy);
 /* The same from memory that outlives npy; `name` stands for the path in messages. */
 nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
                              nl_npy *npy);
+/* The header alone, of an array of `size` bytes whose first `available` are at `data`. *offset: where its
+ * elements begin; npy->data stays NULL. */
+nl_status nl_npy_read_header(nl_context *context, const char *name, const void *data,
+                             int64_t available, int64_t size, nl_npy *npy, int64_t *offset);
 void nl_npy_close(nl_context *context, nl_npy *npy);
 nl_status nl_npy_write(nl_context *context, const char *path, bool overwrite, nl_dtype dtype, int ndim,
                        const int64_t *shape, const void *data);

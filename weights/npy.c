@@ -167,14 +167,14 @@ static nl_status find_header(nl_npy_header *header, const uint8_t *data, int64_t
     return NL_OK;
 }
 
-nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
-                             nl_npy *npy)
+nl_status nl_npy_read_header(nl_context *context, const char *name, const void *data,
+                             int64_t available, int64_t size, nl_npy *npy, int64_t *offset)
 {
     nl_npy_header header = {.context = context, .path = name, .shape = {1, 1, 1, 1, 1}};
     nl_status status;
     memset(npy, 0, sizeof(*npy));
-    NL_TRY(find_header(&header, data, size));
-    const char *elements = header.end;
+    NL_TRY(find_header(&header, data, available));
+    *offset = header.end - (const char *)data;
     NL_TRY(read_header(&header));
     NL_TRY(find_type(&header, &npy->dtype));
     if (header.fortran_order && header.ndim > 1)
@@ -182,7 +182,7 @@ nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *
                        "%s: the array is in Fortran order; save it in C order "
                        "(numpy.ascontiguousarray)",
                        name);
-    int64_t bytes = nl_dtype_size(npy->dtype), found = (const char *)data + size - elements;
+    int64_t bytes = nl_dtype_size(npy->dtype), found = size - *offset;
     bool fits = true;
     for (int i = 0; i < header.ndim; i++)
         fits = fits && nl_mul_size(bytes, header.shape[i], &bytes);
@@ -197,8 +197,17 @@ nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *
     }
     npy->ndim = header.ndim;
     memcpy(npy->shape, header.shape, sizeof(npy->shape));
-    npy->data = elements;
 cleanup:
+    return status;
+}
+
+nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
+                             nl_npy *npy)
+{
+    int64_t offset;
+    nl_status status = nl_npy_read_header(context, name, data, size, size, npy, &offset);
+    if (status == NL_OK)
+        npy->data = (const char *)data + offset;
     return status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "nl_console.h"
 #include "nl_convert.h"
+#include "nl_eval.h"
 #include "nl_info.h"
 #include "nl_sample.h"
 
@@ -17,10 +18,12 @@ static nl_status completion_main(int argc, char **argv);
 
 static const nl_option no_options[] = {{0}};
 
-enum { MAX_COMMANDS = 8 };
+enum { MAX_COMMANDS = 16 };
 
 static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_sample_command,
+    &nl_eval_command,
+    &nl_stats_command,
     &nl_info_command,
     &nl_convert_command,
     &(nl_command){.name = "version",

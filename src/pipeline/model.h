@@ -23,9 +23,6 @@ nl_status nl_backbone_path(nl_context *context, const char *path, char **found);
 /* The autoencoder by options->vae, the configuration and the data files. */
 nl_status nl_model_open_vae(nl_model *model, const char *path);
 
-/* sha256 of a file, from the cache when the file is as it was then. */
-nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65]);
-
 /* `sampling`, resolved, as the samplers take it. */
 nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
                                  nl_sampler_options *options);

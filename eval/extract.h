@@ -1,0 +1,28 @@
+/* One pass over a set of pictures. */
+#ifndef NL_EXTRACT_H
+#define NL_EXTRACT_H
+
+#include "nl_evaluate.h"
+
+typedef struct nl_extraction {
+    /* wanted, set before the pass */
+    bool moments[NL_FEATURES];
+    bool rows;  /* keep the rows of options->feature */
+    bool score; /* Inception Score */
+    bool hashes;
+    nl_status (*picture)(void *user, const nl_picture_batch *batch); /* sees every batch; or NULL */
+    void *user;
+    /* found */
+    int64_t count;
+    bool mixed;
+    nl_moments *of[NL_FEATURES];
+    float *kept; /* [count, size] */
+    nl_score *is;
+    uint64_t *hash; /* [count], in order */
+} nl_extraction;
+
+nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options, nl_pictures *pictures,
+                     const char *what, nl_extraction *extraction);
+void nl_extraction_free(nl_context *context, nl_extraction *extraction);
+
+#endif

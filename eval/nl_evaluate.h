@@ -1,0 +1,71 @@
+/*
+ * The evaluation of a set of pictures: features of samples and reference, the metrics of them, reference
+ * files. What cannot be computed is named and the rest is.
+ */
+#ifndef NL_EVALUATE_H
+#define NL_EVALUATE_H
+
+#include "nl_inception.h"
+#include "nl_pictures.h"
+#include "nl_statistics.h"
+
+typedef enum nl_metric {
+    NL_METRIC_FID,
+    NL_METRIC_SFID,
+    NL_METRIC_IS,
+    NL_METRIC_PRECISION,
+    NL_METRIC_RECALL,
+    NL_METRIC_KID,
+    NL_METRICS
+} nl_metric;
+
+/* "fid", "sfid", "is", "precision", "recall", "kid" */
+extern const char *const nl_metric_names[NL_METRICS + 1];
+
+typedef struct nl_evaluation_options {
+    const nl_preprocessing *preprocessing;
+    nl_feature feature; /* of FID, KID, precision and recall */
+    bool wanted[NL_METRICS];
+    bool allow_small; /* fewer pictures than a feature has numbers */
+    int64_t is_split; /* pictures of a split of the Inception Score; 0: a tenth */
+    int neighbours;   /* k of precision and recall */
+    int64_t kid_subsets, kid_subset_size;
+    bool (*progress)(void *user, const char *what, int64_t done, int64_t count); /* or NULL */
+    void *user;
+} nl_evaluation_options;
+
+#define NL_EVALUATION_DEFAULT                                                                      \
+    ((nl_evaluation_options){.preprocessing = &nl_preprocessings[0],                               \
+                             .feature = NL_FEATURE_POOL_3,                                         \
+                             .is_split = 5000,                                                     \
+                             .neighbours = 3,                                                      \
+                             .kid_subsets = 100,                                                   \
+                             .kid_subset_size = 1000})
+
+typedef struct nl_metric_value {
+    bool known;
+    double value;
+    double deviation;  /* over splits or subsets, of IS and KID */
+    char missing[256]; /* why it is not known; "" when it was not asked for */
+} nl_metric_value;
+
+typedef struct nl_evaluation {
+    nl_metric_value metrics[NL_METRICS];
+    int64_t samples, reference; /* pictures; reference 0: statistics only */
+    bool small;        /* the covariance of the samples or the reference has not full rank */
+    int64_t repeated;  /* samples that are there before, byte for byte */
+    int64_t copied;    /* samples that are pictures of the reference, byte for byte */
+    double seconds[3]; /* of the samples, the reference, the metrics */
+} nl_evaluation;
+
+/* samples: an .npz with arr_0 or a folder. reference: the same, or an .npz with mu, sigma, mu_s, sigma_s
+ * (pytorch-fid's has the first two; of other features than pool_3 the names are mu_768 and so on). */
+nl_status nl_evaluate(nl_inception *net, const nl_evaluation_options *options, const char *samples,
+                      const char *reference, nl_evaluation *evaluation);
+
+/* Writes a reference: mu, sigma, mu_s, sigma_s, mu_768, sigma_768, ... as far as the weights give them, and
+ * arr_0 with at most `images` of the pictures, evenly chosen, for precision, recall and KID. */
+nl_status nl_make_reference(nl_inception *net, const nl_evaluation_options *options,
+                            const char *pictures, const char *path, bool overwrite, int64_t images);
+
+#endif

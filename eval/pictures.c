@@ -1,0 +1,309 @@
+#include "nl_image.h"
+#include "nl_pictures.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+enum { MAX_DEPTH = 32, QUEUE = 64, MAX_SIDE = 1 << 14 };
+
+struct nl_pictures {
+    nl_context *context;
+    char *path;
+    int64_t count, next; /* next: index of the picture that comes out next */
+    int64_t height, width;
+    bool mixed;
+    uint8_t *buffer;
+    int64_t buffer_bytes;
+    nl_arrays *arrays, *own_arrays; /* own_arrays: to be closed with the pictures */
+    nl_array_stream *stream;
+    int threads;
+    char **files;              /* of a folder */
+    int64_t capacity, decoded; /* decoded: files that have gone into the queue */
+    nl_image queue[QUEUE];
+    int queued;
+};
+
+static nl_status reserve(nl_pictures *p, int64_t bytes)
+{
+    void *memory;
+    if (bytes <= p->buffer_bytes)
+        return NL_OK;
+    nl_free(p->context, p->buffer);
+    p->buffer = NULL;
+    p->buffer_bytes = 0;
+    nl_status status = nl_alloc_array(p->context, "pictures", bytes, 1, &memory);
+    if (status == NL_OK) {
+        p->buffer = memory;
+        p->buffer_bytes = bytes;
+    }
+    return status;
+}
+
+/* ---- Folders */
+
+static bool is_picture(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot &&
+           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
+}
+
+static nl_status add_file(nl_pictures *p, char *file)
+{
+    if (p->count == p->capacity) {
+        void *memory;
+        int64_t capacity = p->capacity ? 2 * p->capacity : 1024;
+        nl_status status =
+            nl_alloc_array(p->context, "names of pictures", capacity, sizeof(char *), &memory);
+        if (status != NL_OK) {
+            nl_free(p->context, file);
+            return status;
+        }
+        if (p->count)
+            memcpy(memory, p->files, (size_t)p->count * sizeof(char *));
+        nl_free(p->context, p->files);
+        p->files = memory;
+        p->capacity = capacity;
+    }
+    p->files[p->count++] = file;
+    return NL_OK;
+}
+
+/* Hidden files and what is no picture by its name are passed over. */
+static nl_status list_folder(nl_pictures *p, const char *folder, int depth)
+{
+    nl_status status = NL_OK;
+    char *path = NULL;
+    DIR *directory = opendir(folder);
+    if (!directory)
+        return nl_fail(p->context, NL_ERROR_INPUT, "%s: cannot be listed: %s", folder,
+                       strerror(errno));
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        struct stat info;
+        if (entry->d_name[0] == '.')
+            continue;
+        NL_TRY(nl_check_cancelled(p->context));
+        NL_TRY(nl_path_join(p->context, folder, entry->d_name, &path));
+        bool known = stat(path, &info) == 0;
+        if (known && S_ISDIR(info.st_mode)) {
+            if (depth == MAX_DEPTH)
+                NL_TRY(nl_fail(p->context, NL_ERROR_INPUT,
+                               "%s: folders more than %d deep: does a link lead back?", path,
+                               MAX_DEPTH));
+            NL_TRY(list_folder(p, path, depth + 1));
+        } else if (is_picture(entry->d_name)) {
+            char *file = path;
+            path = NULL;
+            NL_TRY(add_file(p, file));
+        }
+        nl_free(p->context, path);
+        path = NULL;
+    }
+cleanup:
+    nl_free(p->context, path);
+    closedir(directory);
+    return status;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static nl_status open_folder(nl_pictures *p)
+{
+    nl_status status = list_folder(p, p->path, 0);
+    if (status != NL_OK)
+        return status;
+    if (p->count == 0)
+        return nl_fail(p->context, NL_ERROR_INPUT, "%s: no PNG or JPEG in this folder or below it",
+                       p->path);
+    qsort(p->files, (size_t)p->count, sizeof(char *), by_name);
+    return NL_OK;
+}
+
+/* Decodes the next files behind those in the queue. */
+static nl_status fill_queue(nl_pictures *p, int64_t most)
+{
+    int want = (int)NL_MIN(NL_MIN(most, QUEUE) - p->queued, p->count - p->decoded);
+    nl_status failed = NL_OK;
+#pragma omp parallel for num_threads(p->threads) schedule(dynamic)
+    for (int i = 0; i < want; i++) {
+        nl_image *image = &p->queue[p->queued + i];
+        nl_status status = nl_image_read(p->context, p->files[p->decoded + i], image);
+        if (status != NL_OK) {
+            *image = (nl_image){0};
+#pragma omp critical(nl_pictures_failed)
+            failed = status;
+        }
+    }
+    p->queued += NL_MAX(want, 0);
+    p->decoded += NL_MAX(want, 0);
+    return failed;
+}
+
+static nl_status next_of_folder(nl_pictures *p, int64_t most, nl_picture_batch *batch)
+{
+    nl_status status;
+    int count = 0;
+    NL_TRY(fill_queue(p, most));
+    if (p->queued == 0)
+        goto cleanup;
+    int height = p->queue[0].height, width = p->queue[0].width;
+    while (count < NL_MIN(most, p->queued) && p->queue[count].height == height &&
+           p->queue[count].width == width)
+        count++;
+    int64_t bytes = 3 * (int64_t)height * width;
+    NL_TRY(reserve(p, bytes * count));
+    for (int i = 0; i < count; i++) {
+        memcpy(p->buffer + i * bytes, p->queue[i].rgb, (size_t)bytes);
+        nl_image_free(p->context, &p->queue[i]);
+    }
+    p->queued -= count;
+    memmove(p->queue, p->queue + count, (size_t)p->queued * sizeof(nl_image));
+    memset(p->queue + p->queued, 0, (size_t)count * sizeof(nl_image));
+    batch->height = height;
+    batch->width = width;
+cleanup:
+    batch->count = count;
+    return status;
+}
+
+/* ---- Archives */
+
+static nl_status open_array(nl_pictures *p)
+{
+    nl_array array;
+    nl_status status = nl_array_open(p->arrays, "arr_0", &array, &p->stream);
+    if (status != NL_OK)
+        return status;
+    const int64_t *s = array.shape;
+    char found[128];
+    if (array.dtype != NL_U8 || array.ndim != 4 || s[3] != 3 || s[0] < 1 || s[1] < 1 || s[2] < 1 ||
+        s[1] > MAX_SIDE || s[2] > MAX_SIDE)
+        return nl_fail(p->context, NL_ERROR_INPUT,
+                       "%s: arr_0 is %s %s, expected U8 [N, height, width, 3]: RGB pictures%s",
+                       p->path, nl_dtype_name(array.dtype),
+                       nl_shape_text(array.ndim, s, found, sizeof(found)),
+                       array.ndim == 4 && s[1] == 3 ? " (not channels first)" : "");
+    p->count = s[0];
+    p->height = s[1];
+    p->width = s[2];
+    return NL_OK;
+}
+
+static nl_status next_of_array(nl_pictures *p, int64_t most, nl_picture_batch *batch)
+{
+    nl_status status;
+    int64_t bytes = 3 * p->height * p->width, count = NL_MIN(most, p->count - p->next);
+    NL_TRY(reserve(p, bytes * count));
+    NL_TRY(nl_array_read(p->stream, p->buffer, bytes * count));
+    batch->height = p->height;
+    batch->width = p->width;
+    batch->count = count;
+cleanup:
+    return status;
+}
+
+/* ---- Either */
+
+static nl_status create(nl_context *context, const char *path, int threads, nl_pictures **out)
+{
+    void *memory = NULL;
+    nl_status status;
+    *out = NULL;
+    NL_TRY(nl_alloc_zero(context, "pictures", sizeof(nl_pictures), &memory));
+    nl_pictures *p = memory;
+    p->context = context;
+    p->threads = NL_MAX(threads, 1);
+    NL_TRY(nl_strdup(context, path, &p->path));
+    *out = p;
+    memory = NULL;
+cleanup:
+    nl_free(context, memory);
+    return status;
+}
+
+nl_status nl_pictures_open(nl_context *context, const char *path, int threads, nl_pictures **out)
+{
+    nl_pictures *p = NULL;
+    nl_status status;
+    *out = NULL;
+    NL_TRY(create(context, path, threads, &p));
+    if (nl_path_is_folder(path)) {
+        NL_TRY(open_folder(p));
+    } else {
+        NL_TRY(nl_arrays_open(context, path, &p->own_arrays));
+        p->arrays = p->own_arrays;
+        NL_TRY(open_array(p));
+    }
+    *out = p;
+    p = NULL;
+cleanup:
+    nl_pictures_close(p);
+    return status;
+}
+
+nl_status nl_pictures_of(nl_context *context, const char *path, nl_arrays *arrays,
+                         nl_pictures **out)
+{
+    nl_pictures *p = NULL;
+    nl_status status;
+    *out = NULL;
+    NL_TRY(create(context, path, 1, &p));
+    p->arrays = arrays;
+    NL_TRY(open_array(p));
+    *out = p;
+    p = NULL;
+cleanup:
+    nl_pictures_close(p);
+    return status;
+}
+
+void nl_pictures_close(nl_pictures *p)
+{
+    if (!p)
+        return;
+    nl_context *context = p->context;
+    nl_array_close(p->stream);
+    nl_arrays_close(p->own_arrays);
+    for (int i = 0; i < QUEUE; i++)
+        nl_image_free(context, &p->queue[i]);
+    for (int64_t i = 0; p->files && i < p->count; i++)
+        nl_free(context, p->files[i]);
+    nl_free(context, p->files);
+    nl_free(context, p->buffer);
+    nl_free(context, p->path);
+    nl_free(context, p);
+}
+
+int64_t nl_pictures_count(const nl_pictures *p)
+{
+    return p->count;
+}
+
+bool nl_pictures_mixed(const nl_pictures *p)
+{
+    return p->mixed;
+}
+
+nl_status nl_pictures_next(nl_pictures *p, int64_t most, nl_picture_batch *batch)
+{
+    *batch = (nl_picture_batch){.first = p->next};
+    if (p->next == p->count)
+        return NL_OK;
+    nl_status status = p->arrays ? next_of_array(p, most, batch) : next_of_folder(p, most, batch);
+    if (status != NL_OK)
+        return status;
+    p->mixed =
+        p->mixed || (p->next > 0 && (batch->height != p->height || batch->width != p->width));
+    p->height = batch->height;
+    p->width = batch->width;
+    p->next += batch->count;
+    batch->rgb = p->buffer;
+    return NL_OK;
+}

@@ -1,0 +1,148 @@
+#include "nl_eval.h"
+#include "nl_pipeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *const nl_preset_names[] = {"openai", "pytorch-fid", "clean-fid", "torch-fidelity",
+                                       NULL};
+
+static void log_message(void *user, nl_log_level level, const char *message)
+{
+    nl_console_log(user, level, message);
+}
+
+nl_status nl_eval_parse(const nl_command *command, int argc, char **argv, void *values, int count,
+                        int *operand, bool *done)
+{
+    nl_context *context = NULL;
+    nl_console console;
+    const nl_network_options *options = values;
+    nl_status status = NL_OK;
+    *done = false;
+    nl_console_init(&console, false, false);
+    NL_TRY(nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
+                                  &context));
+    NL_TRY(nl_options_parse(context, command, argc, argv, values, operand));
+    if (options->help) {
+        nl_print_help(stdout, command);
+        *done = true;
+        NL_TRY(nl_finish_stdout(context));
+    } else if (argc - *operand != count) {
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "%s: expected one folder or .npz, found %d; see 'nalagen %s --help'",
+                       command->name, argc - *operand, command->name));
+    }
+cleanup:
+    if (context)
+        nl_console_error(&console, context, status);
+    nl_core_context_destroy(context);
+    return status;
+}
+
+/* "samples 640/50000  8.3 pictures/s  1:23:45 left" */
+static bool progress(void *user, const char *what, int64_t done, int64_t count)
+{
+    nl_eval_session *session = user;
+    nl_console *console = &session->console;
+    double now = nl_seconds();
+    char text[128];
+    if (session->stage != what) {
+        session->stage = what;
+        session->stage_started = now;
+        console->last = 0;
+    }
+    if (console->quiet || now - console->last < (console->terminal ? 0.2 : 5))
+        return true;
+    console->last = now;
+    double rate = (double)done / (now - session->stage_started + 1e-9);
+    int64_t left = done > 0 ? (int64_t)((double)(count - done) / rate + 0.5) : 0;
+    if (count == 0)
+        snprintf(text, sizeof(text), "%s", what);
+    else if (done == 0)
+        snprintf(text, sizeof(text), "%s 0/%lld", what, (long long)count);
+    else
+        snprintf(text, sizeof(text), "%s %lld/%lld  %.1f pictures/s  %lld:%02lld:%02lld left", what,
+                 (long long)done, (long long)count, rate, (long long)(left / 3600),
+                 (long long)(left / 60 % 60), (long long)(left % 60));
+    if (console->terminal)
+        fprintf(stderr, "\r%s\033[K", text);
+    else
+        fprintf(stderr, "nalagen: %s\n", text);
+    fflush(stderr);
+    console->drawn = console->terminal;
+    return true;
+}
+
+/* --weights, or one of the usual names among the shipped files. */
+static nl_status find_weights(nl_context *context, const char *given, char **path)
+{
+    static const char *const names[] = {"pt_inception-2015-12-05-6726825d.pth",
+                                        "inception-2015-12-05.safetensors"};
+    if (given)
+        return nl_strdup(context, given, path);
+    for (int i = 0; i < NL_COUNT(names); i++) {
+        nl_status status = nl_find_data(context, NULL, names[i], path);
+        if (status != NL_OK || *path)
+            return status;
+    }
+    return nl_fail(context, NL_ERROR_USAGE,
+                   "the weights of Inception are needed: give --weights "
+                   "pt_inception-2015-12-05-6726825d.pth (a release file of pytorch-fid, 91 MiB), "
+                   "or put it into the folder that NALAGEN_WEIGHTS names");
+}
+
+static nl_status set_preset(nl_eval_session *session, const char *name)
+{
+    const nl_preprocessing *p = nl_preprocessings;
+    while (strcmp(p->name, name))
+        p++;
+    session->options = NL_EVALUATION_DEFAULT;
+    session->options.preprocessing = p;
+    session->options.progress = progress;
+    session->options.user = session;
+    if (!strcmp(name, "torch-fidelity"))
+        session->options.is_split = 0; /* ten splits */
+    return NL_OK;
+}
+
+nl_status nl_eval_open(const nl_network_options *options, nl_eval_session *s)
+{
+    char *path = NULL;
+    nl_status status;
+    *s = (nl_eval_session){.context = NULL};
+    nl_console_init(&s->console, options->quiet, options->verbose);
+    NL_TRY(nl_context_create(&(nl_context_options){.device = options->device,
+                                                   .dtype = "f32",
+                                                   .threads = (int)options->threads,
+                                                   .max_memory = options->max_memory,
+                                                   .log = log_message,
+                                                   .user = &s->console},
+                             &s->context));
+    nl_catch_interrupt(s->context);
+    NL_TRY(set_preset(s, options->preset));
+    NL_TRY(find_weights(s->context, options->weights, &path));
+    NL_TRY(nl_checkpoint_open(s->context, path, &s->checkpoint));
+    NL_TRY(nl_inception_load(s->context->device, s->checkpoint, &s->net));
+    NL_TRY(nl_checkpoint_sha256(s->checkpoint, s->sha256));
+    if (!nl_inception_has(s->net, NL_FEATURE_POOL_3))
+        s->options.feature = NL_FEATURE_MIXED_7;
+    if (!nl_inception_has(s->net, NL_FEATURE_LOGITS))
+        nl_log(s->context, NL_LOG_WARNING, "%s is not complete%s. Missing:%s", path,
+               nl_inception_has(s->net, NL_FEATURE_POOL_3)
+                   ? ": no Inception Score"
+                   : ": no FID of 2048 features, no Inception Score",
+               nl_inception_missing(s->net));
+cleanup:
+    nl_free(s->context, path);
+    return status;
+}
+
+void nl_eval_close(nl_eval_session *s)
+{
+    nl_release_interrupt();
+    nl_inception_destroy(s->net);
+    nl_checkpoint_close(s->checkpoint);
+    nl_context_destroy(s->context);
+    *s = (nl_eval_session){.context = NULL};
+}
