@@ -231,7 +231,10 @@ static nl_status begin_or_go_on(nl_npz *npz, const nl_npz_options *options)
     bool anew = options->force && !joins;
     if (!options->force && exists(npz->path)) {
         npz->finished = stands_finished(npz);
-        if (npz->created)
+        /* A process that was killed after the rename leaves a journal of ours. Another file is left alone. */
+        bool ours = npz->created ||
+                    (npz->finished && nl_journal_read(&npz->journal, options, &begun) == NL_OK);
+        if (ours)
             unlink(npz->journal.file.path);
         if (npz->finished)
             return NL_OK;
