@@ -412,6 +412,28 @@ static void test_token(void **state)
     check_archive();
 }
 
+/* A process that died after the renaming left its journal, or an empty one. */
+static void test_journal_left_behind(void **state)
+{
+    (void)state;
+    char kept[160];
+    snprintf(kept, sizeof(kept), "%s.kept", journal);
+    nl_npz *npz = open_npz(usual);
+    for (int64_t i = 0; i < COUNT; i++)
+        put(npz, i);
+    assert_int_equal(link(journal, kept), 0);
+    finish(npz, true);
+    assert_int_equal(rename(kept, journal), 0);
+    finish(open_npz(usual), true);
+    write_text(journal, "");
+    finish(open_npz(usual), true);
+    write_text(journal, "something of somebody");
+    npz = open_npz(usual);
+    assert_true(nl_npz_finished(npz));
+    nl_npz_abandon(&npz);
+    assert_true(nl_path_exists(journal));
+}
+
 /* Children that are killed at any moment, several at once; then one that does the rest. */
 static void test_killed(void **state)
 {
@@ -490,6 +512,7 @@ int main(void)
         NL_TEST(test_too_large),
         NL_TEST(test_one_process_at_a_time),
         NL_TEST(test_token),
+        NL_TEST(test_journal_left_behind),
         NL_TEST(test_killed),
         NL_TEST(test_negative_labels),
     };
