@@ -243,8 +243,8 @@ const nl_command nl_eval_command = {
     .summary = "FID, sFID, Inception Score, precision, recall, KID of pictures",
     .arguments = "[OPTION...] --ref REF SAMPLES",
     .options = options_table,
-    .notes = "SAMPLES: an .npz with arr_0 (uint8 [N, height, width, 3]), or a folder of PNG and\n"
-             "  JPEG files and of folders of them.\n"
+    .notes = "SAMPLES: an .npz with arr_0 (uint8 [N, height, width, 3]), or a folder of PNG\n"
+             "  and JPEG files and of folders of them.\n"
              "What the weights or the reference cannot give is named; the rest is computed.\n",
     .examples = "  nalagen eval samples.npz --ref VIRTUAL_imagenet256_labeled.npz\n"
                 "  nalagen eval out/ --ref photographs/ --preset clean-fid --metrics fid,kid\n",

@@ -65,9 +65,9 @@ const nl_command nl_stats_command = {
     .summary = "Make a reference for eval of a folder or .npz of pictures",
     .arguments = "[OPTION...] -o FILE PICTURES",
     .options = options_table,
-    .notes = "FILE holds mu, sigma (pool_3), mu_s, sigma_s (sFID), mu_768, sigma_768, ... as far\n"
-             "  as the weights give them, and some of the pictures. The OpenAI evaluator and\n"
-             "  pytorch-fid read it.\n",
+    .notes = "FILE holds mu, sigma (pool_3), mu_s, sigma_s (sFID), mu_768, sigma_768, ... as\n"
+             "  far as the weights give them, and some of the pictures. The OpenAI evaluator\n"
+             "  and pytorch-fid read it.\n",
     .examples = "  nalagen stats imagenet/val -o ref.npz\n",
     .run = nl_stats_main,
 };

@@ -30,7 +30,7 @@ typedef struct nl_network_options {
     {                                                                                              \
         "preset", 'p', NL_OPTION_CHOICE, FIELD(preset), "NAME",                                    \
             .choices = nl_preset_names,                                                            \
-            .help = "whose resizing: openai, pytorch-fid, clean-fid or torch-fidelity",            \
+            .help = "openai, pytorch-fid, clean-fid, torch-fidelity",            \
             .detail =                                                                              \
                 "openai: bilinear as TensorFlow 1; pytorch-fid: bilinear with half-pixel "         \
                 "centres; "                                                                        \
