@@ -103,10 +103,10 @@ static inline float nlv_pow(float x, float p)
     return x > 0.0f ? y : x * 0.0f; /* NaN stays */
 }
 
-/* Never below 1e-35: subnormal numbers, also times x, would be slow. */
+/* Never below 1.6e-38: subnormal numbers would be slow. */
 static inline float nlv_sigmoid(float x)
 {
-    x = x < -80.0f ? -80.0f : x;
+    x = x < -87.0f ? -87.0f : x;
     return 1.0f / (1.0f + nlv_exp(-x));
 }
 
