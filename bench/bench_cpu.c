@@ -121,7 +121,7 @@ static void report(bench *b, const row *r, double time)
 }
 
 #define NL_OPERATION(operation)                                                                    \
-    static __attribute__((unused)) nl_status call_##operation(bench *b, const void *args)                                  \
+    static __attribute__((unused)) nl_status call_##operation(bench *b, const void *args)          \
     {                                                                                              \
         return nl_op_##operation(b->device, args);                                                 \
     }
@@ -389,14 +389,14 @@ static double time_products(bench *b, nl_sgemm sgemm, bool nala, double *flops)
 
 typedef struct forward_call {
     nl_dit *dit;
-    nl_tensor x, labels, prediction;
+    nl_tensor x, t, labels, prediction;
 } forward_call;
 
 static nl_status call_forward(bench *b, const void *args)
 {
     const forward_call *call = args;
-    const float t = 0.5f;
-    return nl_dit_forward(call->dit, b->device, &call->x, &t, 1, &call->labels, &call->prediction);
+    return nl_dit_forward(call->dit, b->device, &call->x, &call->t, &call->labels,
+                          &call->prediction);
 }
 
 static double time_forward(bench *b, const char *name)
@@ -412,9 +412,11 @@ static double time_forward(bench *b, const char *name)
     call.x = F32(b->batch, CHANNELS, 2 * SIDE, 2 * SIDE);
     call.prediction = F32(b->batch, 2 * CHANNELS, 2 * SIDE, 2 * SIDE);
     call.labels = tensor(b, NL_I32, 1, (const int64_t[]){b->batch});
-    const float t = 0.5f;
+    call.t = F32(1);
+    *(float *)call.t.data = 0.5f;
     nl_device_measuring(b->device, &measuring);
-    check(b, nl_dit_forward(call.dit, &measuring, &call.x, &t, 1, &call.labels, &call.prediction));
+    check(b,
+          nl_dit_forward(call.dit, &measuring, &call.x, &call.t, &call.labels, &call.prediction));
     check(b, nl_arena_reserve(b->device, measuring.arena_peak));
     double time = best_time(b, call_forward, &call);
     nl_dit_destroy(call.dit);

@@ -47,7 +47,7 @@ static nl_status run(nl_context *context, const char *model, int batch, int inpu
     double times[REPEATS];
     for (int pass = 0; pass < 2; pass++) {
         nl_device *d = pass ? device : &measuring;
-        nl_tensor x, y, labels;
+        nl_tensor x, y, labels, time;
         if (pass == 0)
             nl_device_measuring(device, &measuring);
         else
@@ -55,8 +55,9 @@ static nl_status run(nl_context *context, const char *model, int batch, int inpu
         NL_TRY(nl_arena_tensor(d, NL_F32, 4, side, &x));
         NL_TRY(nl_arena_tensor(d, NL_F32, 4, out_side, &y));
         NL_TRY(nl_arena_tensor(d, NL_I32, 1, side, &labels));
+        NL_TRY(nl_arena_tensor(d, NL_F32, 1, (int64_t[]){1}, &time));
         if (pass == 0) {
-            NL_TRY(nl_dit_forward(dit, d, &x, &t, 1, &labels, &y));
+            NL_TRY(nl_dit_forward(dit, d, &x, &time, &labels, &y));
             bytes = measuring.arena_peak;
             continue;
         }
@@ -67,11 +68,12 @@ static nl_status run(nl_context *context, const char *model, int batch, int inpu
         for (int i = 0; i < batch; i++)
             images[i] = i;
         NL_TRY(device->ops->upload(device, labels.data, zeros, batch * (int64_t)sizeof(*zeros)));
+        NL_TRY(device->ops->upload(device, time.data, &t, sizeof(t)));
         NL_TRY(NL_OP(device, normal, .y = x, .images = images));
         for (int i = -WARM_UP; i < REPEATS; i++) {
             NL_TRY(device->ops->sync(device));
             double start = now_ms();
-            NL_TRY(nl_dit_forward(dit, device, &x, &t, 1, &labels, &y));
+            NL_TRY(nl_dit_forward(dit, device, &x, &time, &labels, &y));
             NL_TRY(device->ops->sync(device));
             if (i >= 0)
                 times[i] = now_ms() - start;

@@ -50,20 +50,22 @@ static float *run(const nl_dit *dit, int64_t batch, const float *x, const float 
     int64_t in[] = {batch, dit->config.in_channels, height, width};
     int64_t out[] = {batch, channels, height, width};
     nl_tensor input = to_device(NL_F32, 4, in, x), label = to_device(NL_I32, 1, &batch, labels);
+    nl_tensor time = to_device(NL_F32, 1, &t_count, t);
     nl_tensor output = to_device(NL_F32, 4, out, NULL);
     float *result = malloc((size_t)nl_tensor_bytes(&output));
     nl_device_measuring(device, &measuring);
-    assert_ok(context, nl_dit_forward(dit, &measuring, &input, t, t_count, &label, &output));
+    assert_ok(context, nl_dit_forward(dit, &measuring, &input, &time, &label, &output));
     assert_int_equal(measuring.arena_used, 0);
     assert_ok(context, nl_arena_reserve(device, measuring.arena_peak));
     device->arena_peak = 0;
-    assert_ok(context, nl_dit_forward(dit, device, &input, t, t_count, &label, &output));
+    assert_ok(context, nl_dit_forward(dit, device, &input, &time, &label, &output));
     assert_int_equal(device->arena_used, 0);
     assert_int_equal(device->arena_peak, measuring.arena_peak);
     assert_ok(context,
               device->ops->download(device, result, output.data, nl_tensor_bytes(&output)));
     free_tensor(&input);
     free_tensor(&label);
+    free_tensor(&time);
     free_tensor(&output);
     return result;
 }
@@ -560,11 +562,13 @@ static void wrong_sizes_are_refused(void **state)
     nl_tensor x = nl_tensor_of(t, NL_F32, 4, (int64_t[]){2, 3, 4, 6});
     nl_tensor taller = nl_tensor_of(t, NL_F32, 4, (int64_t[]){2, 3, 6, 6});
     nl_tensor labels = nl_tensor_of(t, NL_I32, 1, &batch);
-    assert_int_equal(nl_dit_forward(dit, context->device, &taller, t, 1, &labels, &x),
+    nl_tensor one = nl_tensor_of(t, NL_F32, 1, (int64_t[]){1});
+    nl_tensor three = nl_tensor_of(t, NL_F32, 1, (int64_t[]){3});
+    assert_int_equal(nl_dit_forward(dit, context->device, &taller, &one, &labels, &x),
                      NL_ERROR_INTERNAL);
-    assert_int_equal(nl_dit_forward(dit, context->device, &x, t, 1, &labels, &taller),
+    assert_int_equal(nl_dit_forward(dit, context->device, &x, &one, &labels, &taller),
                      NL_ERROR_INTERNAL);
-    assert_int_equal(nl_dit_forward(dit, context->device, &x, t, 3, &labels, &x),
+    assert_int_equal(nl_dit_forward(dit, context->device, &x, &three, &labels, &x),
                      NL_ERROR_INTERNAL);
     nl_dit_destroy(dit);
 }

@@ -23,24 +23,22 @@ static nl_tensor piece(const nl_stream *stream, int64_t index)
 }
 
 /* modulation [B, (6 depth + 2) D] = adaLN(SiLU(time MLP(t) + label)), for all layers at once. */
-static nl_status condition(const nl_dit *dit, const float *t, int64_t t_count,
-                           const nl_tensor *labels, nl_stream *stream)
+static nl_status condition(const nl_dit *dit, const nl_tensor *t, const nl_tensor *labels,
+                           nl_stream *stream)
 {
     nl_status status;
     nl_device *device = stream->device;
-    int64_t d = dit->config.hidden_size, batch = stream->batch;
-    nl_tensor times, features, hidden, embedded, c;
+    int64_t d = dit->config.hidden_size, batch = stream->batch, t_count = t->shape[0];
+    nl_tensor features, hidden, embedded, c;
     NL_TRY(nl_arena_tensor(device, device->activation, 2,
                            (int64_t[]){batch, dit->adaln_weight.shape[0]}, &stream->modulation));
     int64_t mark = nl_arena_mark(device);
-    NL_TRY(nl_arena_tensor(device, NL_F32, 1, (int64_t[]){t_count}, &times));
     NL_TRY(nl_arena_tensor(device, device->activation, 2,
                            (int64_t[]){t_count, dit->time_weight[0].shape[1]}, &features));
     NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){t_count, d}, &hidden));
     NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){t_count, d}, &embedded));
     NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){batch, d}, &c));
-    NL_TRY(device->ops->upload(device, times.data, t, t_count * (int64_t)sizeof(float)));
-    NL_TRY(NL_OP(device, time_features, .t = times, .features = features));
+    NL_TRY(NL_OP(device, time_features, .t = *t, .features = features));
     NL_TRY(NL_OP(device, linear, .x = features, .weight = dit->time_weight[0],
                  .bias = dit->time_bias[0], .y = hidden, .epilogue = NL_EPILOGUE_SILU));
     NL_TRY(NL_OP(device, linear, .x = hidden, .weight = dit->time_weight[1],
@@ -145,7 +143,7 @@ cleanup:
     return status;
 }
 
-static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, int64_t t_count,
+static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl_tensor *t,
                                  const nl_tensor *labels, const nl_tensor *prediction)
 {
     const nl_config *config = &dit->config;
@@ -155,7 +153,8 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, int64_t 
     ok = ok && prediction->ndim == 4 && prediction->shape[0] == batch &&
          (channels == config->in_channels || channels == nl_config_head_channels(config)) &&
          prediction->shape[2] == x->shape[2] && prediction->shape[3] == x->shape[3];
-    ok = ok && labels->ndim == 1 && labels->shape[0] == batch && (t_count == 1 || t_count == batch);
+    ok = ok && labels->ndim == 1 && labels->shape[0] == batch;
+    ok = ok && t->ndim == 1 && (t->shape[0] == 1 || t->shape[0] == batch);
     if (ok)
         return NL_OK;
     char input[128], output[128];
@@ -165,12 +164,12 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, int64_t 
         "of %d x %d x %d",
         nl_shape_text(x->ndim, x->shape, input, sizeof(input)),
         nl_shape_text(prediction->ndim, prediction->shape, output, sizeof(output)),
-        (long long)labels->shape[0], (long long)t_count, config->in_channels, config->input_height,
-        config->input_width);
+        (long long)labels->shape[0], (long long)t->shape[0], config->in_channels,
+        config->input_height, config->input_width);
 }
 
-nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x, const float *t,
-                         int64_t t_count, const nl_tensor *labels, const nl_tensor *prediction)
+nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
+                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *prediction)
 {
     nl_status status;
     const nl_config *config = &dit->config;
@@ -180,8 +179,8 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
                         .batch = x->shape[0],
                         .tokens = nl_config_tokens(config)};
     int64_t rows = stream.batch * stream.tokens;
-    NL_TRY(check_arguments(dit, x, t_count, labels, prediction));
-    NL_TRY(condition(dit, t, t_count, labels, &stream));
+    NL_TRY(check_arguments(dit, x, t, labels, prediction));
+    NL_TRY(condition(dit, t, labels, &stream));
     NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, d}, &stream.x));
     NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, d}, &stream.h));
     NL_TRY(nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, d}, &stream.branch));

@@ -100,13 +100,13 @@ nl_status nl_dit_diffusers_config(nl_context *context, const nl_config *config, 
 
 int64_t nl_dit_parameter_count(const nl_dit *dit);
 
-/* prediction = network(x, t, label). x [B, C, H, W], labels I32 [B] on the device (num_classes: the null
- * class); t is on the host, [B], or [1] with t_count 1 when all images share it. prediction [B, C_out, H, W]
- * where C_out is C or, with learn_sigma, C or 2C: as many channels as the tensor has.
+/* prediction = network(x, t, label), all on the device: x [B, C, H, W]; t F32 [B], or [1] when all images share
+ * it; labels I32 [B] (num_classes: the null class); prediction [B, C_out, H, W] where C_out is C or, with
+ * learn_sigma, C or 2C: as many channels as the tensor has. Queues operations alone.
  * Takes its activations from device's arena and gives them back; `device` is the model's own or a measuring
  * one. */
-nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x, const float *t,
-                         int64_t t_count, const nl_tensor *labels, const nl_tensor *prediction);
+nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x, const nl_tensor *t,
+                         const nl_tensor *labels, const nl_tensor *prediction);
 
 /* [rows * columns, D] position table into `table` (facts.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);

@@ -45,7 +45,16 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
                          const nl_tensor *labels, const nl_tensor *prediction)
 {
     nl_work *work = user;
-    return nl_dit_forward(work->model->dit, work->device, x, t, t_count, labels, prediction);
+    nl_device *device = work->device;
+    nl_status status = NL_OK;
+    int64_t mark = nl_arena_mark(device);
+    nl_tensor times;
+    NL_TRY(nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
+    NL_TRY(device->ops->upload(device, times.data, t, nl_tensor_bytes(&times)));
+    NL_TRY(nl_dit_forward(work->model->dit, device, x, &times, labels, prediction));
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
 }
 
 static nl_status step_noise(void *user, int k, const nl_tensor *noise)
@@ -249,10 +258,9 @@ static nl_status reserve(nl_work *work)
 
 static nl_status decode(nl_work *work)
 {
-    return nl_vae_decode_rounded(work->model->vae, work->latents, work->count, work->shape[1],
-                                 work->shape[2],
-                                 work->request->rounding == NL_ROUNDING_ADM ? 127.5f : 128,
-                                 work->rgb);
+    return nl_vae_decode_rounded(
+        work->model->vae, work->latents, work->count, work->shape[1], work->shape[2],
+        work->request->rounding == NL_ROUNDING_ADM ? 127.5f : 128, work->rgb);
 }
 
 static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_picture *),
