@@ -43,6 +43,7 @@ typedef struct nl_linear_args {
     nl_tensor bias;   /* [N] or left out */
     nl_tensor y;      /* [M, N]; rows may be strided */
     nl_epilogue epilogue;
+    nl_tensor pre; /* [M, N] or left out: x W^T + bias before the epilogue, for the backward pass */
 } nl_linear_args;
 
 /* x += gate[image] * branch, where there is a branch; then y = LN(x) (1 + scale[image]) + shift[image], LN over D
@@ -53,6 +54,7 @@ typedef struct nl_layernorm_modulate_args {
     nl_tensor gate;         /* [M / rows_per_image, D], with branch; rows may be strided */
     nl_tensor shift, scale; /* [M / rows_per_image, D]; rows may be strided */
     nl_tensor y;            /* [M, D] */
+    nl_tensor sum;          /* [M, D], or left out: where the sum goes, x being left alone */
     int64_t rows_per_image;
     float eps; /* 1e-6 in DiT */
 } nl_layernorm_modulate_args;
@@ -145,7 +147,13 @@ typedef struct nl_add_label_args {
 
 /* ---- Autoencoders and Inception; pictures and features NHWC */
 
-typedef enum nl_activation { NL_ACT_NONE, NL_ACT_RELU, NL_ACT_SILU, NL_ACT_SOFT_CLAMP } nl_activation;
+typedef enum nl_activation {
+    NL_ACT_NONE,
+    NL_ACT_RELU,
+    NL_ACT_SILU,
+    NL_ACT_SOFT_CLAMP,
+    NL_ACT_GELU_TANH /* of activate and its backward only */
+} nl_activation;
 
 /* y = activation(conv(x) + bias + residual) */
 typedef struct nl_conv2d_args {
@@ -283,6 +291,10 @@ typedef struct nl_finite_args {
     nl_tensor x;
     bool *finite; /* host */
 } nl_finite_args;
+
+/* ---- Training */
+
+#include "ops_training.h"
 
 /* ---- The table */
 
