@@ -22,6 +22,8 @@ void nl_unmap(nl_context *context, nl_mapping *mapping);
  * file does not fill the memory of this process (read again they come back from the file). */
 void nl_map_ahead(const nl_mapping *mapping, const void *data, int64_t size);
 void nl_map_release(const nl_mapping *mapping, const void *data, int64_t size);
+/* The whole file will be read here and there: nothing is read ahead unless nl_map_ahead asks for it. */
+void nl_map_random(const nl_mapping *mapping);
 
 /* ---- Writing: to a temporary file beside `path`, then flush, fsync, close, rename, fsync of the
  * folder. Until nl_writer_commit returns NL_OK nothing stands at `path`; nl_writer_abort leaves what

@@ -118,3 +118,8 @@ void nl_map_release(const nl_mapping *mapping, const void *data, int64_t size)
 {
     advise(mapping, data, size, MADV_DONTNEED, true);
 }
+
+void nl_map_random(const nl_mapping *mapping)
+{
+    advise(mapping, mapping->data, mapping->size, MADV_RANDOM, false);
+}

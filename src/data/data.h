@@ -1,0 +1,56 @@
+/* Inside src/data: a data set as it lies in memory, and the names in its files. */
+#ifndef NL_DATA_INTERNAL_H
+#define NL_DATA_INTERNAL_H
+
+#include "nl_checkpoint.h"
+#include "nl_data.h"
+#include "nl_json.h"
+
+#define NL_DATASET_FILE   "dataset.json"
+#define NL_DATASET_FORMAT "nalagen dataset"
+/* Tensors of a shard, and the keys of its metadata. */
+#define NL_SHARD_IMAGES   "images"
+#define NL_SHARD_LABELS   "labels"
+#define NL_SHARD_ENCODING "nalagen.encoding"
+#define NL_SHARD_SKIPPED  "nalagen.skipped"
+
+enum { NL_DATASET_VERSION = 1, NL_DATA_MAX_SIDE = 1 << 14 };
+
+extern const char *const nl_data_kind_names[]; /* by nl_data_kind, ended by NULL */
+
+typedef struct nl_shard {
+    char *name; /* of the file */
+    nl_checkpoint *file;
+    const uint8_t *images; /* in the mapping: [count, flips, K, H, W] F16, or [count, H, W, 3] U8 */
+    const uint8_t *labels; /* [count] I32, of any alignment */
+    int64_t first, count;  /* the samples first, first + 1, ... of the data set */
+} nl_shard;
+
+struct nl_dataset {
+    nl_context *context;
+    char *path;
+    cJSON *root; /* of dataset.json: owns the texts of info */
+    nl_dataset_info info;
+    const char **class_ids, **class_names;
+    int64_t *class_counts;
+    nl_shard *shards;
+    int64_t shard_count;
+    int64_t elements;     /* K H W */
+    int64_t sample_bytes; /* in a shard, with both orientations where they are stored */
+};
+
+/* The steps of nl_dataset_open. Parse: from the text of dataset.json, no shard is opened. Attach: checks an
+ * opened shard and takes the file over on success. */
+nl_status nl_dataset_parse(nl_context *context, const char *path, const char *text, int64_t size,
+                           nl_dataset **dataset);
+nl_status nl_dataset_attach(nl_dataset *dataset, nl_shard *shard, nl_checkpoint *file);
+/* All shards are attached: counts classes. */
+void nl_dataset_count(nl_dataset *dataset);
+
+/* The bytes of a sample in the mapping, of the orientation that will be read. */
+const uint8_t *nl_dataset_bytes(const nl_dataset *dataset, int64_t index, bool flipped,
+                                int64_t *size);
+/* They will be read soon. */
+void nl_dataset_ahead(const nl_dataset *dataset, int64_t index, bool flipped);
+
+#endif
