@@ -1,0 +1,85 @@
+/*
+ * Training: a run folder, made by `nalagen train` and gone on with by the same command.
+ *
+ *   config.json      the model, the options, the data
+ *   log.jsonl        a line every log_every steps
+ *   metrics.jsonl    a line for each validation
+ *   checkpoints/     step-XXXXXXX.safetensors, everything that a run needs to go on
+ *   samples/         step-XXXXXXX.png
+ *   events.out.tfevents...   the same numbers and pictures for TensorBoard
+ *   model.safetensors, done  when it is over
+ *
+ * Everything drawn at random is a function of the seed and the number of the sample since the start, so a run
+ * that was stopped and went on is the one that was not, bit by bit.
+ */
+#ifndef NL_TRAIN_H
+#define NL_TRAIN_H
+
+#include "nl_core.h"
+
+typedef struct nl_train_options {
+    /* model: one of them, and a configuration over it */
+    const char *model;  /* "NaLaSiT-S/2" */
+    const char *init;   /* checkpoint whose weights come first; its own model when `model` is NULL */
+    const char *config; /* JSON file, or NULL */
+    const char *data, *validation, *out;
+    const char *resume; /* "auto", "none", or a checkpoint */
+    /* how long; what is 0 does not end the run */
+    int64_t steps, epochs;
+    double minutes;
+    /* a step */
+    int64_t batch;      /* samples, of all processes together */
+    int64_t accumulate; /* parts that a process takes its samples in */
+    bool checkpointing; /* less memory, a third more work */
+    double rate, beta1, beta2, epsilon, decay, clip; /* clip 0: none */
+    const char *schedule;                            /* "constant", "cosine", "cooldown" */
+    double cooldown;                                 /* part of the run at its end */
+    double last_rate;                                /* of the schedule, as a part of `rate` */
+    int64_t warmup;                                  /* steps */
+    const char *ema;                                 /* decays: "0.9999", "0.9999,0.999" */
+    bool ema_warmup; /* decay at most (1 + step) / (10 + step) */
+    /* loss */
+    const char *times; /* "uniform", "logit-normal" */
+    double times_mean, times_deviation;
+    const char *weighting; /* "none", "velocity", "likelihood", "min-snr" */
+    double min_snr;
+    double label_dropout; /* negative: the configuration's */
+    bool no_flip;
+    uint64_t seed;
+    int64_t overfit; /* the first so many samples alone; 0: all */
+    /* what is said and kept; 0: never */
+    int64_t log_every, validate_every, sample_every, save_every;
+    int64_t validation_count; /* samples; 0: all */
+    int64_t keep;             /* checkpoints; 0: all */
+    int64_t samples;          /* pictures of a grid */
+    int64_t sample_steps;     /* 0: the sampler's default */
+    double cfg_scale;
+    const char *vae;     /* for the grids; NULL: the model's own */
+    int64_t max_skipped; /* steps in a row that are not finite */
+    bool dry_run, profile;
+    const char *record; /* JSON of the options, for config.json; or NULL */
+} nl_train_options;
+
+/* The public recipe. */
+extern const nl_train_options nl_train_defaults;
+extern const char *const nl_train_schedules[], *const nl_train_times[], *const nl_train_weightings[];
+
+/* Trains until the run is over. NL_CANCELLED: stopped by nl_cancel, and saved. */
+nl_status nl_train(nl_context *context, const nl_train_options *options);
+
+/* ---- Plots */
+
+typedef struct nl_plot_options {
+    const char *svg, *png; /* files; NULL: not written */
+    bool log_scale;        /* of the value */
+    double smoothing;      /* 0 to 1: of a moving average */
+    int64_t width, height;
+    const char *value; /* "loss", "grad_norm", ... */
+    bool overwrite;
+} nl_plot_options;
+
+/* The curves of log.jsonl and metrics.jsonl of one or several runs in one picture. */
+nl_status nl_plot(nl_context *context, const char *const *runs, int count,
+                  const nl_plot_options *options);
+
+#endif
