@@ -32,6 +32,14 @@ nl_status nl_png_write(nl_context *context, const char *path, bool overwrite, co
 nl_status nl_image_grid(nl_context *context, const uint8_t *const *pictures, int count, int height, int width,
                         int rows, int columns, int gap, nl_image *grid);
 
+/* ---- Scaling, exactly as PIL scales: antialiased, in bytes. The picture is changed in place. */
+
+typedef enum nl_filter { NL_FILTER_BOX, NL_FILTER_BICUBIC } nl_filter;
+nl_status nl_image_scale(nl_context *context, nl_filter filter, int height, int width, nl_image *image);
+/* What ADM, DiT and SiT do to a training picture: halved by box while both sides stay at least as long as asked
+ * for, bicubic until one side fits, the centre cut out. */
+nl_status nl_image_fit(nl_context *context, int height, int width, nl_image *image);
+
 /* A picture in the terminal behind `stream`. AUTO picks by the environment (KITTY_WINDOW_ID, TERM, TERM_PROGRAM,
  * COLORTERM). Half blocks are scaled down to `columns` characters. */
 typedef enum nl_show { NL_SHOW_AUTO, NL_SHOW_KITTY, NL_SHOW_ITERM2, NL_SHOW_BLOCKS } nl_show;
