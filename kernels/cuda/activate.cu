@@ -1,5 +1,5 @@
 /* Elementwise activations. */
-#include "cuda_common.cuh"
+#include "activation.cuh"
 
 template <typename T>
 __global__ void activate_kernel(const T *x, T *y, int64_t count, nl_activation activation)
@@ -13,6 +13,8 @@ __global__ void activate_kernel(const T *x, T *y, int64_t count, nl_activation a
             v = nl_silu(v);
         else if (activation == NL_ACT_SOFT_CLAMP)
             v = 3.f * tanhf(v / 3.f);
+        else if (activation == NL_ACT_GELU_TANH)
+            v = nl_gelu(v);
         nl_put(y + i, v);
     }
 }

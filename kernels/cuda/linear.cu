@@ -1,4 +1,5 @@
 /* y = epilogue(x W^T + bias): bias and GELU inside cuBLASLt, SiLU (small products only) in a pass of its own. */
+#include "activation.cuh"
 #include "product.cuh"
 
 template <typename A, typename B>
@@ -8,13 +9,19 @@ __global__ void convert_kernel(const A *x, B *y, int64_t rows, int64_t width, in
     nl_put(y + i, nl_get(x + i / width * stride + i % width));
 }
 
-template <typename T> __global__ void silu_kernel(T *y, int64_t rows, int64_t width, int64_t stride)
+/* y = epilogue(x); in place allowed */
+template <typename T>
+__global__ void epilogue_kernel(const T *x, int64_t x_stride, T *y, int64_t y_stride, int64_t rows,
+                                int64_t width, nl_epilogue epilogue)
 {
     NL_GRID_LOOP(i, rows * width)
     {
-        T *at = y + i / width * stride + i % width;
-        const float v = nl_get(at);
-        nl_put(at, v / (1.f + expf(-v)));
+        float v = nl_get(x + i / width * x_stride + i % width);
+        if (epilogue == NL_EPILOGUE_GELU_TANH)
+            v = nl_gelu(v);
+        else if (epilogue == NL_EPILOGUE_SILU)
+            v = v / (1.f + expf(-v));
+        nl_put(y + i / width * y_stride + i % width, v);
     }
 }
 
@@ -44,21 +51,20 @@ static bool aligned(const nl_tensor *tensor)
            tensor->row_stride * nl_dtype_size(tensor->dtype) % 16 == 0;
 }
 
-static void run_plain(const nl_linear_args *a, cudaStream_t stream)
+static void run_plain(const nl_linear_args *a, const nl_tensor *y, bool gelu, cudaStream_t stream)
 {
-    const int64_t rows = a->x.shape[0], columns = a->y.shape[1], depth = a->x.shape[1];
+    const int64_t rows = a->x.shape[0], columns = y->shape[1], depth = a->x.shape[1];
     nl_tensor bias = a->bias;
     if (!bias.data)
         bias.dtype = NL_F32;
     NL_FOR_TYPE(
         a->x, X,
         NL_FOR_TYPE(a->weight, W,
-                    NL_FOR_TYPE(bias, B, NL_FOR_TYPE(a->y, Y, {
+                    NL_FOR_TYPE(bias, B, NL_FOR_TYPE(*y, Y, {
                                     plain_kernel<<<nl_blocks(rows * columns, 8), 256, 0, stream>>>(
                                         (const X *)a->x.data, a->x.row_stride,
                                         (const W *)a->weight.data, (const B *)bias.data,
-                                        (Y *)a->y.data, a->y.row_stride, rows, columns, depth,
-                                        a->epilogue == NL_EPILOGUE_GELU_TANH);
+                                        (Y *)y->data, y->row_stride, rows, columns, depth, gelu);
                                 }))));
 }
 
@@ -66,19 +72,26 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
 {
     cudaStream_t stream = nl_cuda_of(device)->stream;
     const int64_t rows = a->x.shape[0], depth = a->x.shape[1], columns = a->y.shape[1];
+    /* cuBLASLt writes both gelu(pre) and pre in bf16; otherwise the product is pre, and the epilogue a pass. */
+    const bool gelu = a->epilogue == NL_EPILOGUE_GELU_TANH;
+    const bool both = gelu && a->pre.data && a->y.dtype == NL_BF16 && aligned(&a->x) &&
+                      aligned(&a->weight) && aligned(&a->y) && aligned(&a->pre);
+    const bool to_pre = a->pre.data && !both;
+    const nl_tensor *target = to_pre ? &a->pre : &a->y;
     nl_product product = {};
     product.rows = rows, product.columns = columns, product.depth = depth;
     product.x_stride = a->x.row_stride, product.w_stride = depth,
-    product.y_stride = a->y.row_stride;
+    product.y_stride = target->row_stride;
     product.x_type = a->x.dtype, product.w_type = a->weight.dtype, product.y_type = a->y.dtype;
-    product.bias = a->bias.data != NULL, product.gelu = a->epilogue == NL_EPILOGUE_GELU_TANH,
-    product.alpha = 1.f;
+    product.bias = a->bias.data != NULL, product.gelu = gelu && !to_pre, product.alpha = 1.f;
+    if (both)
+        product.aux = NL_AUX_PRE, product.aux_stride = a->pre.row_stride;
     if (rows == 0 || columns == 0)
         return NL_OK;
 
     /* cuBLASLt wants x and W of one type, the bias of y's: what differs is converted on the way. */
     const void *x = a->x.data, *w = a->weight.data, *bias = a->bias.data;
-    const bool products = aligned(&a->x) && aligned(&a->weight) && aligned(&a->y);
+    const bool products = aligned(&a->x) && aligned(&a->weight) && aligned(target);
     const bool convert_x = a->x.dtype == NL_F32 && a->weight.dtype == NL_BF16;
     const bool convert_w = a->x.dtype == NL_BF16 && a->weight.dtype == NL_F32;
     const bool convert_bias = bias && a->bias.dtype != a->y.dtype;
@@ -112,13 +125,15 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
     }
     nl_status status = NL_OK;
     if (products)
-        status = nl_cuda_product(device, &product, x, w, bias, a->y.data);
+        status =
+            nl_cuda_product_aux(device, &product, x, w, bias, a->pre.data, (void *)target->data);
     else
-        run_plain(a, stream);
-    if (status == NL_OK && a->epilogue == NL_EPILOGUE_SILU)
+        run_plain(a, target, product.gelu, stream);
+    if (status == NL_OK && (a->epilogue == NL_EPILOGUE_SILU || to_pre))
         NL_FOR_TYPE(a->y, T, {
-            silu_kernel<<<nl_blocks(rows * columns, 256), 256, 0, stream>>>(
-                (T *)a->y.data, rows, columns, a->y.row_stride);
+            epilogue_kernel<<<nl_blocks(rows * columns, 256), 256, 0, stream>>>(
+                (const T *)target->data, target->row_stride, (T *)a->y.data, a->y.row_stride, rows,
+                columns, a->epilogue);
         });
     return status == NL_OK ? NL_CUDA_LAUNCHED(device, "linear") : status;
 }

@@ -17,10 +17,11 @@ struct nl_lt_cache {
 static bool same(const nl_product *a, const nl_product *b)
 {
     return a->rows == b->rows && a->columns == b->columns && a->depth == b->depth &&
-           a->w_by_depth == b->w_by_depth && a->x_stride == b->x_stride &&
-           a->w_stride == b->w_stride && a->y_stride == b->y_stride && a->x_type == b->x_type &&
-           a->w_type == b->w_type && a->y_type == b->y_type && a->bias == b->bias &&
-           a->gelu == b->gelu && a->alpha == b->alpha;
+           a->w_by_depth == b->w_by_depth && a->x_by_depth == b->x_by_depth &&
+           a->accumulate == b->accumulate && a->aux == b->aux && a->aux_stride == b->aux_stride &&
+           a->x_stride == b->x_stride && a->w_stride == b->w_stride && a->y_stride == b->y_stride &&
+           a->x_type == b->x_type && a->w_type == b->w_type && a->y_type == b->y_type &&
+           a->bias == b->bias && a->gelu == b->gelu && a->alpha == b->alpha;
 }
 
 static cudaDataType_t type_of(nl_dtype dtype)
@@ -50,14 +51,23 @@ void nl_cuda_products_destroy(nl_cuda *cuda)
     }
 }
 
+static cublasLtEpilogue_t epilogue_of(const nl_product *p)
+{
+    if (p->aux == NL_AUX_GELU_GRADIENT)
+        return CUBLASLT_EPILOGUE_DGELU;
+    if (p->aux == NL_AUX_PRE)
+        return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    if (p->gelu)
+        return p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
 {
     const nl_product *p = &plan->key;
     const cublasOperation_t w_operation = p->w_by_depth ? CUBLAS_OP_N : CUBLAS_OP_T;
-    const cublasLtEpilogue_t epilogue =
-        p->gelu   ? (p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU)
-        : p->bias ? CUBLASLT_EPILOGUE_BIAS
-                  : CUBLASLT_EPILOGUE_DEFAULT;
+    const cublasOperation_t x_operation = p->x_by_depth ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t epilogue = epilogue_of(p);
     const cudaDataType_t bias_type = type_of(p->y_type);
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t result;
@@ -71,15 +81,25 @@ static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
     TRY(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &w_operation,
                                        sizeof(w_operation)));
+    TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &x_operation,
+                                       sizeof(x_operation)));
     TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                        sizeof(epilogue)));
     if (p->bias)
         TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                                            &bias_type, sizeof(bias_type)));
+    if (p->aux != NL_AUX_NONE) {
+        TRY(cublasLtMatmulDescSetAttribute(plan->operation,
+                                           CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &bias_type,
+                                           sizeof(bias_type)));
+        TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+                                           &p->aux_stride, sizeof(p->aux_stride)));
+    }
     TRY(cublasLtMatrixLayoutCreate(&plan->a, type_of(p->w_type),
                                    p->w_by_depth ? p->columns : p->depth,
                                    p->w_by_depth ? p->depth : p->columns, p->w_stride));
-    TRY(cublasLtMatrixLayoutCreate(&plan->b, type_of(p->x_type), p->depth, p->rows, p->x_stride));
+    TRY(cublasLtMatrixLayoutCreate(&plan->b, type_of(p->x_type), p->x_by_depth ? p->rows : p->depth,
+                                   p->x_by_depth ? p->depth : p->rows, p->x_stride));
     TRY(cublasLtMatrixLayoutCreate(&plan->d, type_of(p->y_type), p->columns, p->rows, p->y_stride));
     TRY(cublasLtMatmulPreferenceCreate(&preference));
     TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -101,8 +121,14 @@ cleanup:
 nl_status nl_cuda_product(nl_device *device, const nl_product *product, const void *x,
                           const void *w, const void *bias, void *y)
 {
+    return nl_cuda_product_aux(device, product, x, w, bias, NULL, y);
+}
+
+nl_status nl_cuda_product_aux(nl_device *device, const nl_product *product, const void *x,
+                              const void *w, const void *bias, void *aux, void *y)
+{
     nl_cuda *cuda = nl_cuda_of(device);
-    const float beta = 0.f;
+    const float beta = product->accumulate ? 1.f : 0.f;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     nl_lt_cache *plan = cuda->products;
     while (plan && !same(&plan->key, product))
@@ -123,6 +149,9 @@ nl_status nl_cuda_product(nl_device *device, const nl_product *product, const vo
     if (status == CUBLAS_STATUS_SUCCESS && product->bias)
         status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                                 &bias, sizeof(bias));
+    if (status == CUBLAS_STATUS_SUCCESS && product->aux != NL_AUX_NONE)
+        status = cublasLtMatmulDescSetAttribute(
+            plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmul(cuda->lt, plan->operation, &product->alpha, w, plan->a, x, plan->b,
                                 &beta, y, plan->d, y, plan->d, &plan->algorithm, cuda->lt_workspace,
