@@ -10,6 +10,7 @@
 #include "nl_eval.h"
 #include "nl_info.h"
 #include "nl_sample.h"
+#include "nl_training.h"
 
 static nl_status version_main(int argc, char **argv);
 static nl_status help_main(int argc, char **argv);
@@ -25,6 +26,7 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_eval_command,
     &nl_stats_command,
     &nl_info_command,
+    &nl_plot_command,
     &nl_convert_command,
     &(nl_command){.name = "version",
                   .summary = "Print the version",
