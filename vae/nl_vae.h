@@ -61,4 +61,13 @@ nl_status nl_vae_decode_rounded(nl_vae *vae, const float *latents, int64_t count
 nl_status nl_vae_encode_pictures(nl_vae *vae, const uint8_t *rgb, int64_t count, int64_t height,
                                  int64_t width, float *latents);
 
+/* ---- Samples for training: pictures of one size in uint8 [count, h f, w f, 3] to [count, K, h, w] floats, whole
+ * and in batches that fit the memory left; the result does not depend on the batch. KL: mean and log
+ * variance, K = 2 C, as nl_vae_encode gives them; tiny: K = C, scaled as the autoencoder was loaded. */
+int nl_vae_sample_channels(const nl_vae *vae); /* K */
+/* Pictures at once; handing over multiples of it wastes nothing. */
+nl_status nl_vae_encode_batch(const nl_vae *vae, int64_t height, int64_t width, int64_t *batch);
+nl_status nl_vae_encode_samples(const nl_vae *vae, const uint8_t *rgb, int64_t count, int64_t height,
+                                int64_t width, float *samples);
+
 #endif
