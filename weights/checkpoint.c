@@ -97,27 +97,62 @@ nl_status nl_checkpoint_take(nl_checkpoint *checkpoint, const char *place)
     return NL_OK;
 }
 
+/* "ema.NAME" is there as well: a tensor of the model in a training checkpoint of ours. The entries are sorted. */
+static bool has_average(const nl_checkpoint *checkpoint, const nl_entry *entry)
+{
+    char name[256];
+    snprintf(name, sizeof(name), "ema.%s", entry->name);
+    return nl_checkpoint_find(checkpoint, name);
+}
+
+bool nl_checkpoint_has_average(const nl_checkpoint *checkpoint)
+{
+    for (int64_t i = 0; i < checkpoint->count; i++)
+        if (has_average(checkpoint, &checkpoint->entries[i]))
+            return true;
+    return false;
+}
+
+/* The model beside its averages. */
+static nl_status select_model(nl_checkpoint *checkpoint)
+{
+    int64_t kept = 0;
+    nl_entry *entries;
+    void *memory = NULL;
+    nl_status status = nl_checkpoint_own(checkpoint, "a checkpoint's table",
+                                         checkpoint->count * (int64_t)sizeof(nl_entry), &memory);
+    if (status != NL_OK)
+        return status;
+    entries = memory;
+    for (int64_t i = 0; i < checkpoint->count; i++)
+        if (has_average(checkpoint, &checkpoint->entries[i]))
+            entries[kept++] = checkpoint->entries[i];
+    memcpy(checkpoint->entries, entries, (size_t)kept * sizeof(nl_entry));
+    checkpoint->count = kept;
+    return nl_checkpoint_take(checkpoint, "model");
+}
+
 /* A key that named no dict: the tensors whose names begin with it and a dot. */
-static nl_status select_prefix(nl_checkpoint *checkpoint)
+nl_status nl_checkpoint_select(nl_checkpoint *checkpoint, const char *key)
 {
     nl_context *context = checkpoint->context;
     int64_t kept = 0;
-    size_t length = strlen(checkpoint->key);
+    size_t length = strlen(key);
     for (int64_t i = 0; i < checkpoint->count; i++) {
         nl_entry entry = checkpoint->entries[i];
-        if (!starts_with(entry.name, checkpoint->key) || entry.name[length] != '.')
+        if (!starts_with(entry.name, key) || entry.name[length] != '.')
             continue;
         entry.name += length + 1;
         checkpoint->entries[kept++] = entry;
     }
     if (kept == 0)
         return nl_fail(context, NL_ERROR_USAGE, "%s has no '%s': it holds %s%s", checkpoint->path,
-                       checkpoint->key, checkpoint->holds ? "" : "tensors like ",
+                       key, checkpoint->holds ? "" : "tensors like ",
                        checkpoint->holds   ? checkpoint->holds
                        : checkpoint->count ? checkpoint->entries[0].name
                                            : "nothing");
     checkpoint->count = kept;
-    return nl_checkpoint_take(checkpoint, checkpoint->key);
+    return nl_checkpoint_take(checkpoint, key);
 }
 
 /* What wrappers of a model put in front of every name: data parallelism, torch.compile, EMA. */
@@ -140,10 +175,25 @@ static bool strip_prefix(nl_checkpoint *checkpoint)
     return false;
 }
 
+/* A checkpoint of nalagen train holds the same model several times. */
+static nl_status choose_prefix(nl_checkpoint *checkpoint)
+{
+    if (checkpoint->key || !nl_checkpoint_metadata(checkpoint, "nalagen.training"))
+        return NL_OK;
+    return nl_strdup(checkpoint->context, "ema", &checkpoint->key);
+}
+
 static nl_status arrange(nl_checkpoint *checkpoint)
 {
+    nl_status chosen = choose_prefix(checkpoint);
+    if (chosen != NL_OK)
+        return chosen;
     if (checkpoint->key && !checkpoint->key_found) {
-        nl_status status = select_prefix(checkpoint);
+        nl_status status = nl_checkpoint_sort(checkpoint);
+        if (status == NL_OK)
+            status = !strcmp(checkpoint->key, "model") && nl_checkpoint_has_average(checkpoint)
+                         ? select_model(checkpoint)
+                         : nl_checkpoint_select(checkpoint, checkpoint->key);
         if (status != NL_OK)
             return status;
     }
