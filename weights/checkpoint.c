@@ -175,19 +175,8 @@ static bool strip_prefix(nl_checkpoint *checkpoint)
     return false;
 }
 
-/* A checkpoint of nalagen train holds the same model several times. */
-static nl_status choose_prefix(nl_checkpoint *checkpoint)
-{
-    if (checkpoint->key || !nl_checkpoint_metadata(checkpoint, "nalagen.training"))
-        return NL_OK;
-    return nl_strdup(checkpoint->context, "ema", &checkpoint->key);
-}
-
 static nl_status arrange(nl_checkpoint *checkpoint)
 {
-    nl_status chosen = choose_prefix(checkpoint);
-    if (chosen != NL_OK)
-        return chosen;
     if (checkpoint->key && !checkpoint->key_found) {
         nl_status status = nl_checkpoint_sort(checkpoint);
         if (status == NL_OK)

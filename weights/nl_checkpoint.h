@@ -51,13 +51,18 @@ struct nl_checkpoint {
  * _orig_mod., ema.) are dropped. */
 nl_status nl_checkpoint_open(nl_context *context, const char *path, nl_checkpoint **checkpoint);
 /* key: the dict to take ("model"), or of a flat file the tensors whose names begin with "model.";
- * or NULL. */
+ * or NULL. "model" of a training checkpoint of ours is the tensors that have averages. */
 nl_status nl_checkpoint_open_key(nl_context *context, const char *path, const char *key,
                                  nl_checkpoint **checkpoint);
 /* The same from memory that outlives the checkpoint; `name` stands for the path in messages. */
 nl_status nl_checkpoint_open_memory(nl_context *context, const char *name, const void *data,
                                     int64_t size, nl_checkpoint **checkpoint);
 void nl_checkpoint_close(nl_checkpoint *checkpoint); /* NULL is allowed */
+
+/* Whether tensors NAME stand beside averages of theirs, "ema.NAME": a training checkpoint of ours. */
+bool nl_checkpoint_has_average(const nl_checkpoint *checkpoint);
+/* Leaves the tensors whose names begin with the key and a dot, without them. */
+nl_status nl_checkpoint_select(nl_checkpoint *checkpoint, const char *key);
 
 const nl_entry *nl_checkpoint_find(const nl_checkpoint *checkpoint, const char *name);
 const char *nl_checkpoint_metadata(const nl_checkpoint *checkpoint, const char *key);
