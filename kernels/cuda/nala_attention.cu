@@ -1,8 +1,7 @@
 /* NaLa attention forward: the tensor core kernels where they serve (bf16, no rope), otherwise a plain kernel in fp32:
  * one block for a (image, head), features in shared memory one token at a time. The plain one is the parity mode. */
 #include "nala_attention.cuh"
-
-#include "cuda_common.cuh"
+#include "nala_plain.cuh"
 
 enum { THREADS = 256, MAX_HEAD = 128 };
 
@@ -12,59 +11,9 @@ struct plain_args {
     float *state,
         *total; /* [B h, F, d] and [B h, F] fp32; the rotated sums in state when rope is on */
     int64_t stride;
-    int tokens, heads, head_size, grid_width, grid_height;
-    float lambda, tau;
-    bool rope;
+    int tokens, heads;
+    nl_nala_map map;
 };
-
-/* Angle of feature index i (within one half) for a token, facts.md H.5: the first half of the head turns with the row,
- * the second with the column; pairs of neighbours share an angle; frequencies 10000^-linspace(0, 1, d/4). */
-__device__ static float rope_angle(int i, int head_size, int row, int column)
-{
-    const int quarter = head_size / 4, side = head_size / 2, at = i % side / 2;
-    const float frequency = powf(10000.f, -(quarter > 1 ? (float)at / (quarter - 1) : 0.f));
-    return (i < side ? row : column) * frequency;
-}
-
-/* Sums of a row's terms over the block, and its features into f [F] (and rotated ones into r [F]). */
-template <typename T, int MAP, bool QUERY>
-__device__ static void features_of(const plain_args &p, const T *x, int token, float *f, float *r,
-                                   float2 *sums)
-{
-    constexpr int HALVES = nl_map_halves<MAP>::value;
-    const int d = p.head_size;
-    if (threadIdx.x < 32) {
-        float2 sum = make_float2(0.f, 0.f);
-        for (int i = threadIdx.x; i < d; i += 32) {
-            const float2 terms = nl_row_terms<MAP, true, false>(nl_get(x + i), p.lambda);
-            sum.x += terms.x, sum.y += terms.y;
-        }
-        sum.x = nl_warp_sum(sum.x), sum.y = nl_warp_sum(sum.y);
-        if (threadIdx.x == 0)
-            *sums = sum;
-    }
-    __syncthreads();
-    const nl_row_scalars row = QUERY ? nl_query_scalars<MAP, true>(*sums, p.lambda, p.tau)
-                                     : nl_key_scalars<MAP, true>(*sums, p.lambda);
-    for (int i = threadIdx.x; i < d; i += blockDim.x) {
-        const float v = nl_get(x + i);
-        const float2 pair = QUERY ? nl_query_feature<MAP, true, false>(v, row)
-                                  : nl_key_feature<MAP, true, false>(v, row);
-        f[i] = pair.x;
-        if (HALVES == 2)
-            f[d + i] = pair.y;
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < HALVES * d; i += blockDim.x) {
-        float value = f[i];
-        if (p.rope) {
-            const float angle = rope_angle(i % d, d, token / p.grid_width, token % p.grid_width);
-            value = f[i] * cosf(angle) + (i % 2 ? f[i - 1] : -f[i + 1]) * sinf(angle);
-        }
-        r[i] = value;
-    }
-    __syncthreads();
-}
 
 template <typename T, int MAP>
 __global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
@@ -73,7 +22,7 @@ __global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
     __shared__ float f[2 * MAX_HEAD], r[2 * MAX_HEAD], z[2 * MAX_HEAD], row_v[MAX_HEAD];
     __shared__ float2 sums;
     __shared__ float denominator;
-    const int d = p.head_size, width = HALVES * d, hidden = p.heads * d;
+    const int d = p.map.head_size, width = HALVES * d, hidden = p.heads * d;
     const int64_t index = (int64_t)blockIdx.y * p.heads + blockIdx.x;
     const T *base = (const T *)p.qkvg + blockIdx.y * (int64_t)p.tokens * p.stride + blockIdx.x * d;
     float *state = p.state + index * width * d;
@@ -84,7 +33,7 @@ __global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
     __syncthreads();
     for (int t = 0; t < p.tokens; t++) {
         const T *x = base + t * p.stride;
-        features_of<T, MAP, false>(p, x + hidden, t, f, r, &sums);
+        nl_plain_features<T, MAP, false>(p.map, x + hidden, t, f, r, &sums);
         for (int i = threadIdx.x; i < d; i += THREADS)
             row_v[i] = nl_get(x + 2 * hidden + i);
         for (int i = threadIdx.x; i < width; i += THREADS)
@@ -104,7 +53,7 @@ __global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
     }
     __syncthreads();
     for (int t = 0; t < p.tokens; t++) {
-        features_of<T, MAP, true>(p, base + t * p.stride, t, f, r, &sums);
+        nl_plain_features<T, MAP, true>(p.map, base + t * p.stride, t, f, r, &sums);
         if (threadIdx.x < 32) {
             float sum = 0.f;
             for (int i = threadIdx.x; i < width; i += 32)
@@ -156,9 +105,8 @@ static nl_status run_plain(nl_device *device, const nl_nala_attention_args *a)
     plain_args p = {};
     p.qkvg = a->qkvg.data, p.out = a->out.data, p.stride = a->qkvg.row_stride;
     p.state = (float *)a->state.data, p.total = (float *)a->total.data;
-    p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.head_size = (int)a->head_size;
-    p.grid_width = (int)a->grid_width, p.grid_height = (int)a->grid_height;
-    p.lambda = a->lambda, p.tau = a->tau, p.rope = a->rope;
+    p.tokens = (int)a->tokens, p.heads = (int)a->heads;
+    p.map = nl_nala_map{(int)a->head_size, (int)a->grid_width, a->lambda, a->tau, a->rope};
     if (!p.state) {
         void *scratch;
         const int64_t width = nl_feature_width(a->feature_map, a->head_size);
