@@ -29,6 +29,8 @@ static bool dtype_fits(const nl_arguments *a, nl_dtype dtype, int flags)
         return dtype == NL_I32;
     if (flags & NL_ARG_F32)
         return dtype == NL_F32;
+    if (flags & NL_ARG_STORED)
+        return dtype == NL_F32 || dtype == NL_F16 || dtype == NL_BF16 || dtype == NL_U8;
     /* A measuring device has the name of the one that it stands for. */
     bool bf16 = (flags & NL_ARG_WEIGHT) || strncmp(a->device->name, "cuda", 4) == 0;
     return dtype == NL_F32 || (bf16 && dtype == NL_BF16);
@@ -38,6 +40,7 @@ static const char *expected_dtype(int flags)
 {
     return flags & NL_ARG_U8       ? "U8"
            : flags & NL_ARG_I32    ? "I32"
+           : flags & NL_ARG_STORED ? "F32, F16, BF16 or U8"
            : flags & NL_ARG_WEIGHT ? "F32 or BF16"
                                    : "F32";
 }

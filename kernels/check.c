@@ -1,34 +1,5 @@
 /* The front doors of the operations: arguments checked against ops.h, then the device's table. */
-#include <math.h>
-
-#include "arguments.h"
-
-#define SIZES(...)                                                                                 \
-    NL_COUNT(((int64_t[]){__VA_ARGS__})), (int64_t[])                                              \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
-    }
-#define TENSOR(field, flags, ...)                                                                  \
-    nl_check_tensor(a, #field, &args->field, flags, SIZES(__VA_ARGS__))
-/* field has the shape of another tensor, its own when that is the same one. */
-#define TENSOR_AS(field, flags, other)                                                             \
-    nl_check_tensor(a, #field, &args->field, flags, args->other.ndim, args->other.shape)
-
-/* Sizes of a tensor that was not checked yet read as 0 or 1 beyond ndim: harmless, and refused later. */
-
-/* M / rows_per_image, or a size that no tensor has. */
-static int64_t images_of(nl_arguments *a, int64_t rows, int64_t rows_per_image)
-{
-    bool whole = rows_per_image > 0 && rows % rows_per_image == 0;
-    nl_check(a, whole, "%lld rows are not a whole number of images of %lld rows", (long long)rows,
-             (long long)rows_per_image);
-    return whole ? rows / rows_per_image : 0;
-}
-
-static void check_eps(nl_arguments *a, float eps)
-{
-    nl_check(a, eps > 0 && isfinite(eps), "eps is %g, expected more than 0", (double)eps);
-}
+#include "check.h"
 
 static void check_linear(nl_arguments *a, const nl_linear_args *args)
 {
@@ -38,18 +9,22 @@ static void check_linear(nl_arguments *a, const nl_linear_args *args)
     int64_t outputs = args->weight.shape[0];
     TENSOR(bias, NL_ARG_OPTIONAL, outputs);
     TENSOR(y, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, outputs);
+    TENSOR(pre, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, outputs);
     nl_check(a, args->epilogue <= NL_EPILOGUE_SILU, "no epilogue %d", (int)args->epilogue);
 }
 
 static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulate_args *args)
 {
-    TENSOR(x, args->branch.data ? NL_ARG_OUTPUT : 0, NL_ANY, NL_ANY);
+    bool in_place = args->branch.data && !args->sum.data;
+    TENSOR(x, in_place ? NL_ARG_OUTPUT : 0, NL_ANY, NL_ANY);
     int64_t rows = args->x.shape[0], hidden = args->x.shape[1];
     int64_t images = images_of(a, rows, args->rows_per_image);
     TENSOR(branch, NL_ARG_OPTIONAL, rows, hidden);
     if (args->branch.data)
         TENSOR(gate, NL_ARG_STRIDED, images, hidden);
-    nl_check(a, args->branch.data || !args->gate.data, "a gate without a branch");
+    nl_check(a, args->branch.data || (!args->gate.data && !args->sum.data),
+             "a gate or a sum without a branch");
+    TENSOR(sum, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, hidden);
     TENSOR(shift, NL_ARG_STRIDED, images, hidden);
     TENSOR(scale, NL_ARG_STRIDED, images, hidden);
     TENSOR(y, NL_ARG_OUTPUT, rows, hidden);
@@ -61,19 +36,6 @@ int64_t nl_feature_width(nl_feature_map map, int64_t head_size)
     bool two_halves =
         map == NL_FEATURES_COSINE || map == NL_FEATURES_COSINE_CONSTANT || map == NL_FEATURES_SPLIT;
     return two_halves ? 2 * head_size : head_size;
-}
-
-/* B, T, h, d of an attention, each small enough that their products are sizes. */
-static bool check_attention_sizes(nl_arguments *a, int64_t batch, int64_t tokens, int64_t heads,
-                                  int64_t head_size)
-{
-    const int64_t most = 1 << 30;
-    bool fits = batch > 0 && tokens > 0 && heads > 0 && head_size > 0 && batch <= most &&
-                tokens <= most && heads <= most && head_size <= most && heads * head_size <= most &&
-                batch * heads <= most;
-    nl_check(a, fits, "no attention of %lld images, %lld tokens, %lld heads of %lld",
-             (long long)batch, (long long)tokens, (long long)heads, (long long)head_size);
-    return fits;
 }
 
 static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *args)
@@ -90,16 +52,8 @@ static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *
     TENSOR(state, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features, args->head_size);
     TENSOR(total, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
-    if (!args->rope)
-        return;
-    nl_check(a,
-             args->grid_height > 0 && args->grid_width > 0 &&
-                 args->tokens % args->grid_height == 0 &&
-                 args->tokens / args->grid_height == args->grid_width,
-             "rope: a grid of %lld x %lld is not one of %lld tokens", (long long)args->grid_height,
-             (long long)args->grid_width, (long long)args->tokens);
-    nl_check(a, args->head_size % 4 == 0, "rope: head size %lld is no multiple of 4",
-             (long long)args->head_size);
+    if (args->rope)
+        check_rope(a, args->tokens, args->head_size, args->grid_height, args->grid_width);
 }
 
 static void check_layernorm_gate(nl_arguments *a, const nl_layernorm_gate_args *args)
@@ -127,12 +81,7 @@ static void check_softmax_attention(nl_arguments *a, const nl_softmax_attention_
 
 static void check_depthwise_conv(nl_arguments *a, const nl_depthwise_conv_args *args)
 {
-    int64_t rows;
-    nl_check(a,
-             nl_mul_size(args->batch, args->grid_height, &rows) &&
-                 nl_mul_size(rows, args->grid_width, &rows) && rows > 0,
-             "no grid of %lld x %lld x %lld", (long long)args->batch, (long long)args->grid_height,
-             (long long)args->grid_width);
+    int64_t rows = grid_rows(a, args->batch, args->grid_height, args->grid_width);
     if (a->status != NL_OK)
         return;
     int64_t channels = args->x.shape[1], kernel = args->weight.shape[3];
@@ -141,15 +90,6 @@ static void check_depthwise_conv(nl_arguments *a, const nl_depthwise_conv_args *
     nl_check(a, kernel % 2 == 1, "weight: kernel %lld is not odd", (long long)kernel);
     TENSOR(bias, 0, channels);
     TENSOR(out, NL_ARG_OUTPUT, rows, channels);
-}
-
-/* Tokens of a picture cut into patches, or a size that no tensor has. */
-static int64_t grid_tokens(nl_arguments *a, int64_t height, int64_t width, int64_t patch)
-{
-    bool whole = patch > 0 && height % patch == 0 && width % patch == 0;
-    nl_check(a, whole, "patches of %lld do not divide %lld x %lld", (long long)patch,
-             (long long)height, (long long)width);
-    return whole ? height / patch * (width / patch) : 0;
 }
 
 static void check_patch_embed(nl_arguments *a, const nl_patch_embed_args *args)
@@ -272,7 +212,7 @@ static void check_activate(nl_arguments *a, const nl_activate_args *args)
 {
     TENSOR_AS(x, NL_ARG_IN_PLACE, x);
     TENSOR_AS(y, NL_ARG_OUTPUT, x);
-    nl_check(a, args->activation <= NL_ACT_SOFT_CLAMP, "no activation %d", (int)args->activation);
+    nl_check(a, args->activation <= NL_ACT_GELU_TANH, "no activation %d", (int)args->activation);
 }
 
 static void check_layout(nl_arguments *a, const nl_layout_args *args)
@@ -342,19 +282,4 @@ static void check_finite(nl_arguments *a, const nl_finite_args *args)
     nl_check(a, args->finite, "finite is missing");
 }
 
-#define NL_OPERATION(operation_)                                                                   \
-    nl_status nl_op_##operation_(nl_device *device, const nl_##operation_##_args *args)            \
-    {                                                                                              \
-        nl_arguments arguments = {.device = device, .operation = #operation_};                     \
-        check_##operation_(&arguments, args);                                                      \
-        nl_status status = nl_arguments_end(&arguments);                                           \
-        if (status != NL_OK)                                                                       \
-            return status;                                                                         \
-        if (!device->ops->operation_)                                                              \
-            return nl_fail(device->context, NL_ERROR_INTERNAL,                                     \
-                           "operation %s is not in the back end %s", #operation_,                  \
-                           device->ops->name);                                                     \
-        return device->ops->operation_(device, args);                                              \
-    }
-NL_OPERATIONS(NL_OPERATION)
-#undef NL_OPERATION
+NL_OPERATIONS(NL_FRONT_DOOR)

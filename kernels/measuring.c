@@ -74,7 +74,7 @@ static void leave_nothing(const void *args)
         return NL_OK;                                                                              \
     }
 /* clang-format on */
-NL_OPERATIONS(NL_OPERATION)
+NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 
 static const nl_ops measuring_ops = {.name = "measuring",
@@ -86,7 +86,7 @@ static const nl_ops measuring_ops = {.name = "measuring",
                                      .sync = measure_sync,
                                      .destroy = measure_destroy,
 #define NL_OPERATION(operation) .operation = measure_##operation,
-                                     NL_OPERATIONS(NL_OPERATION)
+                                     NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 };
 

@@ -340,8 +340,10 @@ typedef struct nl_ops {
     X(normal)                                                                                      \
     X(finite)
 
+#define NL_ALL_OPERATIONS(X) NL_OPERATIONS(X) NL_TRAINING_OPERATIONS(X)
+
 #define NL_OPERATION(operation) nl_status (*operation)(nl_device *, const nl_##operation##_args *);
-    NL_OPERATIONS(NL_OPERATION)
+    NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 } nl_ops;
 
@@ -392,7 +394,7 @@ nl_status nl_arena_tensor(nl_device *device, nl_dtype dtype, int ndim, const int
 
 #define NL_OPERATION(operation)                                                                    \
     nl_status nl_op_##operation(nl_device *device, const nl_##operation##_args *args) NL_MUST_CHECK;
-NL_OPERATIONS(NL_OPERATION)
+NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 
 /* The back ends. nl_cuda_ops is there in builds with CUDA only; see kernels/device.c. */

@@ -230,7 +230,8 @@ enum {
 };
 
 /* AdamW as torch.optim.AdamW (decoupled decay, bias correction by applied steps), then the moving averages
- * ema = decay ema + (1 - decay) parameter, then the model's copy. A gradient whose norm is not finite changes
+ * ema = decay ema + (1 - decay) parameter, then the model's copy. The gradient is clipped as by clip_grad_norm_: times
+ * min(1, clip / (norm + 1e-6)). One whose norm is not finite changes
  * nothing but counter[1]. */
 typedef struct nl_adamw_args {
     nl_tensor master, first, second, gradient; /* [n] F32; m and v of Adam are first and second */

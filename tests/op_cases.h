@@ -11,12 +11,13 @@
 
 #include "nl_test.h"
 
-enum { OP_MAX_BUFFERS = 16, OP_MAX_OUTPUTS = 4, OP_MAX_SCRATCH = 64, OP_MAX_DEVICES = 4 };
+enum { OP_MAX_BUFFERS = 24, OP_MAX_OUTPUTS = 16, OP_MAX_SCRATCH = 64, OP_MAX_DEVICES = 4 };
 
 typedef struct op_output {
     const char *name;
     double *values; /* [count], whatever the type on the device; set after the run */
     int64_t count;
+    bool shared; /* by all images of the batch: one alone makes another */
 } op_output;
 
 /* Device memory of one tensor, with what was written there before the operation ran. */
@@ -57,8 +58,9 @@ typedef struct op_family {
     int case_count;
 } op_family;
 
-/* The table, in three parts that end with an empty family. */
-extern const op_family op_backbone_families[], op_image_families[], op_sampling_families[];
+/* The table, in four parts that end with an empty family. */
+extern const op_family op_backbone_families[], op_image_families[], op_sampling_families[],
+    op_training_families[];
 
 /* A case and its own text for messages. */
 #define CASE(...)                                                                                  \

@@ -5,7 +5,7 @@ static const struct linear_case {
     const char *text;
     int64_t batch, rows, k, n; /* rows of one image */
     nl_epilogue epilogue;
-    bool no_bias;
+    bool no_bias, pre;
     int64_t gap;
     nl_dtype weight;
 } linear_cases[] = {
@@ -20,6 +20,9 @@ static const struct linear_case {
     CASE(.batch = 3, .rows = 49, .k = 72, .n = 72, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8),
     CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .epilogue = NL_EPILOGUE_SILU, .no_bias = true),
     CASE(.batch = 1, .rows = 3, .k = 1536, .n = 384),
+    CASE(.batch = 3, .rows = 16, .k = 64, .n = 256, .epilogue = NL_EPILOGUE_GELU_TANH, .pre = true),
+    CASE(.batch = 3, .rows = 1, .k = 64, .n = 72, .epilogue = NL_EPILOGUE_SILU, .pre = true),
+    CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .pre = true, .gap = 8),
     CASE(.batch = 2, .rows = 25, .k = 384, .n = 384, .weight = NL_BF16),
     CASE(.batch = 3, .rows = 1, .k = 256, .n = 72, .epilogue = NL_EPILOGUE_SILU, .weight = NL_BF16),
 };
@@ -39,13 +42,15 @@ static nl_status run_linear(op_run *run, const void *op_case)
     if (!c->no_bias)
         args.bias = OP_TENSOR(run, .activation = true, .shape = {c->n}, .shared = true);
     args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .gap = c->gap, .output = "y");
+    if (c->pre)
+        args.pre = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .output = "pre");
     return nl_op_linear(run->device, &args);
 }
 
 static const struct layernorm_modulate_case {
     const char *text;
     int64_t batch, rows, d, gap;
-    bool branch;
+    bool branch, sum;
 } layernorm_modulate_cases[] = {
     CASE(.batch = 1, .rows = 1, .d = 1),
     CASE(.batch = 1, .rows = 1, .d = 64),
@@ -59,6 +64,8 @@ static const struct layernorm_modulate_case {
     CASE(.batch = 2, .rows = 49, .d = 384, .gap = 5 * 384, .branch = true),
     CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5, .branch = true),
     CASE(.batch = 2, .rows = 64, .d = 1152, .gap = 1152, .branch = true),
+    CASE(.batch = 3, .rows = 16, .d = 72, .branch = true, .sum = true),
+    CASE(.batch = 2, .rows = 49, .d = 384, .gap = 5 * 384, .branch = true, .sum = true),
 };
 
 static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
@@ -74,7 +81,10 @@ static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
     }
     nl_layernorm_modulate_args args = {.rows_per_image = c->rows, .eps = 1e-6f};
     args.x = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .values = x,
-                       .output = c->branch ? "x" : NULL, .in_place = c->branch);
+                       .output = c->branch && !c->sum ? "x" : NULL,
+                       .in_place = c->branch && !c->sum);
+    if (c->sum)
+        args.sum = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .output = "sum");
     if (c->branch) {
         args.branch = OP_TENSOR(run, .activation = true, .shape = {m, c->d});
         args.gate = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .gap = c->gap);

@@ -232,6 +232,7 @@ static const struct activate_case {
     CASE(.batch = 3, .size = 331, .activation = NL_ACT_RELU, .in_place = true),
     CASE(.batch = 3, .size = 331, .activation = NL_ACT_SILU),
     CASE(.batch = 3, .size = 331, .activation = NL_ACT_SOFT_CLAMP, .in_place = true),
+    CASE(.batch = 3, .size = 331, .activation = NL_ACT_GELU_TANH),
 };
 
 static nl_status run_activate(op_run *run, const void *op_case)

@@ -59,6 +59,9 @@ static void store(nl_dtype dtype, void *base, int64_t i, double value)
     case NL_BF16:
         ((uint16_t *)base)[i] = nl_float_to_bf16((float)value);
         break;
+    case NL_F16:
+        ((uint16_t *)base)[i] = nl_float_to_f16((float)value);
+        break;
     case NL_U8:
         ((uint8_t *)base)[i] = (uint8_t)value;
         break;
@@ -73,6 +76,7 @@ static void store(nl_dtype dtype, void *base, int64_t i, double value)
 static double fetch(nl_dtype dtype, const void *base, int64_t i)
 {
     return dtype == NL_U8     ? ((const uint8_t *)base)[i]
+           : dtype == NL_I32  ? ((const int32_t *)base)[i]
            : dtype == NL_BF16 ? nl_bf16_to_float(((const uint16_t *)base)[i])
                               : ((const float *)base)[i];
 }
@@ -120,6 +124,8 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     nl_dtype dtype = half ? NL_BF16 : spec->dtype;
     int64_t stride = columns + spec->gap, size = nl_dtype_size(dtype);
     buffer->output = spec->output ? add_output(run, spec->output, count) : NULL;
+    if (buffer->output)
+        buffer->output->shared = spec->shared;
     buffer->bytes = (rows * stride + 2 * GUARD) * size;
     buffer->initial = keep(run, malloc((size_t)buffer->bytes));
     poison(run, dtype, buffer->initial, buffer->bytes);

@@ -27,6 +27,11 @@ static void activate_block(nl_activation activation, const float *x, int64_t cou
         for (int64_t i = 0; i < count; i++)
             y[i] = 3.0f * nlv_tanh(x[i] * (1.0f / 3));
         break;
+    case NL_ACT_GELU_TANH:
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            y[i] = nlv_gelu_tanh(x[i]);
+        break;
     }
 }
 

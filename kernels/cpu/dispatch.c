@@ -87,7 +87,7 @@ cleanup:
     {                                                                                              \
         return ((nl_cpu_state *)device->state)->level->operation(device, args);                    \
     }
-NL_OPERATIONS(NL_OPERATION)
+NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 
 const nl_ops nl_cpu_ops = {.name = "cpu",
@@ -100,6 +100,6 @@ const nl_ops nl_cpu_ops = {.name = "cpu",
                            .sync = nl_host_sync,
                            .destroy = cpu_destroy,
 #define NL_OPERATION(operation) .operation = cpu_##operation,
-                           NL_OPERATIONS(NL_OPERATION)
+                           NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 };

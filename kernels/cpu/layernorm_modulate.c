@@ -1,22 +1,25 @@
 #include "layernorm.h"
 #include "nl_cpu.h"
 
-/* x, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> x, y [M, D] */
+/* x, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> x or sum, y [M, D] */
 nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modulate_args *args)
 {
     int64_t rows = args->x.shape[0], size = args->x.shape[1];
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *size)) schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         int64_t image = row / args->rows_per_image;
-        float *x = nl_cpu_row_out(&args->x, row), *y = nl_cpu_row_out(&args->y, row);
+        const float *x = nl_cpu_row(&args->x, row);
+        float *y = nl_cpu_row_out(&args->y, row);
         const float *shift = nl_cpu_row(&args->shift, image);
         const float *scale = nl_cpu_row(&args->scale, image);
         if (args->branch.data) {
             const float *branch = nl_cpu_row(&args->branch, row);
             const float *gate = nl_cpu_row(&args->gate, image);
+            float *sum = nl_cpu_row_out(args->sum.data ? &args->sum : &args->x, row);
 #pragma omp simd
             for (int64_t i = 0; i < size; i++)
-                x[i] += gate[i] * branch[i];
+                sum[i] = x[i] + gate[i] * branch[i];
+            x = sum;
         }
         nl_moments m = nl_row_moments(x, size, args->eps);
 #pragma omp simd

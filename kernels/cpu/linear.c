@@ -103,15 +103,19 @@ static void finish_row(nl_epilogue epilogue, float *y, int64_t count)
     }
 }
 
-/* The epilogue of rows [first, first + rows) of y, which hold the product. */
+/* The epilogue of rows [first, first + rows) of y, which hold the product; that is kept when asked for. */
 static void finish(nl_device *device, const nl_linear_args *args, int64_t first, int64_t rows)
 {
-    if (args->epilogue == NL_EPILOGUE_NONE)
+    if (args->epilogue == NL_EPILOGUE_NONE && !args->pre.data)
         return;
     int64_t n = args->weight.shape[0];
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *n)) schedule(static)
-    for (int64_t row = first; row < first + rows; row++)
-        finish_row(args->epilogue, nl_cpu_row_out(&args->y, row), n);
+    for (int64_t row = first; row < first + rows; row++) {
+        float *y = nl_cpu_row_out(&args->y, row);
+        if (args->pre.data)
+            memcpy(nl_cpu_row_out(&args->pre, row), y, (size_t)n * sizeof(float));
+        finish_row(args->epilogue, y, n);
+    }
 }
 
 /* Working memory of a call. */

@@ -27,7 +27,7 @@
 
 #define NL_OPERATION(operation)                                                                    \
     nl_status NL_CPU(operation)(nl_device * device, const nl_##operation##_args *args);
-NL_OPERATIONS(NL_OPERATION)
+NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 
 extern const nl_ops NL_CPU(ops);

@@ -3,6 +3,6 @@
 
 const nl_ops NL_CPU(ops) = {.name = "cpu",
 #define NL_OPERATION(operation) .operation = NL_CPU(operation),
-                            NL_OPERATIONS(NL_OPERATION)
+                            NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 };

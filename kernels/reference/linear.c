@@ -1,10 +1,5 @@
 #include "reference.h"
 
-static double gelu_tanh(double x)
-{
-    return 0.5 * x * (1 + tanh(sqrt(2 / nl_pi) * (x + 0.044715 * x * x * x)));
-}
-
 /* x [M, K], weight [N, K] -> y [M, N] */
 nl_status nl_reference_linear(nl_device *device, const nl_linear_args *args)
 {
@@ -15,16 +10,9 @@ nl_status nl_reference_linear(nl_device *device, const nl_linear_args *args)
             double sum = nl_at_or_zero(&args->bias, n);
             for (int64_t k = 0; k < k_count; k++)
                 sum += nl_get(&args->x, m, k) * nl_get(&args->weight, n, k);
-            switch (args->epilogue) {
-            case NL_EPILOGUE_NONE:
-                break;
-            case NL_EPILOGUE_GELU_TANH:
-                sum = gelu_tanh(sum);
-                break;
-            case NL_EPILOGUE_SILU:
-                sum = nl_silu(sum);
-                break;
-            }
+            if (args->pre.data)
+                nl_put(&args->pre, m, n, sum);
+            sum = nl_reference_activation(nl_epilogue_activation(args->epilogue), sum);
             nl_put(&args->y, m, n, sum);
         }
     return NL_OK;

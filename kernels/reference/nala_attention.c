@@ -1,87 +1,6 @@
 /* Norm-aware linear attention, equation by equation: the features are written out, the state is
  * summed over the tokens, every query reads the state. */
-#include "reference.h"
-
-static const double epsilon = 1e-6; /* of directions and of the denominator */
-
-/* relu(x)^p, 0 at x = 0. */
-static double relu_power(double x, double p)
-{
-    return x > 0 ? pow(x, p) : 0;
-}
-
-static double norm2(const double *x, int64_t size)
-{
-    double squares = 0;
-    for (int64_t i = 0; i < size; i++)
-        squares += x[i] * x[i];
-    return sqrt(squares);
-}
-
-/* norm2(r) r^lambda / (norm2(r^lambda) + 1e-6), r = relu(x) */
-static void power_features(const double *x, int64_t d, double lambda, double *phi)
-{
-    double squares = 0;
-    for (int64_t i = 0; i < d; i++) {
-        squares += x[i] > 0 ? x[i] * x[i] : 0;
-        phi[i] = relu_power(x[i], lambda);
-    }
-    double factor = sqrt(squares) / (norm2(phi, d) + epsilon);
-    for (int64_t i = 0; i < d; i++)
-        phi[i] *= factor;
-}
-
-/* phi_q(x) or phi_k(x), x [d] -> phi [F] */
-static void features(const nl_nala_attention_args *args, bool query, const double *x, double *phi)
-{
-    int64_t d = args->head_size;
-    nl_feature_map map = args->feature_map;
-    double norm = norm2(x, d);
-    double exponent = query && map != NL_FEATURES_COSINE_CONSTANT
-                          ? args->lambda * (args->tau + tanh(norm))
-                          : args->lambda;
-    if (map == NL_FEATURES_POWER)
-        power_features(x, d, args->lambda, phi);
-    for (int64_t i = 0; i < d; i++) {
-        double direction = x[i] / (norm + epsilon), base = query ? direction : x[i];
-        double angle = nl_pi / 4 * tanh(direction);
-        switch (map) {
-        case NL_FEATURES_COSINE:
-        case NL_FEATURES_COSINE_CONSTANT:
-            phi[i] = relu_power(fabs(base), exponent) * cos(angle);
-            phi[d + i] = relu_power(fabs(base), exponent) * sin(angle);
-            break;
-        case NL_FEATURES_SPLIT:
-            phi[i] = relu_power(base, exponent);
-            phi[d + i] = relu_power(-base, exponent);
-            break;
-        case NL_FEATURES_RELU:
-            phi[i] = x[i] > 0 ? x[i] : 0;
-            break;
-        case NL_FEATURES_ELU1:
-            phi[i] = x[i] > 0 ? 1 + x[i] : exp(x[i]);
-            break;
-        case NL_FEATURES_POWER:
-            break;
-        }
-    }
-}
-
-/* 2-D rotary angles on each d-wide half of phi: the first half of d turns with the row, the second
- * with the column of the token. Frequencies 10000^-linspace(0, 1, d / 4), both ends included. */
-static void rotate(const nl_nala_attention_args *args, int64_t token, int64_t width, double *phi)
-{
-    int64_t d = args->head_size, quarter = d / 4;
-    int64_t row = token / args->grid_width, column = token % args->grid_width;
-    for (int64_t pair = 0; pair < width / 2; pair++) {
-        int64_t place = pair % (d / 2), i = place % quarter;
-        double exponent = quarter > 1 ? (double)i / (quarter - 1) : 0;
-        double angle = (place < quarter ? row : column) * pow(10000, -exponent);
-        double a = phi[2 * pair], b = phi[2 * pair + 1];
-        phi[2 * pair] = a * cos(angle) - b * sin(angle);
-        phi[2 * pair + 1] = b * cos(angle) + a * sin(angle);
-    }
-}
+#include "nala_features.h"
 
 static void load(const nl_nala_attention_args *args, int64_t row, int64_t column, double *x)
 {
@@ -108,11 +27,11 @@ static void sum_state(const nl_nala_attention_args *args, int64_t image, int64_t
         int64_t row = image * args->tokens + token;
         load(args, row, size + head * d, memory->x);
         load(args, row, 2 * size + head * d, memory->v);
-        features(args, false, memory->x, memory->phi);
+        nl_features(args, false, memory->x, memory->phi);
         for (int64_t f = 0; f < width; f++)
             memory->total[f] += memory->phi[f] / args->tokens;
         if (args->rope)
-            rotate(args, token, width, memory->phi);
+            nl_rotate(args, token, width, 1, memory->phi);
         for (int64_t f = 0; f < width; f++)
             for (int64_t i = 0; i < d; i++)
                 memory->state[f * d + i] += memory->phi[f] * memory->v[i] / args->tokens;
@@ -127,12 +46,12 @@ static void apply_state(const nl_nala_attention_args *args, int64_t image, int64
     for (int64_t token = 0; token < args->tokens; token++) {
         int64_t row = image * args->tokens + token;
         load(args, row, head * d, memory->x);
-        features(args, true, memory->x, memory->phi);
-        double denominator = epsilon;
+        nl_features(args, true, memory->x, memory->phi);
+        double denominator = nl_nala_epsilon;
         for (int64_t f = 0; f < width; f++)
             denominator += memory->phi[f] * memory->total[f];
         if (args->rope)
-            rotate(args, token, width, memory->phi);
+            nl_rotate(args, token, width, 1, memory->phi);
         for (int64_t i = 0; i < d; i++) {
             double sum = 0;
             for (int64_t f = 0; f < width; f++)

@@ -11,7 +11,7 @@
 
 #define NL_OPERATION(operation)                                                                    \
     nl_status nl_reference_##operation(nl_device *device, const nl_##operation##_args *args);
-NL_OPERATIONS(NL_OPERATION)
+NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 
 static const double nl_pi = 3.14159265358979323846;
@@ -46,6 +46,20 @@ static inline double nl_silu(double x)
     return x / (1 + exp(-x));
 }
 
+static inline void nl_add(const nl_tensor *y, int64_t row, int64_t column, double value)
+{
+    nl_put(y, row, column, nl_get(y, row, column) + value);
+}
+
+static inline nl_activation nl_epilogue_activation(nl_epilogue epilogue)
+{
+    return epilogue == NL_EPILOGUE_GELU_TANH ? NL_ACT_GELU_TANH
+           : epilogue == NL_EPILOGUE_SILU    ? NL_ACT_SILU
+                                             : NL_ACT_NONE;
+}
+
 double nl_reference_activation(nl_activation activation, double x);
+/* Its derivative; at a kink the one from below, as in PyTorch. */
+double nl_reference_activation_slope(nl_activation activation, double x);
 
 #endif

@@ -15,6 +15,6 @@ const nl_ops nl_reference_ops = {.name = "reference",
                                  .sync = nl_host_sync,
                                  .destroy = destroy,
 #define NL_OPERATION(operation) .operation = nl_reference_##operation,
-                                 NL_OPERATIONS(NL_OPERATION)
+                                 NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 };

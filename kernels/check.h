@@ -1,0 +1,100 @@
+/* What the checks of check.c and check_training.c share. */
+#ifndef NL_CHECK_H
+#define NL_CHECK_H
+
+#include <math.h>
+
+#include "arguments.h"
+
+#define SIZES(...)                                                                                 \
+    NL_COUNT(((int64_t[]){__VA_ARGS__})), (int64_t[])                                              \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define TENSOR(field, flags, ...)                                                                  \
+    nl_check_tensor(a, #field, &args->field, flags, SIZES(__VA_ARGS__))
+/* field has the shape of another tensor, its own when that is the same one. */
+#define TENSOR_AS(field, flags, other)                                                             \
+    nl_check_tensor(a, #field, &args->field, flags, args->other.ndim, args->other.shape)
+
+/* Sizes of a tensor that was not checked yet read as 0 or 1 beyond ndim: harmless, and refused later. */
+
+/* M / rows_per_image, or a size that no tensor has. */
+static inline int64_t images_of(nl_arguments *a, int64_t rows, int64_t rows_per_image)
+{
+    bool whole = rows_per_image > 0 && rows % rows_per_image == 0;
+    nl_check(a, whole, "%lld rows are not a whole number of images of %lld rows", (long long)rows,
+             (long long)rows_per_image);
+    return whole ? rows / rows_per_image : 0;
+}
+
+static inline void check_eps(nl_arguments *a, float eps)
+{
+    nl_check(a, eps > 0 && isfinite(eps), "eps is %g, expected more than 0", (double)eps);
+}
+
+/* B, T, h, d of an attention, each small enough that their products are sizes. */
+static inline bool check_attention_sizes(nl_arguments *a, int64_t batch, int64_t tokens,
+                                         int64_t heads, int64_t head_size)
+{
+    const int64_t most = 1 << 30;
+    bool fits = batch > 0 && tokens > 0 && heads > 0 && head_size > 0 && batch <= most &&
+                tokens <= most && heads <= most && head_size <= most && heads * head_size <= most &&
+                batch * heads <= most;
+    nl_check(a, fits, "no attention of %lld images, %lld tokens, %lld heads of %lld",
+             (long long)batch, (long long)tokens, (long long)heads, (long long)head_size);
+    return fits;
+}
+
+/* The grid of tokens that rotary angles are taken from. */
+static inline void check_rope(nl_arguments *a, int64_t tokens, int64_t head_size,
+                              int64_t grid_height, int64_t grid_width)
+{
+    nl_check(a,
+             grid_height > 0 && grid_width > 0 && tokens % grid_height == 0 &&
+                 tokens / grid_height == grid_width,
+             "rope: a grid of %lld x %lld is not one of %lld tokens", (long long)grid_height,
+             (long long)grid_width, (long long)tokens);
+    nl_check(a, head_size % 4 == 0, "rope: head size %lld is no multiple of 4",
+             (long long)head_size);
+}
+
+/* B * H * W of token grids. */
+static inline int64_t grid_rows(nl_arguments *a, int64_t batch, int64_t grid_height,
+                                int64_t grid_width)
+{
+    int64_t rows = 0;
+    nl_check(a,
+             nl_mul_size(batch, grid_height, &rows) && nl_mul_size(rows, grid_width, &rows) &&
+                 rows > 0,
+             "no grid of %lld x %lld x %lld", (long long)batch, (long long)grid_height,
+             (long long)grid_width);
+    return rows;
+}
+
+/* Tokens of a picture cut into patches, or a size that no tensor has. */
+static inline int64_t grid_tokens(nl_arguments *a, int64_t height, int64_t width, int64_t patch)
+{
+    bool whole = patch > 0 && height % patch == 0 && width % patch == 0;
+    nl_check(a, whole, "patches of %lld do not divide %lld x %lld", (long long)patch,
+             (long long)height, (long long)width);
+    return whole ? height / patch * (width / patch) : 0;
+}
+
+/* The public function: checks, then the device's table. */
+#define NL_FRONT_DOOR(operation_)                                                                  \
+    nl_status nl_op_##operation_(nl_device *device, const nl_##operation_##_args *args)            \
+    {                                                                                              \
+        nl_arguments arguments = {.device = device, .operation = #operation_};                     \
+        check_##operation_(&arguments, args);                                                      \
+        nl_status status = nl_arguments_end(&arguments);                                           \
+        if (status != NL_OK)                                                                       \
+            return status;                                                                         \
+        if (!device->ops->operation_)                                                              \
+            return nl_fail(device->context, NL_ERROR_INTERNAL,                                     \
+                           "operation %s is not in the back end %s", #operation_,                  \
+                           device->ops->name);                                                     \
+        return device->ops->operation_(device, args);                                              \
+    }
+
+#endif

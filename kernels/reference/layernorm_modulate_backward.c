@@ -1,0 +1,69 @@
+#include "layernorm.h"
+
+/* One row: dx += (dn - mean(dn) - n mean(dn n)) / deviation, dn = dy (1 + scale), n the normalised x. */
+static void backward_row(const nl_layernorm_modulate_backward_args *args, int64_t m, double mean,
+                         double inverse_deviation)
+{
+    int64_t size = args->x.shape[1], image = m / args->rows_per_image;
+    double sum = 0, product = 0;
+    for (int64_t i = 0; i < size; i++) {
+        double normal = (nl_get(&args->x, m, i) - mean) * inverse_deviation;
+        double dnormal = nl_get(&args->dy, m, i) * (1 + nl_get(&args->scale, image, i));
+        sum += dnormal;
+        product += dnormal * normal;
+    }
+    for (int64_t i = 0; i < size; i++) {
+        double normal = (nl_get(&args->x, m, i) - mean) * inverse_deviation;
+        double scale = 1 + nl_get(&args->scale, image, i);
+        double dnormal = nl_get(&args->dy, m, i) * scale;
+        nl_add(&args->dx, m, i,
+               (dnormal - sum / size - normal * product / size) * inverse_deviation);
+        if (args->branch.data)
+            nl_put(&args->dbranch, m, i, nl_get(&args->gate, image, i) * nl_get(&args->dx, m, i));
+        if (args->y.data)
+            nl_put(&args->y, m, i, normal * scale + nl_get(&args->shift, image, i));
+    }
+}
+
+/* dshift, dscale and dgate of one channel: sums over the rows of the image. moments [rows, 2] */
+static void sum_image(const nl_layernorm_modulate_backward_args *args, int64_t image, int64_t i,
+                      const double *moments)
+{
+    double shift = 0, scale = 0, gate = 0;
+    for (int64_t row = 0; row < args->rows_per_image; row++) {
+        int64_t m = image * args->rows_per_image + row;
+        double normal = (nl_get(&args->x, m, i) - moments[2 * row]) * moments[2 * row + 1];
+        shift += nl_get(&args->dy, m, i);
+        scale += nl_get(&args->dy, m, i) * normal;
+        if (args->branch.data)
+            gate += nl_get(&args->dx, m, i) * nl_get(&args->branch, m, i);
+    }
+    nl_put(&args->dshift, image, i, shift);
+    nl_put(&args->dscale, image, i, scale);
+    if (args->branch.data)
+        nl_put(&args->dgate, image, i, gate);
+}
+
+/* x, dy, dx, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> dx, dbranch, y [M, D]; dshift, dscale,
+ * dgate [M / rows_per_image, D] */
+nl_status nl_reference_layernorm_modulate_backward(nl_device *device,
+                                                   const nl_layernorm_modulate_backward_args *args)
+{
+    nl_status status = NL_OK;
+    void *memory = NULL;
+    int64_t rows = args->rows_per_image;
+    NL_TRY(nl_alloc_array(device->context, "moments of rows", 2 * rows, sizeof(double), &memory));
+    double *moments = memory;
+    for (int64_t image = 0; image < args->scale.shape[0]; image++) {
+        for (int64_t row = 0; row < rows; row++) {
+            double *of_row = moments + 2 * row;
+            nl_row_moments(&args->x, image * rows + row, args->eps, &of_row[0], &of_row[1]);
+            backward_row(args, image * rows + row, of_row[0], of_row[1]);
+        }
+        for (int64_t i = 0; i < args->x.shape[1]; i++)
+            sum_image(args, image, i, moments);
+    }
+cleanup:
+    nl_free(device->context, memory);
+    return status;
+}

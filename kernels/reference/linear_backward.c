@@ -1,0 +1,42 @@
+#include "reference.h"
+
+/* dy [M, N], weight [N, K], pre [M, K] -> dx [M, K] */
+nl_status nl_reference_linear_backward_data(nl_device *device,
+                                            const nl_linear_backward_data_args *args)
+{
+    int64_t m_count = args->dy.shape[0], n_count = args->dy.shape[1];
+    (void)device;
+    for (int64_t m = 0; m < m_count; m++)
+        for (int64_t k = 0; k < args->weight.shape[1]; k++) {
+            double sum = 0;
+            for (int64_t n = 0; n < n_count; n++)
+                sum += nl_get(&args->dy, m, n) * nl_get(&args->weight, n, k);
+            if (args->pre.data)
+                sum *= nl_reference_activation_slope(nl_epilogue_activation(args->epilogue),
+                                                     nl_get(&args->pre, m, k));
+            nl_put(&args->dx, m, k, sum);
+        }
+    return NL_OK;
+}
+
+/* dy [M, N], x [M, K]; dweight [N, K] and dbias [N] are added to */
+nl_status nl_reference_linear_backward_weight(nl_device *device,
+                                              const nl_linear_backward_weight_args *args)
+{
+    int64_t m_count = args->dy.shape[0];
+    (void)device;
+    for (int64_t n = 0; n < args->dy.shape[1]; n++) {
+        double bias = 0;
+        for (int64_t m = 0; m < m_count; m++)
+            bias += nl_get(&args->dy, m, n);
+        if (args->dbias.data)
+            nl_add(&args->dbias, 0, n, bias);
+        for (int64_t k = 0; k < args->x.shape[1]; k++) {
+            double sum = 0;
+            for (int64_t m = 0; m < m_count; m++)
+                sum += nl_get(&args->dy, m, n) * nl_get(&args->x, m, k);
+            nl_add(&args->dweight, n, k, sum);
+        }
+    }
+    return NL_OK;
+}
