@@ -279,7 +279,8 @@ static void check_normal(nl_arguments *a, const nl_normal_args *args)
 static void check_finite(nl_arguments *a, const nl_finite_args *args)
 {
     TENSOR_AS(x, 0, x);
-    nl_check(a, args->finite, "finite is missing");
+    TENSOR(found, NL_ARG_OUTPUT | NL_ARG_I32, 1);
+    nl_check(a, args->mark != 0, "mark is 0");
 }
 
 NL_OPERATIONS(NL_FRONT_DOOR)

@@ -146,6 +146,30 @@ void nl_device_destroy(nl_device *device)
     nl_free(device->context, device);
 }
 
+bool nl_device_queues(const nl_device *device)
+{
+    return device->ops->download_start != NULL;
+}
+
+nl_status nl_download_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes)
+{
+    if (slot < 0 || slot >= NL_DOWNLOAD_SLOTS)
+        return nl_fail(device->context, NL_ERROR_INTERNAL, "download: there is no slot %d", slot);
+    return device->ops->download_start ? device->ops->download_start(device, slot, to, from, bytes)
+                                       : device->ops->download(device, to, from, bytes);
+}
+
+nl_status nl_download_wait(nl_device *device, int slot)
+{
+    return device->ops->download_wait ? device->ops->download_wait(device, slot) : NL_OK;
+}
+
+nl_status nl_replay(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user),
+                    void *user)
+{
+    return device->ops->replay ? device->ops->replay(device, key, size, run, user) : run(user);
+}
+
 nl_status nl_context_create(const nl_context_options *options, nl_context **context)
 {
     nl_status status = nl_core_context_create(options, context);

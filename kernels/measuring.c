@@ -44,11 +44,6 @@ static void measure_destroy(nl_device *device)
     (void)device;
 }
 
-static void leave_finite(const nl_finite_args *args)
-{
-    *args->finite = true;
-}
-
 static void leave_norms(const nl_scaled_norm_args *args)
 {
     for (int64_t i = 0; i < args->x.shape[0]; i++)
@@ -63,7 +58,6 @@ static void leave_nothing(const void *args)
 /* clang-format off */
 #define LEAVE_ON_HOST(args)                                                                        \
     _Generic(args,                                                                                 \
-             const nl_finite_args *: leave_finite,                                                 \
              const nl_scaled_norm_args *: leave_norms,                                             \
              default: leave_nothing)(args)
 #define NL_OPERATION(operation)                                                                    \

@@ -12,7 +12,8 @@
  *    weights may also be BF16, and on the GPU activations may be BF16 (sums are always fp32).
  *  - Tensors are contiguous except where "rows may be strided" is said.
  *  - Outputs do not overlap inputs, except where "in place" is said.
- *  - Work is queued on the device's stream in order; nothing waits for it except `download` and `sync`.
+ *  - Work is queued on the device's stream in order; nothing waits for it except `download`, `sync` and
+ *    scaled_norm, which answers on the host.
  *  - The result does not depend on the batch size, on the number of threads, or on what else is in the
  *    batch (up to the order of fp32 sums inside a matrix product).
  *  - Shapes are the caller's duty and are checked with NL_ERROR_INTERNAL at the table's front door
@@ -286,10 +287,11 @@ typedef struct nl_normal_args {
     const int64_t *images; /* host, [B] image indices */
 } nl_normal_args;
 
-/* *finite is false when an element is NaN or infinite. Waits for the device. */
+/* found becomes `mark` where it is 0 and an element of x is NaN or infinite. */
 typedef struct nl_finite_args {
     nl_tensor x;
-    bool *finite; /* host */
+    nl_tensor found; /* I32 [1], in place */
+    int32_t mark;    /* not 0 */
 } nl_finite_args;
 
 /* ---- Training */
@@ -318,6 +320,12 @@ typedef struct nl_ops {
     X(linear)                                                                                      \
     X(layernorm_modulate)                                                                          \
     X(nala_attention)                                                                              \
+    /* For nl_download_start, nl_download_wait and nl_replay; NULL: everything is done at once. */
+    nl_status (*download_start)(nl_device *device, int slot, void *to, const void *from, int64_t bytes);
+    nl_status (*download_wait)(nl_device *device, int slot);
+    nl_status (*replay)(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user),
+                        void *user);
+
     X(layernorm_gate)                                                                              \
     X(softmax_attention)                                                                           \
     X(depthwise_conv)                                                                              \
@@ -384,6 +392,22 @@ void nl_device_measuring(const nl_device *like, nl_device *measuring);
 nl_status nl_arena_reserve(nl_device *device, int64_t bytes);
 int64_t nl_arena_mark(const nl_device *device);
 void nl_arena_release(nl_device *device, int64_t mark);
+/* A download that is queued, and the wait for it: `to` is filled when the wait for the same slot, from 0 to
+ * NL_DOWNLOAD_SLOTS - 1, has returned, and the work queued before it is done then. More than NL_DOWNLOAD_SMALL
+ * bytes may wait at once. */
+enum { NL_DOWNLOAD_SLOTS = 4, NL_DOWNLOAD_SMALL = 64 };
+nl_status nl_download_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes);
+nl_status nl_download_wait(nl_device *device, int slot);
+/* Whether the host may run ahead of the device. */
+bool nl_device_queues(const nl_device *device);
+
+/* Runs run(user), which queues operations and does nothing else: no transfer, no waiting, no memory but the
+ * arena's. It must queue the same ones for the same `size` bytes at `key`, which name every address and number that
+ * it depends on, and at the same arena_used. A GPU runs the first call of a key as it is, records the second, and
+ * launches the record from then on (a CUDA graph). Memory of the device that is given back takes all records with
+ * it. Inside of another one it just runs. */
+nl_status nl_replay(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user), void *user);
+
 /* A contiguous tensor from the arena, 256-byte aligned, not cleared. */
 nl_status nl_arena_tensor(nl_device *device, nl_dtype dtype, int ndim, const int64_t *shape,
                           nl_tensor *tensor) NL_MUST_CHECK;

@@ -175,6 +175,7 @@ static const struct finite_case {
     const char *text;
     int64_t size, at; /* where `value` stands */
     float value;
+    float before; /* of the mark */
 } finite_cases[] = {
     CASE(.size = 1, .at = 0, .value = 1),
     CASE(.size = 1, .at = 0, .value = NAN),
@@ -182,22 +183,22 @@ static const struct finite_case {
     CASE(.size = 331, .at = 0, .value = INFINITY),
     CASE(.size = 4099, .at = 4098, .value = -INFINITY),
     CASE(.size = 4099, .at = 2000, .value = -NAN),
+    CASE(.size = 331, .at = 330, .value = NAN, .before = 7),
+    CASE(.size = 331, .at = 330, .value = 1, .before = 7),
     CASE(.size = 4099, .at = 7, .value = 3e38f), /* beside another such: their sum is not finite */
 };
 
 static nl_status run_finite(op_run *run, const void *op_case)
 {
     const struct finite_case *c = op_case;
-    bool finite = false;
     float *x = op_normal(run, c->size);
     x[c->size / 2] = x[c->size / 3] = 3e38f;
     x[c->at] = c->value;
-    nl_finite_args args = {.finite = &finite};
+    nl_finite_args args = {.mark = 3};
     args.x = OP_TENSOR(run, .shape = {c->size}, .values = x);
-    nl_status status = nl_op_finite(run->device, &args);
-    if (status == NL_OK)
-        op_host_output(run, "finite", &(double){finite}, 1);
-    return status;
+    args.found = OP_TENSOR(run, .shape = {1}, .dtype = NL_I32, .output = "found", .in_place = true,
+                           .values = &c->before);
+    return nl_op_finite(run->device, &args);
 }
 
 const op_family op_sampling_families[] = {

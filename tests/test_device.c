@@ -208,11 +208,11 @@ static void test_arena(void **state)
     assert_ok(context, nl_arena_reserve(device, 1 << 21)); /* usable again */
 }
 
-/* Something with the shape of a model: nested marks, an operation that leaves numbers on the host. */
-static nl_status small_run(nl_device *on, int64_t rows, bool *finite)
+/* Something with the shape of a model: nested marks, a number that goes to the host. */
+static nl_status small_run(nl_device *on, int64_t rows, int32_t *found)
 {
     nl_status status = NL_OK;
-    nl_tensor x, y, z;
+    nl_tensor x, y, z, bad;
     int64_t mark = nl_arena_mark(on);
     float weight[8 * 4] = {1};
     nl_tensor w = nl_tensor_of(weight, NL_F32, 2, (int64_t[]){8, 4});
@@ -224,7 +224,11 @@ static nl_status small_run(nl_device *on, int64_t rows, bool *finite)
     NL_TRY(nl_arena_tensor(on, NL_F32, 2, (int64_t[]){rows, 8}, &z));
     NL_TRY(NL_OP(on, activate, .x = y, .y = z, .activation = NL_ACT_SILU));
     nl_arena_release(on, inner);
-    NL_TRY(NL_OP(on, finite, .x = y, .finite = finite));
+    NL_TRY(nl_arena_tensor(on, NL_I32, 1, (int64_t[]){1}, &bad));
+    NL_TRY(on->ops->upload(on, bad.data, &(int32_t){0}, sizeof(int32_t)));
+    NL_TRY(NL_OP(on, finite, .x = y, .found = bad, .mark = 1));
+    NL_TRY(nl_download_start(on, 0, found, bad.data, sizeof(*found)));
+    NL_TRY(nl_download_wait(on, 0));
 cleanup:
     nl_arena_release(on, mark);
     return status;
@@ -235,11 +239,11 @@ static void test_measuring(void **state)
     (void)state;
     nl_device measuring;
     nl_device_measuring(device, &measuring);
-    bool finite = false;
+    int32_t found = 1;
     int64_t before = context->allocations;
     assert_ok(context, nl_arena_reserve(&measuring, INT64_MAX / 2));
-    assert_ok(context, small_run(&measuring, 7, &finite));
-    assert_true(finite);
+    assert_ok(context, small_run(&measuring, 7, &found));
+    assert_int_equal(found, 0);
     assert_int_equal(context->allocations, before);
     assert_int_equal(measuring.arena_used, 0);
     assert_string_equal(measuring.name, device->name);
@@ -247,7 +251,8 @@ static void test_measuring(void **state)
     nl_device *exact;
     assert_ok(context, nl_device_create(context, "reference", NULL, 1, &exact));
     assert_ok(context, nl_arena_reserve(exact, measuring.arena_peak));
-    assert_ok(context, small_run(exact, 7, &finite));
+    assert_ok(context, small_run(exact, 7, &found));
+    assert_int_equal(found, 0);
     assert_int_equal(exact->arena_peak, measuring.arena_peak);
     assert_int_equal(exact->arena_peak, exact->arena_size);
     nl_device_destroy(exact);
@@ -264,6 +269,59 @@ static void test_measuring(void **state)
     assert_int_equal(NL_OP(&measuring, upsample2x, .x = x, .y = x), NL_ERROR_INTERNAL);
 }
 
+/* What nl_replay promises on every device: the same numbers, each time from what lies at the addresses then. */
+typedef struct nl_doubling {
+    nl_device *on;
+    nl_tensor x, y;
+    double factor;
+} nl_doubling;
+
+static nl_status doubled(void *user)
+{
+    const nl_doubling *d = user;
+    return NL_OP(d->on, combine, .terms = 1, .x = {d->x}, .coefficients = &d->factor, .y = d->y);
+}
+
+static void replayed(nl_doubling *d)
+{
+    for (int i = 0; i < 5; i++) {
+        float x[3] = {(float)i, 1, -2}, y[3];
+        assert_ok(context, d->on->ops->upload(d->on, d->x.data, x, sizeof(x)));
+        assert_ok(context, nl_replay(d->on, d, sizeof(*d), doubled, d));
+        assert_ok(context,
+                  nl_download_start(d->on, i % NL_DOWNLOAD_SLOTS, y, d->y.data, sizeof(y)));
+        assert_ok(context, nl_download_wait(d->on, i % NL_DOWNLOAD_SLOTS));
+        for (int k = 0; k < 3; k++)
+            assert_true(y[k] == (float)d->factor * x[k]);
+    }
+}
+
+static void test_replay(void **state)
+{
+    (void)state;
+    const char *name = getenv("NL_TEST_DEVICE");
+    nl_doubling d;
+    memset(&d, 0, sizeof(d));
+    assert_ok(context, nl_device_create(context, name ? name : "cpu", NULL, 1, &d.on));
+    assert_ok(context, nl_arena_reserve(d.on, 1024));
+    assert_ok(context, nl_arena_tensor(d.on, NL_F32, 1, (int64_t[]){3}, &d.x));
+    assert_ok(context, nl_arena_tensor(d.on, NL_F32, 1, (int64_t[]){3}, &d.y));
+    for (d.factor = 2; d.factor < 30; d.factor++) /* more keys than records are kept */
+        replayed(&d);
+    d.factor = 2;
+    replayed(&d);
+    nl_arena_release(d.on, 0);
+    assert_ok(context, nl_arena_reserve(d.on, 4096)); /* the arena moves */
+    assert_ok(context, nl_arena_tensor(d.on, NL_F32, 1, (int64_t[]){3}, &d.x));
+    assert_ok(context, nl_arena_tensor(d.on, NL_F32, 1, (int64_t[]){3}, &d.y));
+    replayed(&d);
+    float byte;
+    assert_int_equal(nl_download_start(d.on, NL_DOWNLOAD_SLOTS, &byte, d.x.data, 1),
+                     NL_ERROR_INTERNAL);
+    nl_arena_release(d.on, 0);
+    nl_device_destroy(d.on);
+}
+
 static void test_missing_operation(void **state)
 {
     (void)state;
@@ -274,8 +332,8 @@ static void test_missing_operation(void **state)
     other.ops = &without;
     float number = 1;
     nl_tensor x = nl_tensor_of(&number, NL_F32, 1, (int64_t[]){1});
-    bool finite;
-    assert_int_equal(NL_OP(&other, finite, .x = x, .finite = &finite), NL_ERROR_INTERNAL);
+    nl_tensor found = nl_tensor_of(&(int32_t){0}, NL_I32, 1, (int64_t[]){1});
+    assert_int_equal(NL_OP(&other, finite, .x = x, .found = found, .mark = 1), NL_ERROR_INTERNAL);
     assert_string_equal(nl_last_error(context),
                         "operation finite is not in the back end half-built");
 }
@@ -516,7 +574,7 @@ static void test_checks_of_sampling(void **state)
                    "y overlaps noise");
     assert_refused(NL_OP(device, scaled_norm, .x = x, .a = y), "rms is missing");
     assert_refused(NL_OP(device, normal, .y = x), "images are missing");
-    assert_refused(NL_OP(device, finite, .x = x), "finite is missing");
+    assert_refused(NL_OP(device, finite, .x = x), "found is missing");
 }
 
 static void test_feature_width(void **state)
@@ -542,6 +600,7 @@ int main(void)
         TEST(test_host_memory),
         TEST(test_arena),
         TEST(test_measuring),
+        TEST(test_replay),
         TEST(test_missing_operation),
         TEST(test_checks_of_linear),
         TEST(test_checks_of_backbone),

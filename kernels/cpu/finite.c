@@ -12,6 +12,8 @@ nl_status NL_CPU(finite)(nl_device *device, const nl_finite_args *args)
         uint32_t magnitude = nlv_bits(x[i]) & 0x7fffffff;
         largest = magnitude > largest ? magnitude : largest;
     }
-    *args->finite = largest < 0x7f800000;
+    int32_t *found = args->found.data;
+    if (largest >= 0x7f800000 && *found == 0)
+        *found = args->mark;
     return NL_OK;
 }

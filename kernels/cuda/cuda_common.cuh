@@ -10,6 +10,7 @@
 
 struct nl_lt_cache;
 struct nl_conv_cache;
+struct nl_cuda_record;
 
 struct nl_cuda {
     int index, multiprocessors;
@@ -23,6 +24,14 @@ struct nl_cuda {
     void *
         scratch; /* of operations that want workspace: grown outside of sampling steps, never inside */
     int64_t scratch_bytes;
+    nl_cuda_record *records; /* of nl_replay, the last used first */
+    bool recording;
+    struct {
+        cudaEvent_t event; /* NULL: nothing was started yet */
+        void *to;          /* where what lies in `small` is to go; NULL: nowhere */
+        int64_t bytes;
+    } downloads[NL_DOWNLOAD_SLOTS];
+    char (*small)[NL_DOWNLOAD_SMALL]; /* pinned, [NL_DOWNLOAD_SLOTS] */
 };
 
 static inline nl_cuda *nl_cuda_of(nl_device *device)
@@ -34,6 +43,9 @@ extern "C" {
 nl_status nl_cuda_check(nl_device *device, cudaError_t error, const char *what);
 /* At least `bytes` of scratch memory, valid until the next call; allocates only when it must grow. */
 nl_status nl_cuda_scratch(nl_device *device, const char *what, int64_t bytes, void **scratch);
+nl_status nl_cuda_replay(nl_device *device, const void *key, size_t size,
+                         nl_status (*run)(void *user), void *user);
+void nl_cuda_forget_records(nl_cuda *cuda);
 
 #define NL_OPERATION(operation)                                                                    \
     nl_status nl_cuda_##operation(nl_device *, const nl_##operation##_args *);

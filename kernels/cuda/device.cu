@@ -2,6 +2,7 @@
  * driver: nothing here is touched before somebody asks for the device, and then the answer is NL_ERROR_DEVICE. */
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "product.cuh"
 
@@ -47,6 +48,7 @@ static void cuda_free(nl_device *device, void *pointer, int64_t bytes)
 {
     if (!pointer)
         return;
+    nl_cuda_forget_records(nl_cuda_of(device));
     (void)cudaStreamSynchronize(nl_cuda_of(device)->stream);
     (void)cudaFree(pointer);
     give_back(device, bytes);
@@ -84,9 +86,61 @@ static nl_status cuda_copy(nl_device *device, void *to, const void *from, int64_
                          "copy");
 }
 
+static nl_status prepare_slot(nl_device *device, int slot)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    if (!cuda->small) {
+        void *small = NULL;
+        nl_status status = nl_cuda_check(
+            device, cudaHostAlloc(&small, NL_DOWNLOAD_SLOTS * sizeof(*cuda->small), 0),
+            "memory for downloads");
+        if (status != NL_OK)
+            return status;
+        cuda->small = (char(*)[NL_DOWNLOAD_SMALL])small;
+    }
+    cudaEvent_t *event = &cuda->downloads[slot].event;
+    return *event ? NL_OK
+                  : nl_cuda_check(device, cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+                                  "an event");
+}
+
+static nl_status cuda_download_start(nl_device *device, int slot, void *to, const void *from,
+                                     int64_t bytes)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    const bool small = bytes <= NL_DOWNLOAD_SMALL;
+    nl_status status = prepare_slot(device, slot);
+    if (status != NL_OK)
+        return status;
+    cuda->downloads[slot].to = small ? to : NULL;
+    cuda->downloads[slot].bytes = bytes;
+    cudaError_t error = cudaMemcpyAsync(small ? cuda->small[slot] : to, from, (size_t)bytes,
+                                        cudaMemcpyDeviceToHost, cuda->stream);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(cuda->downloads[slot].event, cuda->stream);
+    return nl_cuda_check(device, error, "download");
+}
+
+static nl_status cuda_download_wait(nl_device *device, int slot)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    if (!cuda->downloads[slot].event)
+        return NL_OK;
+    nl_status status = nl_cuda_check(device, cudaEventSynchronize(cuda->downloads[slot].event),
+                                     "waiting for a download");
+    if (status == NL_OK && cuda->downloads[slot].to)
+        memcpy(cuda->downloads[slot].to, cuda->small[slot], (size_t)cuda->downloads[slot].bytes);
+    cuda->downloads[slot].to = NULL;
+    return status;
+}
+
 nl_status nl_cuda_scratch(nl_device *device, const char *what, int64_t bytes, void **scratch)
 {
     nl_cuda *cuda = nl_cuda_of(device);
+    if (bytes > cuda->scratch_bytes && cuda->recording)
+        return nl_fail(device->context, NL_ERROR_INTERNAL,
+                       "%s: %s: the first run of what is recorded took less memory", device->name,
+                       what);
     if (bytes > cuda->scratch_bytes) {
         cuda_free(device, cuda->scratch, cuda->scratch_bytes);
         cuda->scratch = NULL;
@@ -105,6 +159,12 @@ static void cuda_destroy(nl_device *device)
     nl_cuda *cuda = nl_cuda_of(device);
     if (!cuda)
         return;
+    for (int slot = 0; slot < NL_DOWNLOAD_SLOTS; slot++)
+        if (cuda->downloads[slot].event)
+            cudaEventDestroy(cuda->downloads[slot].event);
+    if (cuda->small)
+        cudaFreeHost(cuda->small);
+    nl_cuda_forget_records(cuda);
     cuda_free(device, cuda->scratch, cuda->scratch_bytes);
     cuda_free(device, cuda->lt_workspace, (int64_t)cuda->lt_workspace_bytes);
     nl_cuda_products_destroy(cuda);
@@ -175,6 +235,16 @@ failed:
 }
 
 #define NL_OPERATION(operation) nl_cuda_##operation,
-extern "C" const nl_ops nl_cuda_ops = {
-    "cuda",        cuda_create, cuda_alloc, cuda_free,    cuda_upload,
-    cuda_download, cuda_copy,   cuda_sync,  cuda_destroy, NL_OPERATIONS(NL_OPERATION)};
+extern "C" const nl_ops nl_cuda_ops = {"cuda",
+                                       cuda_create,
+                                       cuda_alloc,
+                                       cuda_free,
+                                       cuda_upload,
+                                       cuda_download,
+                                       cuda_copy,
+                                       cuda_sync,
+                                       cuda_destroy,
+                                       cuda_download_start,
+                                       cuda_download_wait,
+                                       nl_cuda_replay,
+                                       NL_OPERATIONS(NL_OPERATION)};

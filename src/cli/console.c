@@ -11,6 +11,7 @@
 
 static nl_context *volatile interrupt_context;
 static volatile sig_atomic_t interrupt_count;
+static double born; /* when the program's first console was made */
 
 static void interrupt(int signal_number)
 {
@@ -55,6 +56,7 @@ double nl_seconds(void)
 void nl_console_init(nl_console *console, bool quiet, bool verbose)
 {
     const char *kind = getenv("TERM");
+    born = born > 0 ? born : nl_seconds();
     *console = (nl_console){.quiet = quiet, .verbose = verbose, .started = nl_seconds()};
     console->terminal = isatty(STDERR_FILENO) && kind && strcmp(kind, "dumb") != 0;
     console->last = console->batch_started = console->started;
@@ -87,6 +89,8 @@ void nl_console_log(nl_console *console, nl_log_level level, const char *message
         return;
     nl_console_clear(console);
     fprintf(stderr, "nalagen: %s", names[level]);
+    if (level == NL_LOG_DEBUG)
+        fprintf(stderr, "%.3f s: ", nl_seconds() - born);
     nl_print_plain(stderr, message);
     fputc('\n', stderr);
 }

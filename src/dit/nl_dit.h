@@ -71,7 +71,8 @@ nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dt
 
 /* ---- Files of other programs */
 
-/* Opens a checkpoint of a backbone (see nl_checkpoint_open_key), its entries under the names of the
+/* Opens a checkpoint of a backbone (see nl_checkpoint_open_key; without a key the averages "ema." of a
+ * training checkpoint), its entries under the names of the
  * parameter table whatever the file calls them: public DiT and SiT, or diffusers'
  * DiTTransformer2DModel. */
 nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
@@ -107,6 +108,10 @@ int64_t nl_dit_parameter_count(const nl_dit *dit);
  * one. */
 nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x, const nl_tensor *t,
                          const nl_tensor *labels, const nl_tensor *prediction);
+
+/* The same through nl_replay: what is called again and again with tensors at the same places. */
+nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x, const nl_tensor *t,
+                        const nl_tensor *labels, const nl_tensor *prediction);
 
 /* [rows * columns, D] position table into `table` (facts.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);

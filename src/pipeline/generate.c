@@ -51,7 +51,7 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
     nl_tensor times;
     NL_TRY(nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
     NL_TRY(device->ops->upload(device, times.data, t, nl_tensor_bytes(&times)));
-    NL_TRY(nl_dit_forward(work->model->dit, device, x, &times, labels, prediction));
+    NL_TRY(nl_dit_replay(work->model->dit, device, x, &times, labels, prediction));
 cleanup:
     nl_arena_release(device, mark);
     return status;

@@ -51,6 +51,10 @@ typedef struct nl_run {
     int64_t batch;
     float *t;           /* [batch], as the network sees it */
     const bool *active; /* [batch]: images whose evaluations count; NULL: all */
+    nl_tensor bad;      /* I32 [1] on the device: the first step that left NaN or infinity, or 0 */
+    int32_t seen[2];    /* `bad` after the last step (of even and of odd number) that was waited for */
+    double reached[2];  /* t of those steps */
+    int queued;         /* the last step, not waited for yet */
 } nl_run;
 
 bool nl_method_is_diffusion(nl_method method);
@@ -67,7 +71,8 @@ nl_status nl_dopri5_run(nl_run *run);
 /* Calls the network with run->t and counts the evaluation. */
 nl_status nl_run_evaluate(nl_run *run, const nl_tensor *x, const nl_tensor *prediction);
 void nl_run_set_time(nl_run *run, double t);
-/* After step number `step` (from 1), which reached t: finite, cancelled, the caller's function. */
+/* After step number `step` (from 1), which reached t, was queued: waits for the step before it (on a device that
+ * does not queue, for this one), then finite, cancelled, the caller's function. */
 nl_status nl_run_step_done(nl_run *run, int step, double t);
 /* A tensor like the state from the arena. */
 nl_status nl_run_tensor(nl_run *run, nl_tensor *tensor);

@@ -79,9 +79,9 @@ typedef struct nl_sample_job {
     nl_device *device; /* intermediate tensors come from its arena */
     nl_model_function model;
     nl_noise_function noise; /* call may be NULL for methods without noise */
-    /* Called after each step with the number of steps done, of `steps` (0: not known beforehand). x is the
-     * state; t the time it has reached, or the timestep that DDPM and DDIM have just worked on. NULL: nothing.
-     * Anything but NL_OK ends the run. */
+    /* Called after each step with the number of steps taken, of `steps` (0: not known beforehand); a GPU may still
+     * be at work on the last of them. x is the state; t the time it has reached, or the timestep that DDPM and DDIM
+     * have just worked on. NULL: nothing. Anything but NL_OK ends the run. */
     nl_status (*step)(void *user, int step, int steps, double t, const nl_tensor *x);
     void *user;
     int64_t *evaluations; /* [B] of the network, added to; or NULL */

@@ -147,6 +147,27 @@ const int *nl_sampler_timesteps(const nl_sampler *sampler, int *count)
     return sampler->timesteps;
 }
 
+/* Step number `step`, which was queued, or 0: is it done, and is the state finite? */
+static nl_status wait_for_step(nl_run *run, int step)
+{
+    nl_status status = NL_OK;
+    int slot = step % 2;
+    if (step == 0)
+        return NL_OK;
+    NL_TRY(nl_download_wait(run->job->device, slot));
+    if (run->seen[slot] == 0)
+        return NL_OK;
+    char of[32] = "";
+    if (run->sampler->steps > 0)
+        snprintf(of, sizeof(of), " of %d", run->sampler->steps);
+    return nl_fail(run->job->device->context, NL_ERROR_NOT_FINITE,
+                   "%s, step %d%s, t = %g: the latents hold NaN or infinity; try dtype f32, a "
+                   "smaller guidance scale or more steps",
+                   nl_method_names[run->sampler->options.method], step, of, run->reached[slot]);
+cleanup:
+    return status;
+}
+
 nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, const nl_tensor *x)
 {
     nl_status status = NL_OK;
@@ -161,9 +182,12 @@ nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, co
         return nl_fail(device->context, NL_ERROR_INTERNAL, "%s needs a noise function",
                        nl_method_names[method]);
     NL_TRY(nl_alloc_array(device->context, "times", run.batch, sizeof(*run.t), (void **)&run.t));
+    NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){1}, &run.bad));
+    NL_TRY(device->ops->upload(device, run.bad.data, &(int32_t){0}, sizeof(int32_t)));
     NL_TRY(nl_method_is_diffusion(method) ? nl_diffusion_run(&run)
            : method == NL_METHOD_DOPRI5   ? nl_dopri5_run(&run)
                                           : nl_transport_run(&run));
+    NL_TRY(wait_for_step(&run, run.queued));
 cleanup:
     nl_free(device->context, run.t);
     nl_arena_release(device, mark);
@@ -186,28 +210,22 @@ void nl_run_set_time(nl_run *run, double t)
         run->t[image] = (float)t;
 }
 
-/* Waits for the device at every step: a fraction of a network evaluation, and the price of naming the
- * step that failed, of a progress that is true, and of stopping at once. */
+/* One step is queued while the one before it is at work, so that the device never waits for the host and the host is
+ * never further ahead: what is said about progress is true and Ctrl-C acts at once. */
 nl_status nl_run_step_done(nl_run *run, int step, double t)
 {
     nl_status status = NL_OK;
     const nl_sample_job *job = run->job;
-    nl_context *context = job->device->context;
-    int steps = run->sampler->steps;
-    bool finite = true;
-    NL_TRY(NL_OP(job->device, finite, .x = run->x, .finite = &finite));
-    if (!finite) {
-        char of[32] = "";
-        if (steps > 0)
-            snprintf(of, sizeof(of), " of %d", steps);
-        return nl_fail(context, NL_ERROR_NOT_FINITE,
-                       "%s, step %d%s, t = %g: the latents hold NaN or infinity; try dtype f32, a "
-                       "smaller guidance scale or more steps",
-                       nl_method_names[run->sampler->options.method], step, of, t);
-    }
-    NL_TRY(nl_check_cancelled(context));
+    nl_device *device = job->device;
+    NL_TRY(NL_OP(device, finite, .x = run->x, .found = run->bad, .mark = step));
+    NL_TRY(nl_download_start(device, step % 2, &run->seen[step % 2], run->bad.data,
+                             sizeof(run->seen[0])));
+    run->queued = step;
+    run->reached[step % 2] = t;
+    NL_TRY(wait_for_step(run, nl_device_queues(device) ? step - 1 : step));
+    NL_TRY(nl_check_cancelled(device->context));
     if (job->step)
-        NL_TRY(job->step(job->user, step, steps, t, &run->x));
+        NL_TRY(job->step(job->user, step, run->sampler->steps, t, &run->x));
 cleanup:
     return status;
 }
