@@ -7,6 +7,7 @@
 
 #include "nl_console.h"
 #include "nl_convert.h"
+#include "nl_encode_command.h"
 #include "nl_eval.h"
 #include "nl_info.h"
 #include "nl_sample.h"
@@ -23,6 +24,7 @@ enum { MAX_COMMANDS = 16 };
 
 static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_sample_command,
+    &nl_encode_command,
     &nl_eval_command,
     &nl_stats_command,
     &nl_info_command,

@@ -11,6 +11,7 @@
 /* Tensors of a shard, and the keys of its metadata. */
 #define NL_SHARD_IMAGES   "images"
 #define NL_SHARD_LABELS   "labels"
+#define NL_SHARD_PICTURES "pictures"
 #define NL_SHARD_ENCODING "nalagen.encoding"
 #define NL_SHARD_SKIPPED  "nalagen.skipped"
 

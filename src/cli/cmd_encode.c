@@ -1,0 +1,233 @@
+#include "nl_encode_command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "nl_console.h"
+#include "nl_encode.h"
+#include "nl_pipeline.h"
+
+typedef struct nl_encode_command_options {
+    bool help, quiet, verbose, force, strict, unconditional, no_flips;
+    const char *out, *vae, *split, *class_names, *device, *dtype;
+    int64_t size[2], threads, max_memory;
+} nl_encode_command_options;
+
+#define FIELD(member) offsetof(nl_encode_command_options, member)
+
+static const char *const dtypes[] = {"f32", "bf16", NULL};
+
+static const nl_option options_table[] = {
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "DATA", .group = "Data",
+     .help = "the folder to write"},
+    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE",
+     .help = "autoencoder, tiny, or none for pixels (tiny)",
+     .detail =
+         "tiny is the autoencoder that ships. A file of the Stable Diffusion VAE gives the moments "
+         "of its posterior, from which training draws. The models to be trained must be used with "
+         "the same autoencoder."},
+    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "N|HxW", 1, 16384,
+     .help = "of the pictures, in pixels (256; arrays: theirs)",
+     .detail =
+         "Pictures are halved by box while they are at least twice as large, scaled bicubically to "
+         "the short side and cut out at the centre, with the numbers of PIL."},
+    {"split", 0, NL_OPTION_TEXT, FIELD(split), "NAME",
+     .help = "part of the data set: train, val, test"},
+    {"unconditional", 0, NL_OPTION_FLAG, FIELD(unconditional), .help = "no classes"},
+    {"class-names", 0, NL_OPTION_FILE, FIELD(class_names), "FILE",
+     .help = "text, 'FOLDER NAME' a line",
+     .detail = "ImageNet's LOC_synset_mapping.txt is one. A name ends at the first comma."},
+    {"no-flips", 0, NL_OPTION_FLAG, FIELD(no_flips), .help = "do not encode mirrored pictures",
+     .detail = "Half the time and size; training then cannot mirror latents."},
+    {"strict", 0, NL_OPTION_FLAG, FIELD(strict),
+     .help = "a broken picture is an error, not left out"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "begin anew, whatever is in DATA"},
+    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine",
+     .help = "auto, cpu, cuda, cuda:1"},
+    {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes,
+     .help = "arithmetic of the autoencoder: f32, bf16 (f32)"},
+    {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
+     .help = "CPU threads (all that the process may use)"},
+    {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",
+     .help = "limit, such as 4G (none)"},
+    {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},
+    {"verbose", 'v', NL_OPTION_FLAG, FIELD(verbose), .help = "say more"},
+    {"help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"},
+    {0},
+};
+
+typedef struct nl_encode_session {
+    nl_console console;
+    nl_context *context;
+    nl_checkpoint *file, *other; /* of the autoencoder */
+    nl_vae *vae;                 /* NULL: pixels */
+    char sha256[65];
+    nl_encode_result result;
+} nl_encode_session;
+
+static void log_message(void *user, nl_log_level level, const char *message)
+{
+    nl_console_log(&((nl_encode_session *)user)->console, level, message);
+}
+
+/* The rate is that of this run: what an earlier one has made is not counted into it. */
+static bool show_progress(void *user, const nl_progress *progress)
+{
+    nl_encode_session *s = user;
+    nl_progress mine = *progress;
+    s->console.there = s->result.there;
+    mine.image -= s->result.there;
+    mine.images -= s->result.there;
+    nl_console_progress(&s->console, &mine);
+    return true;
+}
+
+/* Parses before there is a device. *operand: index of the source; 0: --help was answered. */
+static nl_status parse(int argc, char **argv, nl_encode_command_options *options, int *operand)
+{
+    nl_encode_session s = {.context = NULL};
+    nl_status status;
+    nl_console_init(&s.console, false, false);
+    NL_TRY(
+        nl_core_context_create(&(nl_context_options){.log = log_message, .user = &s}, &s.context));
+    NL_TRY(nl_options_parse(s.context, &nl_encode_command, argc, argv, options, operand));
+    if (options->help) {
+        nl_print_help(stdout, &nl_encode_command);
+        *operand = 0;
+        NL_TRY(nl_finish_stdout(s.context));
+    } else if (argc - *operand != 1) {
+        NL_TRY(nl_fail(
+            s.context, NL_ERROR_USAGE,
+            "encode: expected one folder of pictures, found %d; see 'nalagen encode --help'",
+            argc - *operand));
+    } else if (!options->out) {
+        NL_TRY(nl_fail(s.context, NL_ERROR_USAGE, "encode: name the folder to write with -o DATA"));
+    }
+cleanup:
+    if (s.context)
+        nl_console_error(&s.console, s.context, status);
+    nl_core_context_destroy(s.context);
+    return status;
+}
+
+/* sha256 of the file; of two halves, that of their hashes one behind the other. */
+static nl_status hash_vae(nl_encode_session *s)
+{
+    char other[65];
+    nl_sha256 sha;
+    nl_status status;
+    NL_TRY(nl_checkpoint_sha256(s->file, s->sha256));
+    if (!s->other)
+        goto cleanup;
+    NL_TRY(nl_checkpoint_sha256(s->other, other));
+    bool in_order = strcmp(s->file->path, s->other->path) < 0;
+    nl_sha256_init(&sha);
+    nl_sha256_update(&sha, in_order ? s->sha256 : other, 64);
+    nl_sha256_update(&sha, in_order ? other : s->sha256, 64);
+    nl_sha256_hex(&sha, s->sha256);
+cleanup:
+    return status;
+}
+
+static nl_status open_vae(nl_encode_session *s, const char *name)
+{
+    nl_context *context = s->context;
+    nl_status status = NL_OK;
+    char *found = NULL;
+    if (!strcmp(name, "none"))
+        return NL_OK;
+    if (!strcmp(name, "tiny")) {
+        NL_TRY(nl_find_data(context, NULL, "tae.safetensors", &found));
+        if (!found)
+            NL_TRY(nl_fail(
+                context, NL_ERROR_INPUT,
+                "tae.safetensors, the tiny autoencoder, was not found: put it into the folder "
+                "that NALAGEN_WEIGHTS names, or give a file with --vae FILE"));
+        name = found;
+    }
+    NL_TRY(nl_open_autoencoder(context, name, &s->file));
+    NL_TRY(nl_open_other_half(context, name, &s->other));
+    NL_TRY(nl_vae_load(context->device, s->file, s->other, 1, 0, &s->vae));
+    NL_TRY(hash_vae(s));
+cleanup:
+    nl_free(context, found);
+    return status;
+}
+
+static nl_status encode(nl_encode_session *s, const nl_encode_command_options *o,
+                        const char *source)
+{
+    nl_dataset *dataset = NULL;
+    nl_status status;
+    bool kl = s->vae && nl_vae_get_kind(s->vae) == NL_VAE_KL;
+    NL_TRY(nl_encode_dataset(s->context,
+                             &(nl_encode_options){.source = source,
+                                                  .out = o->out,
+                                                  .split = o->split,
+                                                  .unconditional = o->unconditional,
+                                                  .height = (int)o->size[0],
+                                                  .width = (int)o->size[1],
+                                                  .vae = s->vae,
+                                                  .vae_sha256 = s->sha256,
+                                                  .latent_scale = kl ? 0.18215 : 1,
+                                                  .class_names = o->class_names,
+                                                  .no_flips = o->no_flips,
+                                                  .strict = o->strict,
+                                                  .force = o->force,
+                                                  .threads = s->context->device->threads},
+                             &s->result));
+    NL_TRY(nl_dataset_open(s->context, o->out, &dataset)); /* what training will find */
+    nl_log(s->context, NL_LOG_INFO, "%s: %lld samples%s, %lld broken pictures left out", o->out,
+           (long long)s->result.count,
+           s->result.there == s->result.count ? ", all of them there already" : "",
+           (long long)s->result.skipped);
+cleanup:
+    nl_dataset_close(dataset);
+    return status;
+}
+
+static nl_status nl_encode_main(int argc, char **argv)
+{
+    nl_encode_command_options options = {.vae = "tiny", .dtype = "f32"};
+    nl_encode_session s = {.context = NULL};
+    int operand;
+    nl_status status = parse(argc, argv, &options, &operand);
+    if (status != NL_OK || operand == 0)
+        return status;
+    nl_console_init(&s.console, options.quiet, options.verbose);
+    NL_TRY(nl_context_create(&(nl_context_options){.device = options.device,
+                                                   .dtype = options.dtype,
+                                                   .threads = (int)options.threads,
+                                                   .max_memory = options.max_memory,
+                                                   .log = log_message,
+                                                   .progress = show_progress,
+                                                   .user = &s},
+                             &s.context));
+    nl_catch_interrupt(s.context);
+    NL_TRY(open_vae(&s, options.vae));
+    NL_TRY(encode(&s, &options, argv[operand]));
+cleanup:
+    nl_release_interrupt();
+    if (s.context)
+        nl_console_error(&s.console, s.context, status);
+    if (status == NL_CANCELLED)
+        fprintf(stderr, "nalagen: the same command goes on\n");
+    nl_vae_destroy(s.vae);
+    nl_checkpoint_close(s.file);
+    nl_checkpoint_close(s.other);
+    nl_context_destroy(s.context);
+    return status;
+}
+
+const nl_command nl_encode_command = {
+    .name = "encode",
+    .summary = "Make training data of a folder of pictures",
+    .arguments = "[OPTION...] -o DATA FOLDER",
+    .options = options_table,
+    .notes = "FOLDER: a folder for each class with PNG and JPEG, or pictures alone; CIFAR-10's\n"
+             "  binary batches; IDX files (MNIST). DATA: latents of the pictures and their\n"
+             "  mirror images, for 'nalagen train'. A run that was stopped goes on where it was.\n",
+    .examples = "  nalagen encode imagenet/train -o imagenet-256 --vae sd-vae-ft-ema.safetensors\n"
+                "  nalagen encode cifar-10-batches-bin --split train -o cifar --vae none\n",
+    .run = nl_encode_main,
+};

@@ -1,0 +1,116 @@
+/* Pictures on their way from files to the encoder. */
+#include <string.h>
+
+#include "encode.h"
+
+nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk)
+{
+    nl_context *context = job->context;
+    int64_t n = job->chunk_pictures;
+    nl_status status;
+    void *memory;
+    *chunk = (nl_chunk){0};
+    NL_TRY(nl_alloc_array(context, "pictures to encode", n, (size_t)job->picture_bytes, &memory));
+    chunk->rgb = memory;
+    NL_TRY(nl_alloc_array(context, "pictures to encode", n, sizeof(int64_t), &memory));
+    chunk->numbers = memory;
+    NL_TRY(nl_alloc_array(context, "pictures to encode", n, sizeof(nl_status), &memory));
+    chunk->status = memory;
+cleanup:
+    return status;
+}
+
+void nl_chunk_free(nl_context *context, nl_chunk *chunk)
+{
+    nl_free(context, chunk->rgb);
+    nl_free(context, chunk->numbers);
+    nl_free(context, chunk->status);
+    cJSON_Delete(chunk->broken);
+    *chunk = (nl_chunk){0};
+}
+
+static void mirror(const uint8_t *rgb, int height, int width, uint8_t *to)
+{
+    for (int row = 0; row < height; row++, rgb += 3 * (int64_t)width)
+        for (int x = width - 1; x >= 0; x--, to += 3)
+            memcpy(to, rgb + 3 * (int64_t)x, 3);
+}
+
+/* One picture, fitted, and its mirror image where that is stored. */
+static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t *rgb)
+{
+    nl_context *context = job->context;
+    nl_image image = {0};
+    char *name = NULL;
+    nl_status status;
+    NL_TRY(nl_source_read(job->source, number, &image));
+    status = nl_image_fit(context, job->height, job->width, &image);
+    if (status != NL_OK && nl_source_name(job->source, number, &name) == NL_OK)
+        nl_fail_in(context, status, "%s", name);
+    NL_TRY(status);
+    int64_t bytes = 3 * (int64_t)job->height * job->width;
+    memcpy(rgb, image.rgb, (size_t)bytes);
+    if (job->orientations == 2)
+        mirror(rgb, job->height, job->width, rgb + bytes);
+cleanup:
+    nl_free(context, name);
+    nl_image_free(context, &image);
+    return status;
+}
+
+/* Notes a broken picture. The message of the context may be another thread's: the picture is read once more,
+ * alone. */
+static nl_status note_broken(const nl_encode_job *job, int64_t number, uint8_t *rgb, cJSON *broken)
+{
+    nl_context *context = job->context;
+    char *name = NULL;
+    nl_status status = read_picture(job, number, rgb);
+    if (status != NL_ERROR_INPUT || job->options->strict)
+        return status != NL_OK ? status
+                               : nl_fail(context, NL_ERROR_INPUT,
+                                         "picture %lld of %s was broken and now is not: "
+                                         "is it being changed?",
+                                         (long long)number, job->source->path);
+    const char *message = nl_last_error(context);
+    nl_log(context, NL_LOG_WARNING, "left out: %s", message);
+    cJSON *pair = cJSON_CreateArray();
+    NL_TRY(nl_source_name(job->source, number, &name));
+    if (!pair || !cJSON_AddItemToArray(pair, cJSON_CreateString(name)) ||
+        !cJSON_AddItemToArray(pair, cJSON_CreateString(message)) ||
+        !cJSON_AddItemToArray(broken, pair)) {
+        cJSON_Delete(pair);
+        pair = NULL;
+        NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for the list of broken pictures"));
+    }
+    pair = NULL;
+cleanup:
+    cJSON_Delete(pair);
+    nl_free(context, name);
+    return status;
+}
+
+nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk)
+{
+    nl_status status = NL_OK;
+    chunk->good = 0;
+    cJSON_Delete(chunk->broken);
+    chunk->broken = cJSON_CreateArray();
+    if (!chunk->broken)
+        return nl_fail(job->context, NL_ERROR_MEMORY, "no memory for a list");
+#pragma omp parallel for num_threads(job->options->threads) schedule(dynamic)
+    for (int64_t i = 0; i < chunk->count; i++)
+        chunk->status[i] = read_picture(job, chunk->first + i, chunk->rgb + i * job->picture_bytes);
+    for (int64_t i = 0; i < chunk->count; i++) {
+        uint8_t *to = chunk->rgb + chunk->good * job->picture_bytes;
+        if (chunk->status[i] == NL_ERROR_INPUT) {
+            NL_TRY(note_broken(job, chunk->first + i, to, chunk->broken));
+            continue;
+        }
+        NL_TRY(chunk->status[i]);
+        if (chunk->good < i)
+            memcpy(to, chunk->rgb + i * job->picture_bytes, (size_t)job->picture_bytes);
+        chunk->numbers[chunk->good++] = chunk->first + i;
+    }
+cleanup:
+    return status;
+}

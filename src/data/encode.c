@@ -1,0 +1,231 @@
+/*
+ * From a source of pictures to a data set. The work is cut into shards of a fixed range of the source, so that
+ * a run that was stopped goes on with the first shard that is not there. Within a shard a thread reads the
+ * next chunk of pictures while the device encodes the present one.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "encode.h"
+
+enum {
+    SHARD_BYTES = 64 << 20,
+    MAX_SHARD = 8192, /* pictures */
+    CHUNK_BYTES = 32 << 20,
+    MAX_CHUNK = 256, /* pictures */
+    DEFAULT_SIDE = 256
+};
+
+/* ---- What is to be done */
+
+static nl_status plan_sizes(nl_encode_job *job)
+{
+    const nl_encode_options *o = job->options;
+    const nl_source *source = job->source;
+    job->height = o->height ? o->height : source->height ? source->height : DEFAULT_SIDE;
+    job->width = o->width ? o->width : source->width ? source->width : DEFAULT_SIDE;
+    int factor = o->vae ? nl_vae_factor(o->vae) : 1;
+    if (job->height > NL_DATA_MAX_SIDE || job->width > NL_DATA_MAX_SIDE || job->height % factor ||
+        job->width % factor)
+        return nl_fail(
+            job->context, NL_ERROR_USAGE,
+            "pictures of %d x %d: expected multiples of %d, the autoencoder's factor, up to "
+            "%d: choose with --size",
+            job->width, job->height, factor, NL_DATA_MAX_SIDE);
+    nl_vae_kind kind = o->vae ? nl_vae_get_kind(o->vae) : NL_VAE_NONE;
+    job->kind = kind == NL_VAE_KL     ? NL_DATA_MOMENTS
+                : kind == NL_VAE_TINY ? NL_DATA_LATENTS
+                                      : NL_DATA_PIXELS;
+    job->channels = o->vae ? nl_vae_sample_channels(o->vae) : 3;
+    job->rows = job->height / factor;
+    job->columns = job->width / factor;
+    job->elements = job->channels * job->rows * job->columns;
+    job->orientations = job->kind == NL_DATA_PIXELS || o->no_flips ? 1 : 2;
+    job->picture_bytes = 3 * (int64_t)job->height * job->width * job->orientations;
+    job->sample_bytes = job->kind == NL_DATA_PIXELS
+                            ? job->picture_bytes
+                            : job->elements * job->orientations * (int64_t)sizeof(uint16_t);
+    job->shard_pictures = NL_MAX(1, NL_MIN(SHARD_BYTES / job->sample_bytes, MAX_SHARD));
+    job->shard_count = (source->count + job->shard_pictures - 1) / job->shard_pictures;
+    job->chunk_pictures = NL_MAX(1, NL_MIN(CHUNK_BYTES / job->picture_bytes, MAX_CHUNK));
+    job->chunk_pictures = NL_MIN(job->chunk_pictures, job->shard_pictures);
+    return NL_OK;
+}
+
+/* ---- A thread that reads ahead */
+
+typedef struct nl_reader {
+    const nl_encode_job *job;
+    nl_chunk chunks[2];
+    int current; /* the one that was read last, or is being read */
+    pthread_t thread;
+    bool running;
+    nl_status status;
+} nl_reader;
+
+static void *run_reader(void *user)
+{
+    nl_reader *reader = user;
+    reader->status = nl_chunk_read(reader->job, &reader->chunks[reader->current]);
+    return NULL;
+}
+
+/* Begins to read at most `count` pictures from `first` into the other chunk. */
+static nl_status start_reading(nl_reader *reader, int64_t first, int64_t count)
+{
+    sigset_t all, before;
+    reader->current = 1 - reader->current;
+    nl_chunk *chunk = &reader->chunks[reader->current];
+    chunk->first = first;
+    chunk->count = NL_MIN(count, reader->job->chunk_pictures);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&reader->thread, NULL, run_reader, reader);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    reader->running = error == 0;
+    return error ? nl_fail(reader->job->context, NL_ERROR_MEMORY,
+                           "no thread for reading pictures: %s", strerror(error))
+                 : NL_OK;
+}
+
+static nl_status finish_reading(nl_reader *reader, nl_chunk **chunk)
+{
+    if (reader->running)
+        pthread_join(reader->thread, NULL);
+    reader->running = false;
+    *chunk = &reader->chunks[reader->current];
+    return reader->status;
+}
+
+/* ---- Shards */
+
+static nl_status report(const nl_encode_job *job)
+{
+    return nl_report_progress(job->context,
+                              &(nl_progress){.stage = "encoding",
+                                             .image = job->result->count + job->result->skipped,
+                                             .images = job->source->count});
+}
+
+static nl_status make_shard(const nl_encode_job *job, nl_reader *reader, nl_shard_builder *builder,
+                            int64_t number)
+{
+    int64_t first = number * job->shard_pictures;
+    int64_t end = NL_MIN(first + job->shard_pictures, job->source->count);
+    nl_chunk *chunk;
+    nl_status status;
+    builder->count = 0;
+    while (cJSON_GetArraySize(builder->broken) > 0)
+        cJSON_DeleteItemFromArray(builder->broken, 0);
+    NL_TRY(start_reading(reader, first, end - first));
+    while (first < end) {
+        NL_TRY(finish_reading(reader, &chunk));
+        NL_TRY(nl_check_cancelled(job->context));
+        first += chunk->count;
+        if (first < end)
+            NL_TRY(start_reading(reader, first, end - first));
+        job->result->skipped += chunk->count - chunk->good;
+        job->result->count += chunk->good;
+        NL_TRY(nl_shard_append(job, builder, chunk));
+        NL_TRY(report(job));
+    }
+    NL_TRY(nl_shard_write(job, number, builder));
+cleanup:
+    if (reader->running)
+        (void)finish_reading(reader, &chunk);
+    return status;
+}
+
+/* counts [shard_count]; skipped: an array. */
+static nl_status make_shards(const nl_encode_job *job, int64_t *counts, cJSON *skipped)
+{
+    nl_context *context = job->context;
+    nl_reader reader = {.job = job};
+    nl_shard_builder builder = {0};
+    cJSON *found = NULL;
+    nl_status status;
+    NL_TRY(nl_chunk_create(job, &reader.chunks[0]));
+    NL_TRY(nl_chunk_create(job, &reader.chunks[1]));
+    NL_TRY(nl_shard_builder_create(job, &builder));
+    for (int64_t i = 0; i < job->shard_count; i++) {
+        NL_TRY(nl_shard_find(job, i, &counts[i], &found));
+        cJSON *broken = found;
+        if (found) {
+            job->result->there += counts[i];
+            job->result->count += counts[i];
+            job->result->skipped += cJSON_GetArraySize(found);
+            NL_TRY(report(job));
+        } else {
+            NL_TRY(make_shard(job, &reader, &builder, i));
+            counts[i] = builder.count;
+            broken = builder.broken;
+        }
+        for (cJSON *item; (item = cJSON_DetachItemFromArray(broken, 0));)
+            cJSON_AddItemToArray(skipped, item);
+        cJSON_Delete(found);
+        found = NULL;
+    }
+cleanup:
+    cJSON_Delete(found);
+    nl_chunk_free(context, &reader.chunks[0]);
+    nl_chunk_free(context, &reader.chunks[1]);
+    nl_shard_builder_free(context, &builder);
+    return status;
+}
+
+/* With force: what would contradict the new shards goes first. */
+static nl_status clear_folder(const nl_encode_job *job)
+{
+    nl_context *context = job->context;
+    char *path = NULL;
+    nl_status status;
+    NL_TRY(nl_make_folder(context, job->options->out));
+    if (!job->options->force)
+        goto cleanup;
+    NL_TRY(nl_path_join(context, job->options->out, NL_DATASET_FILE, &path));
+    (void)remove(path);
+    for (int64_t i = 0;; i++) {
+        nl_free(context, path);
+        path = NULL;
+        NL_TRY(nl_shard_path(job, i, &path));
+        if (remove(path) != 0 && i >= job->shard_count)
+            break;
+    }
+cleanup:
+    nl_free(context, path);
+    return status;
+}
+
+nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *options,
+                            nl_encode_result *result)
+{
+    nl_encode_job job = {.context = context, .options = options, .result = result};
+    cJSON *skipped = cJSON_CreateArray();
+    void *counts = NULL;
+    nl_status status;
+    *result = (nl_encode_result){0};
+    NL_TRY(nl_source_open(context, options->source, options->split, options->unconditional,
+                          &job.source));
+    NL_TRY(plan_sizes(&job));
+    nl_log(context, NL_LOG_INFO, "%s: %lld pictures, %s, %d classes; to %s of [%d, %d, %d]",
+           job.source->path, (long long)job.source->count, job.source->format, job.source->classes,
+           nl_data_kind_names[job.kind], (int)job.channels, (int)job.rows, (int)job.columns);
+    NL_TRY(nl_encoding_text(&job, &job.encoding));
+    NL_TRY(clear_folder(&job));
+    NL_TRY(nl_alloc_array(context, "counts of shards", job.shard_count, sizeof(int64_t), &counts));
+    if (!skipped)
+        NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a list"));
+    NL_TRY(make_shards(&job, counts, skipped));
+    if (result->count == 0)
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: none of %lld pictures can be read",
+                       job.source->path, (long long)job.source->count));
+    NL_TRY(nl_manifest_write(&job, counts, skipped));
+cleanup:
+    cJSON_Delete(skipped);
+    nl_free(context, counts);
+    nl_free(context, job.encoding);
+    nl_source_close(job.source);
+    return status;
+}

@@ -1,0 +1,65 @@
+/* What the files that encode share. */
+#ifndef NL_ENCODE_INTERNAL_H
+#define NL_ENCODE_INTERNAL_H
+
+#include "data.h"
+#include "nl_encode.h"
+#include "source.h"
+
+typedef struct nl_encode_job {
+    nl_context *context;
+    const nl_encode_options *options;
+    nl_encode_result *result;
+    nl_source *source;
+    nl_data_kind kind;
+    int height, width;                   /* of the pictures */
+    int64_t channels, rows, columns;     /* K and the size of a sample */
+    int orientations;                    /* stored: 1 or 2 */
+    int64_t picture_bytes, sample_bytes; /* with all orientations */
+    int64_t elements;                    /* of one orientation */
+    int64_t shard_pictures, shard_count, chunk_pictures;
+    char *encoding; /* JSON: everything that the shards depend on */
+} nl_encode_job;
+
+/* Pictures first, first + 1, ... of the source, those that are broken left out. */
+typedef struct nl_chunk {
+    int64_t first, count, good;
+    uint8_t *rgb;      /* [good, orientations, H, W, 3] */
+    int64_t *numbers;  /* [good] in the source */
+    nl_status *status; /* [count] */
+    cJSON *broken;     /* of [name, message] */
+} nl_chunk;
+
+nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk);
+void nl_chunk_free(nl_context *context, nl_chunk *chunk);
+/* Reads and fits the pictures of chunk->first and count on the threads of the options. */
+nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk);
+
+/* A shard that is being filled. */
+typedef struct nl_shard_builder {
+    int64_t count;
+    uint8_t *images;
+    int32_t *labels;
+    int64_t *numbers;
+    cJSON *broken;
+} nl_shard_builder;
+
+nl_status nl_shard_builder_create(const nl_encode_job *job, nl_shard_builder *builder);
+void nl_shard_builder_free(nl_context *context, nl_shard_builder *builder);
+/* Encodes a chunk and appends it. */
+nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, nl_chunk *chunk);
+nl_status nl_shard_write(const nl_encode_job *job, int64_t number, const nl_shard_builder *builder);
+/* The shard of this number as an earlier run left it, and what was left out of it (to be deleted by the
+ * caller); *count -1: it is not there. One of another encoding is refused. */
+nl_status nl_shard_find(const nl_encode_job *job, int64_t number, int64_t *count, cJSON **broken);
+/* Allocated: "shard-00012.safetensors", in the folder. */
+nl_status nl_shard_path(const nl_encode_job *job, int64_t number, char **path);
+
+/* dataset.json. counts [shard_count]; skipped: an array of [name, message]. */
+nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped);
+/* Allocated JSON of all that the shards depend on. */
+nl_status nl_encoding_text(const nl_encode_job *job, char **text);
+/* NL_ERROR_WRITE naming the first difference. */
+nl_status nl_encoding_compare(const nl_encode_job *job, const char *path, const char *found);
+
+#endif

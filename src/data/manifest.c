@@ -1,0 +1,200 @@
+/* dataset.json as it is written, and the description of an encoding that every shard carries. */
+#include <stdio.h>
+#include <string.h>
+
+#include "encode.h"
+
+static const char *autoencoder_name(const nl_encode_job *job)
+{
+    static const char *const names[] = {"none", "tiny", "kl"};
+    return names[job->kind];
+}
+
+static bool add_sizes(cJSON *object, const char *key, const int *sizes, int count)
+{
+    return cJSON_AddItemToObject(object, key, cJSON_CreateIntArray(sizes, count));
+}
+
+static nl_status no_memory(nl_context *context)
+{
+    return nl_fail(context, NL_ERROR_MEMORY, "no memory for " NL_DATASET_FILE);
+}
+
+/* ---- The encoding */
+
+nl_status nl_encoding_text(const nl_encode_job *job, char **text)
+{
+    const nl_encode_options *o = job->options;
+    char source[65];
+    nl_status status = nl_source_sha256(job->source, source);
+    if (status != NL_OK)
+        return status;
+    cJSON *root = cJSON_CreateObject();
+    char *printed = NULL;
+    const nl_device *device = job->context->device;
+    bool good =
+        root && cJSON_AddStringToObject(root, "source_sha256", source) &&
+        cJSON_AddNumberToObject(root, "pictures", (double)job->source->count) &&
+        add_sizes(root, "image_size", (int[]){job->height, job->width}, 2) &&
+        cJSON_AddStringToObject(root, "preprocessing", "box halving, bicubic, centre crop") &&
+        cJSON_AddBoolToObject(root, "flips", !o->no_flips) &&
+        cJSON_AddStringToObject(root, "autoencoder", autoencoder_name(job)) &&
+        cJSON_AddStringToObject(root, "autoencoder_sha256", o->vae ? o->vae_sha256 : "") &&
+        cJSON_AddStringToObject(root, "arithmetic",
+                                !o->vae                    ? "none"
+                                : device->dtype == NL_BF16 ? "bf16"
+                                                           : "f32") &&
+        cJSON_AddNumberToObject(root, "shard_pictures", (double)job->shard_pictures) &&
+        (printed = cJSON_PrintUnformatted(root));
+    status = good ? nl_strdup(job->context, printed, text) : no_memory(job->context);
+    cJSON_free(printed);
+    cJSON_Delete(root);
+    return status;
+}
+
+/* The first key whose values differ, or NULL. */
+static const char *difference(const cJSON *ours, const cJSON *theirs)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, ours)
+    {
+        const cJSON *other = cJSON_GetObjectItemCaseSensitive(theirs, item->string);
+        if (!cJSON_Compare(item, other, true))
+            return item->string;
+    }
+    return NULL;
+}
+
+nl_status nl_encoding_compare(const nl_encode_job *job, const char *path, const char *found)
+{
+    nl_context *context = job->context;
+    cJSON *ours = NULL, *theirs = NULL;
+    const char *key = "encoding";
+    nl_status status = NL_OK;
+    if (found && !strcmp(found, job->encoding))
+        return NL_OK;
+    NL_TRY(nl_json_parse(context, path, job->encoding, strlen(job->encoding), &ours));
+    if (found && nl_json_parse(context, path, found, strlen(found), &theirs) == NL_OK)
+        key = difference(ours, theirs);
+    status =
+        nl_fail(context, NL_ERROR_WRITE,
+                "%s: belongs to another encoding (\"%s\" differs): choose another folder, or begin "
+                "anew with --force",
+                path, key ? key : "encoding");
+cleanup:
+    cJSON_Delete(ours);
+    cJSON_Delete(theirs);
+    return status;
+}
+
+/* ---- Names of classes */
+
+/* "n01440764 tench, Tinca tinca": the name ends at the first comma. */
+static bool take_name(const char *line, const char *end, const char *id, char *name, size_t size)
+{
+    size_t length = strlen(id);
+    if ((size_t)(end - line) <= length || memcmp(line, id, length) != 0 ||
+        (line[length] != ' ' && line[length] != '\t'))
+        return false;
+    line += length;
+    while (line < end && (*line == ' ' || *line == '\t'))
+        line++;
+    size_t n = 0;
+    while (line < end && *line != ',' && *line != '\r' && n < size - 1)
+        name[n++] = *line++;
+    name[n] = '\0';
+    return n > 0;
+}
+
+/* The name of a class in the text, or the id itself. */
+static const char *find_name(const nl_mapping *text, const char *id, char *name, size_t size)
+{
+    const char *line = (const char *)text->data, *end = line + text->size;
+    while (line < end) {
+        const char *stop = memchr(line, '\n', (size_t)(end - line));
+        stop = stop ? stop : end;
+        if (take_name(line, stop, id, name, size))
+            return name;
+        line = stop + 1;
+    }
+    return id;
+}
+
+static bool add_classes(const nl_encode_job *job, const nl_mapping *names, cJSON *root)
+{
+    cJSON *classes = cJSON_AddArrayToObject(root, "classes");
+    char name[256];
+    for (int i = 0; classes && i < job->source->classes; i++) {
+        const char *id = job->source->class_ids[i];
+        const char *pair[] = {id, find_name(names, id, name, sizeof(name))};
+        if (!cJSON_AddItemToArray(classes, cJSON_CreateStringArray(pair, 2)))
+            return false;
+    }
+    return classes != NULL;
+}
+
+/* ---- dataset.json */
+
+static bool add_shards(const nl_encode_job *job, const int64_t *counts, cJSON *root)
+{
+    cJSON *shards = cJSON_AddArrayToObject(root, "shards");
+    for (int64_t i = 0; shards && i < job->shard_count; i++) {
+        char name[64];
+        if (counts[i] == 0)
+            continue;
+        snprintf(name, sizeof(name), "shard-%05lld.safetensors", (long long)i);
+        cJSON *pair = cJSON_CreateArray();
+        if (!pair || !cJSON_AddItemToArray(shards, pair) ||
+            !cJSON_AddItemToArray(pair, cJSON_CreateString(name)) ||
+            !cJSON_AddItemToArray(pair, cJSON_CreateNumber((double)counts[i])))
+            return false;
+    }
+    return shards != NULL;
+}
+
+static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped,
+                 const nl_mapping *names, cJSON *root)
+{
+    const nl_encode_options *o = job->options;
+    bool moments = job->kind == NL_DATA_MOMENTS;
+    int shape[] = {(int)job->channels / (moments ? 2 : 1), (int)job->rows, (int)job->columns};
+    int64_t count = 0;
+    for (int64_t i = 0; i < job->shard_count; i++)
+        count += counts[i];
+    return cJSON_AddStringToObject(root, "format", NL_DATASET_FORMAT) &&
+           cJSON_AddNumberToObject(root, "version", NL_DATASET_VERSION) &&
+           cJSON_AddStringToObject(root, "kind", nl_data_kind_names[job->kind]) &&
+           cJSON_AddNumberToObject(root, "count", (double)count) &&
+           add_sizes(root, "image_size", (int[]){job->height, job->width}, 2) &&
+           add_sizes(root, "shape", shape, 3) &&
+           cJSON_AddBoolToObject(root, "flips",
+                                 job->kind == NL_DATA_PIXELS || job->orientations == 2) &&
+           cJSON_AddStringToObject(root, "autoencoder", autoencoder_name(job)) &&
+           cJSON_AddStringToObject(root, "autoencoder_sha256", o->vae ? o->vae_sha256 : "") &&
+           cJSON_AddNumberToObject(root, "latent_scale", o->vae ? o->latent_scale : 1) &&
+           cJSON_AddNumberToObject(root, "latent_shift", o->vae ? o->latent_shift : 0) &&
+           add_classes(job, names, root) && add_shards(job, counts, root) &&
+           cJSON_AddItemToObject(root, "skipped", cJSON_Duplicate(skipped, true)) &&
+           cJSON_AddItemToObject(root, "encoding", cJSON_Parse(job->encoding));
+}
+
+nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped)
+{
+    nl_context *context = job->context;
+    nl_mapping names = {0};
+    char *path = NULL, *text = NULL;
+    cJSON *root = cJSON_CreateObject();
+    nl_status status = NL_OK;
+    if (job->options->class_names)
+        NL_TRY(nl_map_file(context, job->options->class_names, &names));
+    if (!root || !fill(job, counts, skipped, &names, root) || !(text = cJSON_Print(root)))
+        NL_TRY(no_memory(context));
+    NL_TRY(nl_path_join(context, job->options->out, NL_DATASET_FILE, &path));
+    NL_TRY(nl_write_file(context, path, true, text, strlen(text)));
+cleanup:
+    cJSON_free(text);
+    cJSON_Delete(root);
+    nl_unmap(context, &names);
+    nl_free(context, path);
+    return status;
+}

@@ -1,0 +1,34 @@
+/* Encoding pictures into a data set, what `nalagen encode` does. */
+#ifndef NL_ENCODE_H
+#define NL_ENCODE_H
+
+#include "nl_data.h"
+#include "nl_vae.h"
+
+typedef struct nl_encode_options {
+    const char *source, *out; /* folders */
+    const char *split;        /* see nl_source_open, or NULL */
+    bool unconditional;       /* no classes */
+    int height, width; /* of the pictures to make; 0: the source's own, or 256 where they differ */
+    /* Loaded with scale 1 and shift 0, on the device that encodes; NULL: pixels. */
+    const nl_vae *vae;
+    const char *vae_sha256;
+    double latent_scale, latent_shift; /* noted for the model */
+    const char *class_names;           /* text file, "folder name" a line, or NULL */
+    bool no_flips;
+    bool strict; /* a broken picture is an error; otherwise it is named and left out */
+    bool force;  /* begin anew, whatever is in `out` */
+    int threads; /* that decode pictures */
+} nl_encode_options;
+
+typedef struct nl_encode_result {
+    int64_t count, skipped; /* samples; broken pictures */
+    int64_t there;          /* of `count`, made by an earlier run */
+} nl_encode_result;
+
+/* Goes on with what an earlier run with the same source and options has left in `out`, or finds it finished.
+ * Reports progress; NL_CANCELLED leaves whole shards. */
+nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *options,
+                            nl_encode_result *result);
+
+#endif

@@ -1,0 +1,209 @@
+/* What all kinds of sources share, and the choice among them. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "source.h"
+
+/* ---- Listing */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static nl_status append(nl_context *context, nl_listing *listing, const char *name)
+{
+    if (listing->count == listing->capacity) {
+        void *memory;
+        int64_t capacity = listing->capacity ? 2 * listing->capacity : 64;
+        nl_status status =
+            nl_alloc_array(context, "names of files", capacity, sizeof(char *), &memory);
+        if (status != NL_OK)
+            return status;
+        if (listing->count)
+            memcpy(memory, listing->names, (size_t)listing->count * sizeof(char *));
+        nl_free(context, listing->names);
+        listing->names = memory;
+        listing->capacity = capacity;
+    }
+    nl_status status = nl_strdup(context, name, &listing->names[listing->count]);
+    listing->count += status == NL_OK;
+    return status;
+}
+
+static bool is_folder(const char *folder, const struct dirent *entry, char *path, size_t size)
+{
+    struct stat info;
+    if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK)
+        return entry->d_type == DT_DIR;
+    int length = snprintf(path, size, "%s/%s", folder, entry->d_name);
+    return length > 0 && (size_t)length < size && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+nl_status nl_list(nl_context *context, const char *folder, char kind, nl_listing *listing)
+{
+    nl_status status = NL_OK;
+    char path[4096];
+    *listing = (nl_listing){0};
+    DIR *directory = opendir(folder);
+    if (!directory)
+        return nl_fail(context, NL_ERROR_INPUT, "%s: cannot be listed: %s", folder,
+                       strerror(errno));
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = readdir(directory);
+        if (!entry && errno)
+            NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: cannot be listed: %s", folder,
+                           strerror(errno)));
+        if (!entry)
+            break;
+        if (entry->d_name[0] == '.' ||
+            is_folder(folder, entry, path, sizeof(path)) != (kind == 'd'))
+            continue;
+        NL_TRY(nl_check_cancelled(context));
+        NL_TRY(append(context, listing, entry->d_name));
+    }
+    if (listing->count)
+        qsort(listing->names, (size_t)listing->count, sizeof(char *), by_name);
+cleanup:
+    closedir(directory);
+    return status;
+}
+
+void nl_listing_free(nl_context *context, nl_listing *listing)
+{
+    for (int64_t i = 0; i < listing->count; i++)
+        nl_free(context, listing->names[i]);
+    nl_free(context, listing->names);
+    *listing = (nl_listing){0};
+}
+
+/* ---- A source */
+
+nl_status nl_source_open(nl_context *context, const char *path, const char *split,
+                         bool unconditional, nl_source **out)
+{
+    nl_source *source = NULL;
+    nl_status status;
+    void *memory;
+    bool found;
+    *out = NULL;
+    if (!nl_path_is_folder(path))
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "%s: expected a folder of pictures, of CIFAR-10's *.bin or of IDX files",
+                       path);
+    NL_TRY(nl_alloc_zero(context, "a source of pictures", sizeof(nl_source), &memory));
+    source = memory;
+    source->context = context;
+    NL_TRY(nl_strdup(context, path, &source->path));
+    NL_TRY(nl_source_open_arrays(source, split, unconditional, &found));
+    if (!found)
+        NL_TRY(nl_source_open_folder(source, split, unconditional));
+    *out = source;
+    source = NULL;
+cleanup:
+    nl_source_close(source);
+    return status;
+}
+
+void nl_source_close(nl_source *source)
+{
+    if (!source)
+        return;
+    nl_context *context = source->context;
+    for (int64_t i = 0; source->pictures && i < source->count; i++)
+        nl_free(context, source->pictures[i].name);
+    for (int i = 0; source->class_ids && i < source->classes; i++)
+        nl_free(context, source->class_ids[i]);
+    for (int i = 0; i < source->file_count; i++) {
+        nl_unmap(context, &source->files[i].mapping);
+        nl_free(context, source->files[i].unpacked);
+        nl_free(context, source->files[i].path);
+    }
+    nl_free(context, source->pictures);
+    nl_free(context, source->class_ids);
+    nl_free(context, source->files);
+    nl_free(context, source->path);
+    nl_free(context, source);
+}
+
+static const nl_source_file *file_of(const nl_source *source, int64_t index)
+{
+    const nl_source_file *file = source->files;
+    while (index >= file->first + file->count)
+        file++;
+    return file;
+}
+
+nl_status nl_source_name(const nl_source *source, int64_t index, char **name)
+{
+    if (source->pictures[index].name)
+        return nl_strdup(source->context, source->pictures[index].name, name);
+    const nl_source_file *file = file_of(source, index);
+    return nl_format(source->context, name, "%s, picture %lld", file->path,
+                     (long long)(index - file->first));
+}
+
+nl_status nl_source_read(const nl_source *source, int64_t index, nl_image *image)
+{
+    char *path;
+    if (!source->pictures[index].name)
+        return nl_source_array_read(source, index, image);
+    *image = (nl_image){0};
+    nl_status status =
+        nl_path_join(source->context, source->path, source->pictures[index].name, &path);
+    if (status != NL_OK)
+        return status;
+    status = nl_image_read(source->context, path, image);
+    nl_free(source->context, path);
+    return status;
+}
+
+nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image *image)
+{
+    const nl_source_file *file = file_of(source, index);
+    const uint8_t *pixels =
+        file->data + source->offset + (index - file->first) * source->record + source->pixels;
+    int64_t area = (int64_t)source->height * source->width;
+    void *memory;
+    *image = (nl_image){.height = source->height, .width = source->width};
+    nl_status status = nl_alloc_array(source->context, "a picture", area, 3, &memory);
+    if (status != NL_OK)
+        return status;
+    image->rgb = memory;
+    for (int64_t i = 0; i < area; i++)
+        for (int c = 0; c < 3; c++)
+            image->rgb[3 * i + c] = pixels[source->planes ? c * area + i : i];
+    return NL_OK;
+}
+
+static void add_text(nl_sha256 *sha, const char *text)
+{
+    nl_sha256_update(sha, text, strlen(text) + 1);
+}
+
+nl_status nl_source_sha256(const nl_source *source, char hex[65])
+{
+    nl_sha256 sha;
+    nl_sha256_init(&sha);
+    for (int i = 0; i < source->classes; i++)
+        add_text(&sha, source->class_ids[i]);
+    for (int64_t i = 0; i < source->count; i++) {
+        const nl_source_picture *picture = &source->pictures[i];
+        add_text(&sha, picture->name ? picture->name : "");
+        nl_sha256_update(&sha, &picture->size, sizeof(picture->size));
+        nl_sha256_update(&sha, &picture->label, sizeof(picture->label));
+    }
+    for (int i = 0; i < source->file_count; i++) {
+        nl_status status = nl_check_cancelled(source->context);
+        if (status != NL_OK)
+            return status;
+        nl_sha256_update(&sha, source->files[i].data, (size_t)source->files[i].size);
+    }
+    nl_sha256_hex(&sha, hex);
+    return NL_OK;
+}

@@ -1,0 +1,72 @@
+/*
+ * Where training pictures come from: folders of PNG and JPEG, CIFAR-10's binary batches, IDX files. What is
+ * listed once stays in that order: a picture is known by its number.
+ */
+#ifndef NL_SOURCE_H
+#define NL_SOURCE_H
+
+#include "nl_image.h"
+
+typedef struct nl_source nl_source;
+
+/* A file of arrays, whole in memory or mapped. */
+typedef struct nl_source_file {
+    char *path;
+    nl_mapping mapping;
+    uint8_t *unpacked; /* of a .gz, allocated; then `data` points here */
+    const uint8_t *data;
+    int64_t size;
+    int64_t first, count; /* pictures */
+} nl_source_file;
+
+typedef struct nl_source_picture {
+    char *name;   /* below the source's path; NULL in arrays */
+    int64_t size; /* bytes of the file */
+    int32_t label;
+} nl_source_picture;
+
+struct nl_source {
+    nl_context *context;
+    char *path;         /* of the folder, the split included */
+    const char *format; /* for people: "class folders", "CIFAR-10", ... */
+    int64_t count;
+    int classes; /* 0: unconditional */
+    char **class_ids;
+    nl_source_picture *pictures; /* [count] */
+    int height, width;           /* of every picture; 0: they differ */
+    int64_t capacity;            /* of pictures */
+    /* arrays */
+    nl_source_file *files;
+    int file_count;
+    bool planes;            /* [3, H, W] as CIFAR has it, otherwise [H, W] grey */
+    int64_t record, offset; /* bytes of a picture and its label; of the file before the first */
+    int64_t pixels;         /* offset of the pixels in a record */
+};
+
+/* split: a folder below, or of arrays "train" or "test"; NULL where there is nothing to choose. Validates all
+ * sizes and labels; pictures are read later. */
+nl_status nl_source_open(nl_context *context, const char *path, const char *split,
+                         bool unconditional, nl_source **source);
+void nl_source_close(nl_source *source); /* NULL is allowed */
+/* "folder/name.JPEG", "data_batch_1.bin, picture 7": allocated. */
+nl_status nl_source_name(const nl_source *source, int64_t index, char **name);
+/* Several threads at once. */
+nl_status nl_source_read(const nl_source *source, int64_t index, nl_image *image);
+/* sha256 of the list: names, sizes and labels of files, contents of arrays, classes. */
+nl_status nl_source_sha256(const nl_source *source, char hex[65]);
+
+/* ---- The kinds; found: false and nothing done when the folder is of another. */
+
+nl_status nl_source_open_folder(nl_source *source, const char *split, bool unconditional);
+nl_status nl_source_open_arrays(nl_source *source, const char *split, bool unconditional,
+                                bool *found);
+nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image *image);
+typedef struct nl_listing {
+    char **names; /* allocated, each of them too */
+    int64_t count, capacity;
+} nl_listing;
+/* kind: 'd' folders, 'f' all else. Hidden ones are passed over. A folder that cannot be listed is an error. */
+nl_status nl_list(nl_context *context, const char *folder, char kind, nl_listing *listing);
+void nl_listing_free(nl_context *context, nl_listing *listing);
+
+#endif
