@@ -316,16 +316,16 @@ typedef struct nl_ops {
     nl_status (*sync)(nl_device *device);
     void (*destroy)(nl_device *device); /* frees device->state */
 
-#define NL_OPERATIONS(X)                                                                           \
-    X(linear)                                                                                      \
-    X(layernorm_modulate)                                                                          \
-    X(nala_attention)                                                                              \
     /* For nl_download_start, nl_download_wait and nl_replay; NULL: everything is done at once. */
     nl_status (*download_start)(nl_device *device, int slot, void *to, const void *from, int64_t bytes);
     nl_status (*download_wait)(nl_device *device, int slot);
     nl_status (*replay)(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user),
                         void *user);
 
+#define NL_OPERATIONS(X)                                                                           \
+    X(linear)                                                                                      \
+    X(layernorm_modulate)                                                                          \
+    X(nala_attention)                                                                              \
     X(layernorm_gate)                                                                              \
     X(softmax_attention)                                                                           \
     X(depthwise_conv)                                                                              \
