@@ -388,10 +388,6 @@ int nl_default_threads(void);
 /* A device like `like` whose operations do nothing and whose arena only counts. */
 void nl_device_measuring(const nl_device *like, nl_device *measuring);
 
-/* Makes the arena at least `bytes` large. Only while nothing is taken from it. */
-nl_status nl_arena_reserve(nl_device *device, int64_t bytes);
-int64_t nl_arena_mark(const nl_device *device);
-void nl_arena_release(nl_device *device, int64_t mark);
 /* A download that is queued, and the wait for it: `to` is filled when the wait for the same slot, from 0 to
  * NL_DOWNLOAD_SLOTS - 1, has returned, and the work queued before it is done then. More than NL_DOWNLOAD_SMALL
  * bytes may wait at once. */
@@ -408,6 +404,10 @@ bool nl_device_queues(const nl_device *device);
  * it. Inside of another one it just runs. */
 nl_status nl_replay(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user), void *user);
 
+/* Makes the arena at least `bytes` large. Only while nothing is taken from it. */
+nl_status nl_arena_reserve(nl_device *device, int64_t bytes);
+int64_t nl_arena_mark(const nl_device *device);
+void nl_arena_release(nl_device *device, int64_t mark);
 /* A contiguous tensor from the arena, 256-byte aligned, not cleared. */
 nl_status nl_arena_tensor(nl_device *device, nl_dtype dtype, int ndim, const int64_t *shape,
                           nl_tensor *tensor) NL_MUST_CHECK;
