@@ -177,10 +177,12 @@ static nl_status encode(nl_encode_session *s, const nl_encode_command_options *o
                                                   .threads = s->context->device->threads},
                              &s->result));
     NL_TRY(nl_dataset_open(s->context, o->out, &dataset)); /* what training will find */
-    nl_log(s->context, NL_LOG_INFO, "%s: %lld samples%s, %lld broken pictures left out", o->out,
-           (long long)s->result.count,
-           s->result.there == s->result.count ? ", all of them there already" : "",
-           (long long)s->result.skipped);
+    nl_log(s->context, NL_LOG_INFO, "%s: %lld samples%s", o->out, (long long)s->result.count,
+           s->result.there == s->result.count ? ", all of them there already" : "");
+    if (s->result.skipped > 0)
+        nl_log(s->context, NL_LOG_WARNING,
+               "%lld broken pictures are left out; %s/dataset.json names them",
+               (long long)s->result.skipped, o->out);
 cleanup:
     nl_dataset_close(dataset);
     return status;

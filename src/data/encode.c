@@ -47,7 +47,9 @@ static nl_status plan_sizes(nl_encode_job *job)
     job->sample_bytes = job->kind == NL_DATA_PIXELS
                             ? job->picture_bytes
                             : job->elements * job->orientations * (int64_t)sizeof(uint16_t);
-    job->shard_pictures = NL_MAX(1, NL_MIN(SHARD_BYTES / job->sample_bytes, MAX_SHARD));
+    job->shard_pictures = o->shard_pictures
+                              ? o->shard_pictures
+                              : NL_MAX(1, NL_MIN(SHARD_BYTES / job->sample_bytes, MAX_SHARD));
     job->shard_count = (source->count + job->shard_pictures - 1) / job->shard_pictures;
     job->chunk_pictures = NL_MAX(1, NL_MIN(CHUNK_BYTES / job->picture_bytes, MAX_CHUNK));
     job->chunk_pictures = NL_MIN(job->chunk_pictures, job->shard_pictures);

@@ -19,6 +19,8 @@ typedef struct nl_encode_options {
     bool strict; /* a broken picture is an error; otherwise it is named and left out */
     bool force;  /* begin anew, whatever is in `out` */
     int threads; /* that decode pictures */
+    int64_t
+        shard_pictures; /* what a run that was stopped may lose; 0: 64 MiB of samples, at most 8192 */
 } nl_encode_options;
 
 typedef struct nl_encode_result {
