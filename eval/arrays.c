@@ -60,6 +60,12 @@ const char *nl_arrays_names(const nl_arrays *arrays)
     return arrays->names;
 }
 
+const char *nl_arrays_comment(const nl_arrays *arrays, int64_t *size)
+{
+    *size = arrays->zip.comment_size;
+    return (const char *)arrays->zip.comment;
+}
+
 static const nl_zip_entry *find(const nl_arrays *arrays, const char *name)
 {
     char file[128];

@@ -1,27 +1,12 @@
-#include "extract.h"
+#include "reference.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-const char *const nl_metric_names[NL_METRICS + 1] = {"fid",    "sfid", "is", "precision",
-                                                     "recall", "kid",  NULL};
-
-/* Names of mean and covariance of a feature in reference files. */
-static void statistic_names(nl_feature feature, bool any_size, char mu[32], char sigma[32])
-{
-    const char *suffix = feature == NL_FEATURE_SPATIAL ? "_s" : "";
-    char size[16] = "";
-    if (feature != NL_FEATURE_SPATIAL && feature != NL_FEATURE_POOL_3 && !any_size)
-        snprintf(size, sizeof(size), "_%lld", (long long)nl_feature_size(feature));
-    snprintf(mu, 32, "mu%s%s", suffix, size);
-    snprintf(sigma, 32, "sigma%s%s", suffix, size);
-}
-
-typedef struct gaussian {
-    double *mean, *covariance; /* NULL: not there */
-} gaussian;
+const char *const nl_metric_names[NL_METRICS + 1] = {"fid",    "sfid", "is",           "precision",
+                                                     "recall", "kid",  "fid_infinity", NULL};
 
 typedef struct evaluation_job {
     nl_inception *net;
@@ -29,9 +14,10 @@ typedef struct evaluation_job {
     const nl_evaluation_options *options;
     nl_evaluation *result;
     const char *reference_path;
-    nl_arrays *arrays;            /* of the reference, unless it is a folder */
-    gaussian stored[NL_FEATURES]; /* what the reference file has of FEATURE and SPATIAL */
+    nl_arrays *arrays;                 /* of the reference, unless it is a folder */
+    nl_statistics stored[NL_FEATURES]; /* what the reference file has of FEATURE and SPATIAL */
     nl_extraction samples, reference;
+    bool infinity; /* resampling for FID-infinity, otherwise for the bootstrap */
 } evaluation_job;
 
 static double seconds(void)
@@ -56,42 +42,16 @@ static bool wanted(const evaluation_job *job, nl_metric metric)
 
 /* ---- The reference file */
 
-static bool shape_is(nl_arrays *arrays, const char *name, int64_t size)
-{
-    nl_array_stream *stream;
-    nl_array array;
-    bool fits = nl_array_open(arrays, name, &array, &stream) == NL_OK && array.ndim == 1 &&
-                array.shape[0] == size;
-    nl_array_close(stream);
-    return fits;
-}
-
-/* mu and sigma of a feature, under its own names or, with its size, as mu and sigma. */
-static nl_status read_gaussian(evaluation_job *job, nl_feature feature)
-{
-    gaussian *g = &job->stored[feature];
-    int64_t size = nl_feature_size(feature);
-    char mu[32], sigma[32];
-    nl_status status = NL_OK;
-    for (int any = 0; any < 2 && !g->mean; any++) {
-        statistic_names(feature, any, mu, sigma);
-        if (!nl_arrays_has(job->arrays, mu) || (any && !shape_is(job->arrays, mu, size)))
-            continue;
-        NL_TRY(nl_arrays_doubles(job->arrays, mu, 1, &size, &g->mean));
-        NL_TRY(nl_arrays_doubles(job->arrays, sigma, 2, (int64_t[]){size, size}, &g->covariance));
-    }
-cleanup:
-    return status;
-}
-
 static nl_status open_reference(evaluation_job *job)
 {
     nl_status status = NL_OK;
     if (nl_path_is_folder(job->reference_path))
         return NL_OK;
     NL_TRY(nl_arrays_open(job->context, job->reference_path, &job->arrays));
-    NL_TRY(read_gaussian(job, job->options->feature));
-    NL_TRY(read_gaussian(job, NL_FEATURE_SPATIAL));
+    NL_TRY(nl_statistics_read(job->arrays, job->options->feature, true,
+                              &job->stored[job->options->feature]));
+    NL_TRY(nl_statistics_read(job->arrays, NL_FEATURE_SPATIAL, true,
+                              &job->stored[NL_FEATURE_SPATIAL]));
 cleanup:
     return status;
 }
@@ -114,8 +74,10 @@ static void find_out(evaluation_job *job)
         return;
     snprintf(why, sizeof(why), "the reference has no statistics of %s and no pictures",
              nl_feature_name(feature));
-    if (!job->stored[feature].mean)
+    if (!job->stored[feature].mean) {
         miss(job, NL_METRIC_FID, why);
+        miss(job, NL_METRIC_FID_INFINITY, why);
+    }
     if (!job->stored[NL_FEATURE_SPATIAL].mean)
         miss(job, NL_METRIC_SFID, "the reference has no mu_s, sigma_s and no pictures");
     for (int m = NL_METRIC_PRECISION; m <= NL_METRIC_KID; m++)
@@ -137,7 +99,7 @@ static nl_status check_wanted(evaluation_job *job)
                    job->arrays ? nl_arrays_names(job->arrays) : "");
 }
 
-static bool any_of_features(const evaluation_job *job)
+static bool pairs_of_pictures(const evaluation_job *job)
 {
     return wanted(job, NL_METRIC_PRECISION) || wanted(job, NL_METRIC_RECALL) ||
            wanted(job, NL_METRIC_KID);
@@ -149,8 +111,10 @@ static void plan(evaluation_job *job)
     nl_extraction *s = &job->samples, *r = &job->reference;
     s->hashes = true;
     s->score = wanted(job, NL_METRIC_IS);
-    s->rows = r->rows = any_of_features(job);
-    if (wanted(job, NL_METRIC_FID)) {
+    bool infinity = wanted(job, NL_METRIC_FID_INFINITY);
+    r->rows = pairs_of_pictures(job);
+    s->rows = r->rows || infinity || (wanted(job, NL_METRIC_FID) && job->options->bootstrap);
+    if (wanted(job, NL_METRIC_FID) || infinity) {
         s->moments[feature] = true;
         r->moments[feature] = !job->stored[feature].mean;
     }
@@ -163,65 +127,40 @@ static void plan(evaluation_job *job)
 
 /* ---- Passes */
 
-/* Before hours of work: are there enough pictures? */
-static nl_status check_count(evaluation_job *job, const char *path, int64_t count,
-                             const nl_extraction *e)
+static nl_status pass(evaluation_job *job, const nl_picture_source *source, const char *what,
+                      nl_extraction *e)
 {
-    for (int f = 0; f < NL_FEATURES; f++) {
-        int64_t least =
-            f == NL_FEATURE_POOL_3 || f == NL_FEATURE_SPATIAL ? 2048 : nl_feature_size(f) + 1;
-        if (!e->moments[f] || count >= least)
-            continue;
-        job->result->small = true;
-        if (!job->options->allow_small)
-            return nl_fail(
-                job->context, NL_ERROR_USAGE,
-                "%s: %lld pictures are too few for the covariance of the %lld numbers of %s: FID "
-                "would say more about their number than about them. Take %lld or more (50000 for "
-                "published numbers), features with fewer numbers (--features pool_192), or "
-                "--allow-small for a number that compares with nothing",
-                path, (long long)count, (long long)nl_feature_size(f), nl_feature_name(f),
-                (long long)least);
-    }
-    return NL_OK;
-}
-
-static nl_status pass(evaluation_job *job, nl_pictures *pictures, const char *path,
-                      const char *what, nl_extraction *e)
-{
-    nl_status status = nl_extract(job->net, job->options, pictures, what, e);
+    double start = seconds();
+    nl_status status = nl_extract(job->net, job->options, source, what, e);
+    job->result->seconds[e == &job->reference] = seconds() - start;
     if (status == NL_OK && e->mixed)
         nl_log(job->context, NL_LOG_WARNING,
-               "%s: the pictures have different sizes; each is resized by itself", path);
+               "%s: the pictures have different sizes; each is resized by itself", source->name);
     return status;
 }
 
-static nl_status run_passes(evaluation_job *job, const char *samples_path)
+static nl_status run_passes(evaluation_job *job, const nl_picture_source *samples)
 {
     nl_context *context = job->context;
-    int threads = context->device ? context->device->threads : 1;
-    nl_pictures *samples = NULL, *reference = NULL;
+    const nl_evaluation_options *o = job->options;
+    const char *path = job->reference_path;
+    nl_pictures *pictures = NULL;
+    nl_picture_source reference;
     nl_status status;
-    NL_TRY(nl_pictures_open(context, samples_path, threads, &samples));
-    NL_TRY(check_count(job, samples_path, nl_pictures_count(samples), &job->samples));
+    NL_TRY(nl_check_count(context, o, samples, &job->samples, &job->result->small));
     if (job->reference.hashes) {
-        NL_TRY(job->arrays ? nl_pictures_of(context, job->reference_path, job->arrays, &reference)
-                           : nl_pictures_open(context, job->reference_path, threads, &reference));
-        NL_TRY(
-            check_count(job, job->reference_path, nl_pictures_count(reference), &job->reference));
+        NL_TRY(job->arrays ? nl_pictures_of(context, path, job->arrays, &pictures)
+                           : nl_pictures_open(context, path, nl_threads_of(context), &pictures));
+        reference = nl_pictures_source(pictures);
+        NL_TRY(nl_check_count(context, o, &reference, &job->reference, &job->result->small));
     }
-    double start = seconds();
-    NL_TRY(pass(job, samples, samples_path, "samples", &job->samples));
-    job->result->seconds[0] = seconds() - start;
-    start = seconds();
-    if (reference)
-        NL_TRY(pass(job, reference, job->reference_path, "reference", &job->reference));
-    job->result->seconds[1] = seconds() - start;
+    NL_TRY(pass(job, samples, "samples", &job->samples));
+    if (pictures)
+        NL_TRY(pass(job, &reference, "reference", &job->reference));
     job->result->samples = job->samples.count;
     job->result->reference = job->reference.count;
 cleanup:
-    nl_pictures_close(samples);
-    nl_pictures_close(reference);
+    nl_pictures_close(pictures);
     return status;
 }
 
@@ -256,44 +195,67 @@ static void find_copies(evaluation_job *job)
 
 /* ---- Metrics */
 
-static nl_status moments_to_gaussian(nl_context *context, nl_moments *moments, nl_feature feature,
-                                     gaussian *g)
+static bool resampling_progress(void *user, int64_t done, int64_t count)
 {
-    int64_t size = nl_feature_size(feature);
-    void *memory;
-    nl_status status;
-    NL_TRY(nl_alloc_array(context, "a mean", size, sizeof(double), &memory));
-    g->mean = memory;
-    NL_TRY(nl_alloc_array(context, "a covariance", size * size, sizeof(double), &memory));
-    g->covariance = memory;
-    NL_TRY(nl_moments_read(moments, g->mean, g->covariance));
-cleanup:
-    return status;
+    const evaluation_job *job = user;
+    const nl_evaluation_options *o = job->options;
+    const char *what = job->infinity ? "FID-infinity" : "bootstrap";
+    return !o->progress || o->progress(o->user, what, done, count);
 }
 
-static void free_gaussian(nl_context *context, gaussian *g)
+/* What takes many Frechet distances: of the rows of the samples. */
+static nl_status resample(evaluation_job *job, const nl_gaussian *reference)
 {
-    nl_free(context, g->mean);
-    nl_free(context, g->covariance);
-    *g = (gaussian){0};
+    enum { LEAST = 5000 }; /* of Chong and Forsyth */
+    nl_metric_value *fid = &job->result->metrics[NL_METRIC_FID];
+    nl_metric_value *infinity = &job->result->metrics[NL_METRIC_FID_INFINITY];
+    int64_t count = job->samples.count, rank = nl_gaussian_size(reference) + 1;
+    nl_resampling r = {.reference = reference,
+                       .rows = job->samples.kept,
+                       .count = count,
+                       .progress = resampling_progress,
+                       .user = job};
+    nl_interval interval;
+    nl_status status = NL_OK;
+    if (wanted(job, NL_METRIC_FID) && job->options->bootstrap) {
+        NL_TRY(nl_fid_bootstrap(&r, job->options->bootstrap, &interval));
+        fid->deviation = interval.deviation;
+        fid->low = fid->value + interval.low;
+        fid->high = fid->value + interval.high;
+    }
+    if (wanted(job, NL_METRIC_FID_INFINITY)) {
+        job->infinity = true;
+        NL_TRY(nl_fid_infinity(&r, count >= 2 * LEAST ? LEAST : NL_MAX(NL_MIN(rank, count / 2), 2),
+                               &infinity->value));
+        infinity->known = true;
+    }
+cleanup:
+    return status;
 }
 
 static nl_status frechet(evaluation_job *job, nl_metric metric, nl_feature feature)
 {
     nl_metric_value *value = &job->result->metrics[metric];
-    gaussian samples = {0}, *reference = &job->stored[feature];
+    nl_statistics samples = {0}, *reference = &job->stored[feature];
+    nl_gaussian *gaussian = NULL;
+    bool of_feature = metric == NL_METRIC_FID;
     nl_status status = NL_OK;
-    if (!wanted(job, metric))
+    if (!wanted(job, metric) && !(of_feature && wanted(job, NL_METRIC_FID_INFINITY)))
         return NL_OK;
-    NL_TRY(moments_to_gaussian(job->context, job->samples.of[feature], feature, &samples));
     if (!reference->mean)
-        NL_TRY(moments_to_gaussian(job->context, job->reference.of[feature], feature, reference));
-    NL_TRY(nl_frechet(job->context, nl_feature_size(feature), reference->mean,
-                      reference->covariance, samples.mean, samples.covariance, &value->value));
-    value->known = true;
+        NL_TRY(nl_statistics_of(job->context, job->reference.of[feature], feature, reference));
+    NL_TRY(nl_gaussian_create(job->context, nl_feature_size(feature), reference->mean,
+                              reference->covariance, &gaussian));
+    nl_statistics_free(job->context, reference); /* not needed again, and large */
+    NL_TRY(nl_statistics_of(job->context, job->samples.of[feature], feature, &samples));
+    NL_TRY(nl_gaussian_distance(gaussian, samples.mean, samples.covariance, &value->value));
+    value->known = job->options->wanted[metric];
+    nl_statistics_free(job->context, &samples);
+    if (of_feature)
+        NL_TRY(resample(job, gaussian));
 cleanup:
-    free_gaussian(job->context, &samples);
-    free_gaussian(job->context, reference); /* not needed again, and large */
+    nl_statistics_free(job->context, &samples);
+    nl_gaussian_destroy(gaussian);
     return status;
 }
 
@@ -309,7 +271,7 @@ static nl_status of_rows(evaluation_job *job)
     nl_status status = NL_OK;
     if (wanted(job, NL_METRIC_PRECISION) || wanted(job, NL_METRIC_RECALL)) {
         NL_TRY(nl_precision_recall(device, size, r->kept, r->count, s->kept, s->count,
-                                   o->neighbours, &precision, &recall));
+                                   o->neighbours, o->half_distances, &precision, &recall));
         m[NL_METRIC_PRECISION].value = precision;
         m[NL_METRIC_PRECISION].known = o->wanted[NL_METRIC_PRECISION];
         m[NL_METRIC_RECALL].value = recall;
@@ -345,8 +307,9 @@ cleanup:
     return status;
 }
 
-nl_status nl_evaluate(nl_inception *net, const nl_evaluation_options *options, const char *samples,
-                      const char *reference, nl_evaluation *evaluation)
+nl_status nl_evaluate(nl_inception *net, const nl_evaluation_options *options,
+                      const nl_picture_source *samples, const char *reference,
+                      nl_evaluation *evaluation)
 {
     evaluation_job job = {.net = net,
                           .context = nl_inception_context(net),
@@ -363,99 +326,9 @@ nl_status nl_evaluate(nl_inception *net, const nl_evaluation_options *options, c
     NL_TRY(metrics(&job));
 cleanup:
     for (int f = 0; f < NL_FEATURES; f++)
-        free_gaussian(job.context, &job.stored[f]);
+        nl_statistics_free(job.context, &job.stored[f]);
     nl_extraction_free(job.context, &job.samples);
     nl_extraction_free(job.context, &job.reference);
     nl_arrays_close(job.arrays);
-    return status;
-}
-
-/* ---- Reference files */
-
-typedef struct chosen_pictures {
-    nl_context *context;
-    nl_arrays_writer *writer;
-    const char *path;
-    int64_t count, images, written; /* images of count are written */
-    int64_t height, width;
-} chosen_pictures;
-
-/* Picture i is one of `images` evenly chosen ones when i images / count passes a whole number there. */
-static nl_status write_chosen(void *user, const nl_picture_batch *batch)
-{
-    chosen_pictures *c = user;
-    nl_status status = NL_OK;
-    int64_t bytes = 3 * batch->height * batch->width;
-    if (c->images == 0)
-        return NL_OK;
-    if (c->written == 0 && batch->first == 0) {
-        c->height = batch->height;
-        c->width = batch->width;
-        nl_array array = {NL_U8, 4, {c->images, c->height, c->width, 3}};
-        NL_TRY(nl_arrays_begin(c->writer, "arr_0", &array));
-    }
-    if (batch->height != c->height || batch->width != c->width)
-        NL_TRY(nl_fail(c->context, NL_ERROR_INPUT,
-                       "%s: pictures of %lld x %lld and of %lld x %lld cannot stand in one array: "
-                       "use --images 0 (no precision, recall and KID) or pictures of one size",
-                       c->path, (long long)c->width, (long long)c->height, (long long)batch->width,
-                       (long long)batch->height));
-    for (int64_t i = 0; i < batch->count; i++) {
-        int64_t index = batch->first + i;
-        if (index * c->images / c->count == c->written && c->written < c->images) {
-            NL_TRY(nl_arrays_write(c->writer, batch->rgb + i * bytes, bytes));
-            c->written++;
-        }
-    }
-cleanup:
-    return status;
-}
-
-static nl_status write_gaussian(nl_context *context, nl_arrays_writer *writer, nl_feature feature,
-                                nl_moments *moments)
-{
-    int64_t size = nl_feature_size(feature);
-    gaussian g = {0};
-    char mu[32], sigma[32];
-    nl_status status;
-    statistic_names(feature, false, mu, sigma);
-    NL_TRY(moments_to_gaussian(context, moments, feature, &g));
-    NL_TRY(nl_arrays_begin(writer, mu, &(nl_array){NL_F64, 1, {size}}));
-    NL_TRY(nl_arrays_write(writer, g.mean, size * (int64_t)sizeof(double)));
-    NL_TRY(nl_arrays_begin(writer, sigma, &(nl_array){NL_F64, 2, {size, size}}));
-    NL_TRY(nl_arrays_write(writer, g.covariance, size * size * (int64_t)sizeof(double)));
-cleanup:
-    free_gaussian(context, &g);
-    return status;
-}
-
-nl_status nl_make_reference(nl_inception *net, const nl_evaluation_options *options,
-                            const char *path, const char *out, bool overwrite, int64_t images)
-{
-    nl_context *context = nl_inception_context(net);
-    nl_evaluation unused = {0};
-    evaluation_job job = {.net = net, .context = context, .options = options, .result = &unused};
-    chosen_pictures chosen = {.context = context, .path = path};
-    nl_extraction *e = &job.samples;
-    nl_pictures *pictures = NULL;
-    nl_status status;
-    for (int f = 0; f < NL_FEATURES; f++)
-        e->moments[f] = f != NL_FEATURE_LOGITS && nl_inception_has(net, f);
-    NL_TRY(nl_pictures_open(context, path, context->device->threads, &pictures));
-    chosen.count = nl_pictures_count(pictures);
-    chosen.images = NL_MIN(images, chosen.count);
-    NL_TRY(check_count(&job, path, chosen.count, e));
-    NL_TRY(nl_arrays_create(context, out, overwrite, &chosen.writer));
-    e->picture = write_chosen;
-    e->user = &chosen;
-    NL_TRY(pass(&job, pictures, path, "reference", e));
-    for (int f = 0; f < NL_FEATURES; f++)
-        if (e->of[f])
-            NL_TRY(write_gaussian(context, chosen.writer, f, e->of[f]));
-    NL_TRY(nl_arrays_commit(&chosen.writer));
-cleanup:
-    nl_arrays_abort(&chosen.writer);
-    nl_pictures_close(pictures);
-    nl_extraction_free(context, e);
     return status;
 }

@@ -17,91 +17,156 @@ static uint64_t hash_bytes(const uint8_t *bytes, int64_t size)
     return hash;
 }
 
-/* Everything whose size depends on the number of pictures, and a buffer of each feature for one batch. */
-static nl_status prepare(nl_inception *net, const nl_evaluation_options *options, int64_t count,
-                         int64_t batch, nl_extraction *e, float *features[NL_FEATURES],
-                         nl_context *context)
+/* A pass at work. */
+typedef struct pass {
+    nl_inception *net;
+    const nl_evaluation_options *options;
+    const char *what;
+    nl_extraction *found;
+    int64_t count;                /* pictures that will come */
+    float *features[NL_FEATURES]; /* of one batch */
+    int64_t *positions; /* [count] in the order of the splits, or NULL: that of the pictures */
+    int64_t height, width;
+} pass;
+
+static nl_status prepare_score(pass *p)
 {
+    nl_context *context = nl_inception_context(p->net);
+    const nl_evaluation_options *options = p->options;
+    void *order = NULL, *positions;
+    nl_status status = NL_OK;
+    int64_t splits = options->is_shuffled ? options->is_splits
+                                          : (p->count + options->is_split - 1) / options->is_split;
+    NL_TRY(nl_score_create(context, nl_feature_size(NL_FEATURE_LOGITS), splits, &p->found->is));
+    if (!options->is_shuffled)
+        return NL_OK;
+    NL_TRY(nl_alloc_array(context, "an order", p->count, sizeof(int64_t), &order));
+    NL_TRY(nl_alloc_array(context, "an order", p->count, sizeof(int64_t), &positions));
+    p->positions = positions;
+    NL_TRY(nl_numpy_permutation(context, options->is_seed, p->count, order));
+    for (int64_t i = 0; i < p->count; i++)
+        p->positions[((int64_t *)order)[i]] = i;
+cleanup:
+    nl_free(context, order);
+    return status;
+}
+
+/* Splits of is_split pictures, or split s from s count / is_splits on, rounded down. */
+static int64_t split_of(const pass *p, int64_t picture)
+{
+    if (!p->positions)
+        return picture / p->options->is_split;
+    return ((p->positions[picture] + 1) * p->options->is_splits - 1) / p->count;
+}
+
+/* Everything whose size depends on the number of pictures, and a buffer of each feature for one batch. */
+static nl_status prepare(pass *p, int64_t batch)
+{
+    nl_context *context = nl_inception_context(p->net);
+    nl_feature feature = p->options->feature;
+    nl_extraction *e = p->found;
     void *memory;
     nl_status status = NL_OK;
-    (void)net;
     for (int f = 0; f < NL_FEATURES; f++) {
         int64_t size = nl_feature_size(f);
         if (e->moments[f])
             NL_TRY(nl_moments_create(context, size, &e->of[f]));
-        bool needed = e->moments[f] || (e->rows && f == (int)options->feature) ||
-                      (e->score && f == NL_FEATURE_LOGITS);
+        bool needed =
+            e->moments[f] || (e->rows && f == (int)feature) || (e->score && f == NL_FEATURE_LOGITS);
         if (!needed)
             continue;
         NL_TRY(nl_alloc_array(context, "features", batch * size, sizeof(float), &memory));
-        features[f] = memory;
+        p->features[f] = memory;
     }
     if (e->rows) {
         NL_TRY(nl_alloc_array(context,
                               "features for precision, recall and KID (--metrics leaves "
                               "them out)",
-                              count * nl_feature_size(options->feature), sizeof(float), &memory));
+                              p->count * nl_feature_size(feature), sizeof(float), &memory));
         e->kept = memory;
     }
     if (e->hashes) {
-        NL_TRY(nl_alloc_array(context, "hashes", count, sizeof(uint64_t), &memory));
+        NL_TRY(nl_alloc_array(context, "hashes", p->count, sizeof(uint64_t), &memory));
         e->hash = memory;
     }
-    if (e->score) {
-        int64_t split = options->is_split ? options->is_split : NL_MAX(1, (count + 9) / 10);
-        NL_TRY(nl_score_create(context, nl_feature_size(NL_FEATURE_LOGITS), split, &e->is));
-    }
+    if (e->score)
+        NL_TRY(prepare_score(p));
 cleanup:
     return status;
 }
 
-static nl_status take_batch(const nl_evaluation_options *options, const nl_picture_batch *batch,
-                            float *const features[NL_FEATURES], nl_extraction *e)
+static nl_status report(const pass *p)
 {
-    int64_t bytes = 3 * batch->height * batch->width, size = nl_feature_size(options->feature);
+    const nl_evaluation_options *options = p->options;
+    if (options->progress && !options->progress(options->user, p->what, p->found->count, p->count))
+        return nl_fail(nl_inception_context(p->net), NL_CANCELLED, "interrupted");
+    return NL_OK;
+}
+
+static nl_status add_features(pass *p, const nl_picture_batch *batch)
+{
+    nl_extraction *e = p->found;
+    int64_t bytes = 3 * batch->height * batch->width;
+    int64_t size = nl_feature_size(p->options->feature);
+    int64_t classes = nl_feature_size(NL_FEATURE_LOGITS);
     nl_status status = NL_OK;
     for (int f = 0; f < NL_FEATURES; f++)
         if (e->of[f])
-            nl_moments_add(e->of[f], features[f], batch->count);
+            nl_moments_add(e->of[f], p->features[f], batch->count);
     if (e->kept)
-        memcpy(e->kept + batch->first * size, features[options->feature],
+        memcpy(e->kept + batch->first * size, p->features[p->options->feature],
                (size_t)(batch->count * size) * sizeof(float));
     for (int64_t i = 0; e->hash && i < batch->count; i++)
         e->hash[batch->first + i] = hash_bytes(batch->rgb + i * bytes, bytes);
-    if (e->is)
-        NL_TRY(nl_score_add(e->is, features[NL_FEATURE_LOGITS], batch->count));
-    if (e->picture)
-        NL_TRY(e->picture(e->user, batch));
+    for (int64_t i = 0; e->is && i < batch->count; i++)
+        NL_TRY(nl_score_add(e->is, split_of(p, batch->first + i),
+                            p->features[NL_FEATURE_LOGITS] + i * classes, 1));
 cleanup:
     return status;
 }
 
-nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options, nl_pictures *pictures,
-                     const char *what, nl_extraction *e)
+static nl_status take(void *taker, const nl_picture_batch *batch)
+{
+    pass *p = taker;
+    nl_extraction *e = p->found;
+    nl_status status;
+    if (batch->first != e->count || batch->first + batch->count > p->count)
+        return nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
+                       "picture %lld of %lld came after picture %lld", (long long)batch->first,
+                       (long long)p->count, (long long)e->count - 1);
+    NL_TRY(report(p));
+    e->mixed = e->mixed || (e->count && (batch->height != p->height || batch->width != p->width));
+    p->height = batch->height;
+    p->width = batch->width;
+    NL_TRY(nl_inception_run(p->net, p->options->preprocessing, batch->rgb, batch->count,
+                            batch->height, batch->width, p->features));
+    NL_TRY(add_features(p, batch));
+    if (e->picture)
+        NL_TRY(e->picture(e->user, batch));
+    e->count += batch->count;
+cleanup:
+    return status;
+}
+
+nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
+                     const nl_picture_source *source, const char *what, nl_extraction *e)
 {
     nl_context *context = nl_inception_context(net);
-    float *features[NL_FEATURES] = {NULL};
-    int64_t count = nl_pictures_count(pictures), most;
-    nl_picture_batch batch;
+    pass p = {.net = net, .options = options, .what = what, .found = e, .count = source->count};
+    int64_t most;
     nl_status status;
     /* large enough for any picture: the network's batch of small ones */
     NL_TRY(nl_inception_batch(net, 299, 299, &most));
-    NL_TRY(prepare(net, options, count, most, e, features, context));
-    for (;;) {
-        if (options->progress && !options->progress(options->user, what, e->count, count))
-            NL_TRY(nl_fail(context, NL_CANCELLED, "interrupted"));
-        NL_TRY(nl_pictures_next(pictures, most, &batch));
-        if (batch.count == 0)
-            break;
-        NL_TRY(nl_inception_run(net, options->preprocessing, batch.rgb, batch.count, batch.height,
-                                batch.width, features));
-        NL_TRY(take_batch(options, &batch, features, e));
-        e->count += batch.count;
-    }
-    e->mixed = nl_pictures_mixed(pictures);
+    NL_TRY(prepare(&p, most));
+    NL_TRY(report(&p));
+    NL_TRY(source->run(source->user, most, take, &p));
+    if (e->count != source->count)
+        NL_TRY(nl_fail(context, NL_ERROR_INTERNAL, "%s: %lld of %lld pictures came", source->name,
+                       (long long)e->count, (long long)source->count));
 cleanup:
     for (int f = 0; f < NL_FEATURES; f++)
-        nl_free(context, features[f]);
+        nl_free(context, p.features[f]);
+    nl_free(context, p.positions);
     return status;
 }
 

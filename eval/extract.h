@@ -10,19 +10,19 @@ typedef struct nl_extraction {
     bool rows;  /* keep the rows of options->feature */
     bool score; /* Inception Score */
     bool hashes;
-    nl_status (*picture)(void *user, const nl_picture_batch *batch); /* sees every batch; or NULL */
+    nl_picture_taker picture; /* sees every batch; or NULL */
     void *user;
     /* found */
     int64_t count;
-    bool mixed;
+    bool mixed; /* the pictures have different sizes */
     nl_moments *of[NL_FEATURES];
     float *kept; /* [count, size] */
     nl_score *is;
     uint64_t *hash; /* [count], in order */
 } nl_extraction;
 
-nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options, nl_pictures *pictures,
-                     const char *what, nl_extraction *extraction);
+nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
+                     const nl_picture_source *source, const char *what, nl_extraction *extraction);
 void nl_extraction_free(nl_context *context, nl_extraction *extraction);
 
 #endif

@@ -86,27 +86,86 @@ static bool all_finite(const double *x, int64_t count)
     return sum == 0;
 }
 
+struct nl_gaussian {
+    nl_context *context;
+    int64_t size, rank;
+    double *mean; /* [size] */
+    double *rows; /* [rank, size], F^T, within `memory` */
+    double trace; /* of the covariance */
+    void *memory;
+};
+
+nl_status nl_gaussian_create(nl_context *context, int64_t size, const double *mean,
+                             const double *covariance, nl_gaussian **gaussian)
+{
+    void *memory;
+    nl_gaussian *made = NULL;
+    nl_status status;
+    *gaussian = NULL;
+    if (!all_finite(mean, size) || !all_finite(covariance, size * size))
+        return nl_fail(context, NL_ERROR_NOT_FINITE, "a mean or covariance is not finite");
+    NL_TRY(nl_alloc_zero(context, "a Gaussian", sizeof(*made), &memory));
+    made = memory;
+    made->context = context;
+    made->size = size;
+    NL_TRY(nl_alloc_array(context, "a mean", size, sizeof(double), &memory));
+    made->mean = memory;
+    memcpy(made->mean, mean, (size_t)size * sizeof(double));
+    for (int64_t i = 0; i < size; i++)
+        made->trace += covariance[i * size + i];
+    NL_TRY(factor(context, size, covariance, &made->memory, &made->rows, &made->rank));
+    *gaussian = made;
+    made = NULL;
+cleanup:
+    nl_gaussian_destroy(made);
+    return status;
+}
+
+void nl_gaussian_destroy(nl_gaussian *g)
+{
+    if (!g)
+        return;
+    nl_free(g->context, g->mean);
+    nl_free(g->context, g->memory);
+    nl_free(g->context, g);
+}
+
+int64_t nl_gaussian_size(const nl_gaussian *g)
+{
+    return g->size;
+}
+
+nl_context *nl_gaussian_context(const nl_gaussian *g)
+{
+    return g->context;
+}
+
+nl_status nl_gaussian_distance(const nl_gaussian *g, const double *mean, const double *covariance,
+                               double *distance)
+{
+    nl_gaussian *other = NULL;
+    double cross, sum;
+    nl_status status;
+    NL_TRY(nl_gaussian_create(g->context, g->size, mean, covariance, &other));
+    NL_TRY(nuclear_norm(g->context, g->size, g->rows, g->rank, other->rows, other->rank, &cross));
+    sum = g->trace + other->trace;
+    for (int64_t i = 0; i < g->size; i++)
+        sum += (g->mean[i] - mean[i]) * (g->mean[i] - mean[i]);
+    *distance = fmax(sum - 2 * cross, 0);
+cleanup:
+    nl_gaussian_destroy(other);
+    return status;
+}
+
 nl_status nl_frechet(nl_context *context, int64_t size, const double *mean1,
                      const double *covariance1, const double *mean2, const double *covariance2,
                      double *distance)
 {
+    nl_gaussian *first = NULL;
     nl_status status;
-    void *memory1 = NULL, *memory2 = NULL;
-    double *rows1, *rows2, cross, sum = 0;
-    int64_t rank1, rank2;
-    if (!all_finite(mean1, size) || !all_finite(mean2, size) ||
-        !all_finite(covariance1, size * size) || !all_finite(covariance2, size * size))
-        return nl_fail(context, NL_ERROR_NOT_FINITE, "a mean or covariance is not finite");
-    NL_TRY(factor(context, size, covariance1, &memory1, &rows1, &rank1));
-    NL_TRY(factor(context, size, covariance2, &memory2, &rows2, &rank2));
-    NL_TRY(nuclear_norm(context, size, rows1, rank1, rows2, rank2, &cross));
-    for (int64_t i = 0; i < size; i++) {
-        double difference = mean1[i] - mean2[i];
-        sum += difference * difference + covariance1[i * size + i] + covariance2[i * size + i];
-    }
-    *distance = fmax(sum - 2 * cross, 0);
+    NL_TRY(nl_gaussian_create(context, size, mean1, covariance1, &first));
+    NL_TRY(nl_gaussian_distance(first, mean2, covariance2, distance));
 cleanup:
-    nl_free(context, memory1);
-    nl_free(context, memory2);
+    nl_gaussian_destroy(first);
     return status;
 }

@@ -1,23 +1,9 @@
-#include "nl_random.h"
+#include "draw.h"
 #include "nl_statistics.h"
 #include "products.h"
 
 #include <math.h>
 #include <string.h>
-
-/* The first `size` of a random order of 0 to count - 1; order [count] holds some order of them. */
-static void draw(uint64_t subset, uint64_t side, int64_t count, int64_t size, int64_t *order)
-{
-    for (int64_t i = 0; i < size; i++) {
-        uint32_t words[4];
-        nl_philox(0, 2 * subset + side, NL_STREAM_SUBSET, 4 * (uint64_t)i, words);
-        uint64_t bits = (uint64_t)words[0] << 32 | words[1];
-        int64_t j = i + (int64_t)(bits % (uint64_t)(count - i));
-        int64_t swap = order[i];
-        order[i] = order[j];
-        order[j] = swap;
-    }
-}
 
 /* Sum of the kernel over pairs of rows, those of one row with itself left out when a is b. */
 static nl_status kernel_sum(nl_device *device, int64_t size, const float *a, const float *b,
@@ -72,7 +58,8 @@ nl_status nl_kid(nl_device *device, int64_t size, const float *a, int64_t count_
     for (int64_t subset = 0; subset < subsets; subset++) {
         double aa, bb, ab;
         for (int side = 0; side < 2; side++) {
-            draw((uint64_t)subset, (uint64_t)side, counts[side], subset_size, orders[side]);
+            nl_draw_subset(0, 2 * (uint64_t)subset + (uint64_t)side, counts[side], subset_size,
+                           orders[side]);
             gather(sets[side], size, orders[side], subset_size, rows[side]);
         }
         NL_TRY(kernel_sum(device, size, rows[0], rows[0], subset_size, block, &aa));

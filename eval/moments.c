@@ -140,3 +140,17 @@ nl_status nl_moments_read(nl_moments *m, double *mean, double *covariance)
                 m->scatter[i * size + j] / (double)(m->count - 1);
     return NL_OK;
 }
+
+nl_status nl_moments_of(nl_context *context, int64_t size, const double *mean,
+                        const double *covariance, int64_t count, nl_moments **moments)
+{
+    nl_status status = nl_moments_create(context, size, moments);
+    if (status != NL_OK)
+        return status;
+    nl_moments *m = *moments;
+    m->count = count;
+    memcpy(m->mean, mean, (size_t)size * sizeof(double));
+    for (int64_t i = 0; i < size * size; i++)
+        m->scatter[i] = covariance[i] * (double)(count - 1);
+    return NL_OK;
+}

@@ -11,24 +11,85 @@ enum { MAX_K = 15 };
 typedef struct point_set {
     const float *rows;
     int64_t count;
-    float *squares; /* [count] |x|^2 */
-    float *radii;   /* [count] squared distance of the k-th neighbour */
-    bool *covered;  /* [count] within the radius of a point of the other set */
+    float *squares;      /* [count] |x|^2 */
+    float *half_squares; /* the same in fp16 */
+    float *radii;        /* [count] squared distance of the k-th neighbour */
+    bool *covered;       /* [count] within the radius of a point of the other set */
 } point_set;
 
 typedef struct pairs {
     nl_device *device;
     int64_t size;
     int k;
-    float *block; /* [NL_PRODUCT_ROWS, NL_PRODUCT_COLUMNS] */
+    bool half;
+    float *block;   /* [NL_PRODUCT_ROWS, NL_PRODUCT_COLUMNS] */
+    float *rounded; /* [NL_PRODUCT_ROWS + NL_PRODUCT_COLUMNS, size], of half */
 } pairs;
+
+/* The nearest fp16 number, ties to even. */
+static inline float to_half(float x)
+{
+    uint32_t bits;
+    float magnitude = fabsf(x), rounded;
+    memcpy(&bits, &magnitude, sizeof(bits));
+    bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu; /* 10 bits of the fraction stay */
+    memcpy(&rounded, &bits, sizeof(rounded));
+    if (magnitude < 0x1p-14f)
+        rounded = (magnitude + 0.5f) - 0.5f; /* subnormal: multiples of 2^-24 */
+    else if (rounded > 65504)
+        rounded = INFINITY;
+    return copysignf(rounded, x);
+}
+
+static void to_halves(const float *x, int64_t count, float *y)
+{
+    for (int64_t i = 0; i < count; i++)
+        y[i] = to_half(x[i]);
+}
+
+static float square_of(const float *x, int64_t size, bool half)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < size; i++) {
+        float h = half ? to_half(x[i]) : 0;
+        sum += half ? to_half(h * h) : (double)x[i] * x[i];
+    }
+    return half ? to_half((float)sum) : (float)sum;
+}
+
+/* A block in fp16. *finite: false when a number overflowed. */
+static nl_status half_distances(const pairs *p, const point_set *a, int64_t i, int64_t rows,
+                                const point_set *b, int64_t j, int64_t columns, bool *finite)
+{
+    float *x = p->rounded, *y = p->rounded + rows * p->size;
+    to_halves(a->rows + i * p->size, rows * p->size, x);
+    to_halves(b->rows + j * p->size, columns * p->size, y);
+    nl_status status = nl_products(p->device, p->size, x, rows, y, columns, p->block);
+    *finite = true;
+    for (int64_t row = 0; status == NL_OK && row < rows; row++) {
+        float *d = p->block + row * columns, square = a->half_squares[i + row];
+        for (int64_t column = 0; column < columns; column++) {
+            float difference = to_half(square - to_half(2 * to_half(d[column])));
+            d[column] = to_half(difference + b->half_squares[j + column]);
+            *finite = *finite && isfinite(d[column]);
+            d[column] = fmaxf(d[column], 0);
+        }
+    }
+    return status;
+}
 
 /* block [rows, columns]: squared distances between points i... of a and j... of b */
 static nl_status distances(const pairs *p, const point_set *a, int64_t i, int64_t rows,
                            const point_set *b, int64_t j, int64_t columns)
 {
-    nl_status status = nl_products(p->device, p->size, a->rows + i * p->size, rows,
-                                   b->rows + j * p->size, columns, p->block);
+    bool finite = false;
+    nl_status status = NL_OK;
+    if (p->half)
+        status = half_distances(p, a, i, rows, b, j, columns, &finite);
+    if (finite || status != NL_OK)
+        return status;
+    status = nl_products(p->device, p->size, a->rows + i * p->size, rows, b->rows + j * p->size,
+                         columns, p->block);
     for (int64_t row = 0; status == NL_OK && row < rows; row++) {
         float *d = p->block + row * columns, square = a->squares[i + row];
         for (int64_t column = 0; column < columns; column++)
@@ -90,7 +151,8 @@ cleanup:
     return status;
 }
 
-static nl_status prepare(nl_context *context, int64_t size, point_set *set, void *memory[3])
+static nl_status prepare(nl_context *context, int64_t size, bool half, point_set *set,
+                         void *memory[4])
 {
     nl_status status;
     NL_TRY(nl_alloc_array(context, "distances", set->count, sizeof(float), &memory[0]));
@@ -98,12 +160,14 @@ static nl_status prepare(nl_context *context, int64_t size, point_set *set, void
     NL_TRY(nl_alloc_zero(context, "distances", (size_t)set->count * sizeof(bool), &memory[2]));
     set->squares = memory[0];
     set->radii = memory[1];
+    NL_TRY(nl_alloc_array(context, "distances", half ? set->count : 0, sizeof(float), &memory[3]));
     set->covered = memory[2];
+    set->half_squares = memory[3];
     for (int64_t i = 0; i < set->count; i++) {
-        double sum = 0;
-        for (int64_t j = 0; j < size; j++)
-            sum += (double)set->rows[i * size + j] * set->rows[i * size + j];
-        set->squares[i] = (float)sum;
+        const float *row = set->rows + i * size;
+        set->squares[i] = square_of(row, size, false);
+        if (half)
+            set->half_squares[i] = square_of(row, size, true);
         if (!isfinite(set->squares[i]))
             NL_TRY(nl_fail(context, NL_ERROR_NOT_FINITE, "features are not finite"));
     }
@@ -121,24 +185,28 @@ static double share(const point_set *set)
 
 nl_status nl_precision_recall(nl_device *device, int64_t size, const float *reference,
                               int64_t reference_count, const float *samples, int64_t sample_count,
-                              int k, double *precision, double *recall)
+                              int k, bool half, double *precision, double *recall)
 {
     nl_context *context = device->context;
     point_set a = {.rows = reference, .count = reference_count};
     point_set b = {.rows = samples, .count = sample_count};
-    pairs p = {.device = device, .size = size, .k = k};
-    void *memory[6] = {NULL}, *block = NULL;
+    pairs p = {.device = device, .size = size, .k = k, .half = half};
+    void *memory[8] = {NULL}, *block = NULL, *rounded = NULL;
     nl_status status;
     if (k < 1 || k > MAX_K || reference_count <= k || sample_count <= k)
         return nl_fail(context, NL_ERROR_INPUT,
                        "precision and recall: a %d-th neighbour among %lld and %lld pictures is "
                        "not possible",
                        k, (long long)reference_count, (long long)sample_count);
-    NL_TRY(prepare(context, size, &a, memory));
-    NL_TRY(prepare(context, size, &b, memory + 3));
+    NL_TRY(prepare(context, size, half, &a, memory));
+    NL_TRY(prepare(context, size, half, &b, memory + 4));
     NL_TRY(nl_alloc_array(context, "distances", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, sizeof(float),
                           &block));
     p.block = block;
+    if (half)
+        NL_TRY(nl_alloc_array(context, "distances", (NL_PRODUCT_ROWS + NL_PRODUCT_COLUMNS) * size,
+                              sizeof(float), &rounded));
+    p.rounded = rounded;
     NL_TRY(nl_products_reserve(device, size));
     NL_TRY(find_radii(&p, &a));
     NL_TRY(find_radii(&p, &b));
@@ -146,8 +214,9 @@ nl_status nl_precision_recall(nl_device *device, int64_t size, const float *refe
     *precision = share(&b);
     *recall = share(&a);
 cleanup:
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < NL_COUNT(memory); i++)
         nl_free(context, memory[i]);
     nl_free(context, block);
+    nl_free(context, rounded);
     return status;
 }

@@ -18,6 +18,9 @@ bool nl_arrays_has(const nl_arrays *arrays, const char *name);
 /* "arr_0, mu, sigma": for messages. Owned by the archive. */
 const char *nl_arrays_names(const nl_arrays *arrays);
 
+/* The comment of the archive, which may be anything. Owned by the archive. */
+const char *nl_arrays_comment(const nl_arrays *arrays, int64_t *size);
+
 typedef struct nl_array {
     nl_dtype dtype;
     int ndim;

@@ -20,6 +20,9 @@ int64_t nl_moments_count(const nl_moments *moments);
 /* mean [size] and covariance [size, size] with count - 1 in the denominator (numpy.cov): what is not wanted
  * is NULL. NL_ERROR_INPUT with fewer than 2 rows or numbers that are not finite. */
 nl_status nl_moments_read(nl_moments *moments, double *mean, double *covariance);
+/* The other way round: moments of `count` >= 2 rows that have this mean and covariance. */
+nl_status nl_moments_of(nl_context *context, int64_t size, const double *mean,
+                        const double *covariance, int64_t count, nl_moments **moments);
 
 /* |mean1 - mean2|^2 + tr S1 + tr S2 - 2 tr (S1 S2)^1/2, never below 0; covariances symmetric, positive
  * semidefinite, of any rank. */
@@ -27,16 +30,56 @@ nl_status nl_frechet(nl_context *context, int64_t size, const double *mean1,
                      const double *covariance1, const double *mean2, const double *covariance2,
                      double *distance);
 
-/* ---- Inception Score: pictures in their order in splits of `split`, the last may be short; the mean over
- * splits of exp(mean KL(p(y|x) || p(y))). */
+/* ---- What the spread of the features makes of a Frechet distance. */
+
+/* A Gaussian that distances to are taken again and again. */
+typedef struct nl_gaussian nl_gaussian;
+
+nl_status nl_gaussian_create(nl_context *context, int64_t size, const double *mean,
+                             const double *covariance, nl_gaussian **gaussian);
+void nl_gaussian_destroy(nl_gaussian *gaussian); /* NULL is allowed */
+int64_t nl_gaussian_size(const nl_gaussian *gaussian);
+nl_context *nl_gaussian_context(const nl_gaussian *gaussian);
+/* What nl_frechet would give. */
+nl_status nl_gaussian_distance(const nl_gaussian *gaussian, const double *mean,
+                               const double *covariance, double *distance);
+
+/* false ends the work with NL_CANCELLED. */
+typedef bool (*nl_resampling_progress)(void *user, int64_t done, int64_t count);
+
+typedef struct nl_resampling {
+    const nl_gaussian *reference; /* taken as known */
+    const float *rows;            /* [count, size of the reference] */
+    int64_t count;
+    nl_resampling_progress progress; /* or NULL */
+    void *user;
+} nl_resampling;
+
+typedef struct nl_interval {
+    double deviation; /* of the distance */
+    double low, high; /* 95 %: add to the distance */
+} nl_interval;
+
+/* The bootstrap: `repeats` distances of as many rows drawn with replacement. Such a set repeats rows, which raises the
+ * distance; so the quantiles, 2.5 % and 97.5 %, are taken relative to the mean of the repeats. */
+nl_status nl_fid_bootstrap(const nl_resampling *resampling, int64_t repeats, nl_interval *interval);
+/* The distance that infinitely many pictures would have (Chong and Forsyth 2020): distances of 15 random subsets, of
+ * `least` to all rows, as a linear function of 1 / size, at 0. */
+nl_status nl_fid_infinity(const nl_resampling *resampling, int64_t least, double *distance);
+
+/* ---- Inception Score: the mean over splits of exp(mean KL(p(y|x) || p(y))). */
 
 typedef struct nl_score nl_score;
 
-nl_status nl_score_create(nl_context *context, int64_t classes, int64_t split, nl_score **score);
+nl_status nl_score_create(nl_context *context, int64_t classes, int64_t splits, nl_score **score);
 void nl_score_destroy(nl_score *score); /* NULL is allowed */
-nl_status nl_score_add(nl_score *score, const float *logits, int64_t count);
-/* Also the standard deviation over splits (0 with one). */
-nl_status nl_score_read(nl_score *score, double *mean, double *deviation);
+nl_status nl_score_add(nl_score *score, int64_t split, const float *logits, int64_t count);
+/* Also the standard deviation over splits (0 with one). A split without pictures does not count. */
+nl_status nl_score_read(const nl_score *score, double *mean, double *deviation);
+
+/* numpy.random.RandomState(seed).permutation(count). */
+nl_status nl_numpy_permutation(nl_context *context, uint32_t seed, int64_t count,
+                               int64_t *permutation);
 
 /* ---- Of whole sets of features; products run on the device, in fp32. */
 
@@ -48,9 +91,10 @@ nl_status nl_kid(nl_device *device, int64_t size, const float *a, int64_t count_
 
 /* Improved precision and recall (Kynkaanniemi et al. 2019): the share of samples within the k-th neighbour's
  * distance of some reference picture, and the other way round. Squared distances |u|^2 - 2 u.v + |v|^2, not
- * below 0, all pairs, the picture itself being its 0th neighbour. */
+ * below 0, all pairs, the picture itself being its 0th neighbour. half: every number rounded to fp16 as in the public
+ * evaluator, but for blocks that overflow. */
 nl_status nl_precision_recall(nl_device *device, int64_t size, const float *reference,
                               int64_t reference_count, const float *samples, int64_t sample_count,
-                              int k, double *precision, double *recall);
+                              int k, bool half, double *precision, double *recall);
 
 #endif

@@ -3,42 +3,58 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 
-enum { MAX_DEPTH = 32, QUEUE = 64, MAX_SIDE = 1 << 14 };
+enum { MAX_DEPTH = 32, QUEUE = 64, MAX_SIDE = 1 << 14, SLOTS = 3 };
+
+/* A batch that is being read, waits, or is being used. */
+typedef struct picture_slot {
+    nl_picture_batch batch;
+    nl_status status; /* of reading it */
+    uint8_t *buffer;
+    int64_t bytes; /* of the buffer */
+} picture_slot;
 
 struct nl_pictures {
     nl_context *context;
     char *path;
-    int64_t count, next; /* next: index of the picture that comes out next */
-    int64_t height, width;
-    bool mixed;
-    uint8_t *buffer;
-    int64_t buffer_bytes;
+    int64_t count, next;            /* next: index of the picture that is read next */
     nl_arrays *arrays, *own_arrays; /* own_arrays: to be closed with the pictures */
     nl_array_stream *stream;
+    int64_t height, width; /* of the array's pictures */
     int threads;
     char **files;              /* of a folder */
     int64_t capacity, decoded; /* decoded: files that have gone into the queue */
     nl_image queue[QUEUE];
     int queued;
+    /* The reader fills slots in turn; at most SLOTS are taken. */
+    pthread_t reader;
+    bool reading;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    picture_slot slots[SLOTS];
+    int64_t filled, used; /* batches read, and given back by who takes them */
+    int64_t most;
+    bool given; /* a batch is with who takes them */
+    bool stop;
 };
 
-static nl_status reserve(nl_pictures *p, int64_t bytes)
+static nl_status reserve(nl_context *context, picture_slot *slot, int64_t bytes)
 {
     void *memory;
-    if (bytes <= p->buffer_bytes)
+    if (bytes <= slot->bytes)
         return NL_OK;
-    nl_free(p->context, p->buffer);
-    p->buffer = NULL;
-    p->buffer_bytes = 0;
-    nl_status status = nl_alloc_array(p->context, "pictures", bytes, 1, &memory);
+    nl_free(context, slot->buffer);
+    slot->buffer = NULL;
+    slot->bytes = 0;
+    nl_status status = nl_alloc_array(context, "pictures", bytes, 1, &memory);
     if (status == NL_OK) {
-        p->buffer = memory;
-        p->buffer_bytes = bytes;
+        slot->buffer = memory;
+        slot->bytes = bytes;
     }
     return status;
 }
@@ -146,7 +162,7 @@ static nl_status fill_queue(nl_pictures *p, int64_t most)
     return failed;
 }
 
-static nl_status next_of_folder(nl_pictures *p, int64_t most, nl_picture_batch *batch)
+static nl_status next_of_folder(nl_pictures *p, int64_t most, picture_slot *slot)
 {
     nl_status status;
     int count = 0;
@@ -158,18 +174,18 @@ static nl_status next_of_folder(nl_pictures *p, int64_t most, nl_picture_batch *
            p->queue[count].width == width)
         count++;
     int64_t bytes = 3 * (int64_t)height * width;
-    NL_TRY(reserve(p, bytes * count));
+    NL_TRY(reserve(p->context, slot, bytes * count));
     for (int i = 0; i < count; i++) {
-        memcpy(p->buffer + i * bytes, p->queue[i].rgb, (size_t)bytes);
+        memcpy(slot->buffer + i * bytes, p->queue[i].rgb, (size_t)bytes);
         nl_image_free(p->context, &p->queue[i]);
     }
     p->queued -= count;
     memmove(p->queue, p->queue + count, (size_t)p->queued * sizeof(nl_image));
     memset(p->queue + p->queued, 0, (size_t)count * sizeof(nl_image));
-    batch->height = height;
-    batch->width = width;
+    slot->batch.height = height;
+    slot->batch.width = width;
 cleanup:
-    batch->count = count;
+    slot->batch.count = count;
     return status;
 }
 
@@ -196,17 +212,76 @@ static nl_status open_array(nl_pictures *p)
     return NL_OK;
 }
 
-static nl_status next_of_array(nl_pictures *p, int64_t most, nl_picture_batch *batch)
+static nl_status next_of_array(nl_pictures *p, int64_t most, picture_slot *slot)
 {
     nl_status status;
     int64_t bytes = 3 * p->height * p->width, count = NL_MIN(most, p->count - p->next);
-    NL_TRY(reserve(p, bytes * count));
-    NL_TRY(nl_array_read(p->stream, p->buffer, bytes * count));
-    batch->height = p->height;
-    batch->width = p->width;
-    batch->count = count;
+    NL_TRY(reserve(p->context, slot, bytes * count));
+    NL_TRY(nl_array_read(p->stream, slot->buffer, bytes * count));
+    slot->batch.height = p->height;
+    slot->batch.width = p->width;
+    slot->batch.count = count;
 cleanup:
     return status;
+}
+
+/* ---- The thread that reads ahead */
+
+/* The end is a batch without pictures. */
+static nl_status read_batch(nl_pictures *p, picture_slot *slot)
+{
+    nl_status status = NL_OK;
+    slot->batch = (nl_picture_batch){.first = p->next};
+    if (p->next < p->count)
+        status = p->arrays ? next_of_array(p, p->most, slot) : next_of_folder(p, p->most, slot);
+    slot->batch.rgb = slot->buffer;
+    p->next += slot->batch.count;
+    return status;
+}
+
+static void *read_all(void *user)
+{
+    nl_pictures *p = user;
+    for (bool more = true; more;) {
+        pthread_mutex_lock(&p->lock);
+        while (p->filled - p->used == SLOTS && !p->stop)
+            pthread_cond_wait(&p->changed, &p->lock);
+        picture_slot *slot = &p->slots[p->filled % SLOTS];
+        more = !p->stop;
+        pthread_mutex_unlock(&p->lock);
+        if (!more)
+            break;
+        slot->status = read_batch(p, slot);
+        more = slot->status == NL_OK && slot->batch.count > 0;
+        pthread_mutex_lock(&p->lock);
+        p->filled++;
+        pthread_cond_signal(&p->changed);
+        pthread_mutex_unlock(&p->lock);
+    }
+    return NULL;
+}
+
+static nl_status start_reading(nl_pictures *p, int64_t most)
+{
+    p->most = most;
+    int failed = pthread_create(&p->reader, NULL, read_all, p);
+    if (failed)
+        return nl_fail(p->context, NL_ERROR_MEMORY, "%s: no thread to read it: %s", p->path,
+                       strerror(failed));
+    p->reading = true;
+    return NL_OK;
+}
+
+static void stop_reading(nl_pictures *p)
+{
+    if (!p->reading)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_signal(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->reader, NULL);
+    p->reading = false;
 }
 
 /* ---- Either */
@@ -221,6 +296,8 @@ static nl_status create(nl_context *context, const char *path, int threads, nl_p
     p->context = context;
     p->threads = NL_MAX(threads, 1);
     NL_TRY(nl_strdup(context, path, &p->path));
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
     *out = p;
     memory = NULL;
 cleanup:
@@ -269,6 +346,11 @@ void nl_pictures_close(nl_pictures *p)
     if (!p)
         return;
     nl_context *context = p->context;
+    stop_reading(p);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+    for (int i = 0; i < SLOTS; i++)
+        nl_free(context, p->slots[i].buffer);
     nl_array_close(p->stream);
     nl_arrays_close(p->own_arrays);
     for (int i = 0; i < QUEUE; i++)
@@ -276,7 +358,6 @@ void nl_pictures_close(nl_pictures *p)
     for (int64_t i = 0; p->files && i < p->count; i++)
         nl_free(context, p->files[i]);
     nl_free(context, p->files);
-    nl_free(context, p->buffer);
     nl_free(context, p->path);
     nl_free(context, p);
 }
@@ -286,24 +367,45 @@ int64_t nl_pictures_count(const nl_pictures *p)
     return p->count;
 }
 
-bool nl_pictures_mixed(const nl_pictures *p)
-{
-    return p->mixed;
-}
-
 nl_status nl_pictures_next(nl_pictures *p, int64_t most, nl_picture_batch *batch)
 {
-    *batch = (nl_picture_batch){.first = p->next};
-    if (p->next == p->count)
-        return NL_OK;
-    nl_status status = p->arrays ? next_of_array(p, most, batch) : next_of_folder(p, most, batch);
-    if (status != NL_OK)
-        return status;
-    p->mixed =
-        p->mixed || (p->next > 0 && (batch->height != p->height || batch->width != p->width));
-    p->height = batch->height;
-    p->width = batch->width;
-    p->next += batch->count;
-    batch->rgb = p->buffer;
-    return NL_OK;
+    nl_status status = NL_OK;
+    *batch = (nl_picture_batch){.count = 0};
+    if (!p->reading)
+        NL_TRY(start_reading(p, most));
+    pthread_mutex_lock(&p->lock);
+    if (p->given) {
+        p->given = false;
+        p->used++;
+        pthread_cond_signal(&p->changed);
+    }
+    while (p->filled == p->used)
+        pthread_cond_wait(&p->changed, &p->lock);
+    picture_slot *slot = &p->slots[p->used % SLOTS];
+    status = slot->status;
+    if (status == NL_OK) /* after a failure or the end the reader is gone: the slot stays */
+        *batch = slot->batch;
+    p->given = batch->count > 0;
+    pthread_mutex_unlock(&p->lock);
+cleanup:
+    return status;
+}
+
+static nl_status run(void *user, int64_t most, nl_picture_taker take, void *taker)
+{
+    nl_picture_batch batch;
+    nl_status status;
+    for (;;) {
+        NL_TRY(nl_pictures_next(user, most, &batch));
+        if (batch.count == 0)
+            return NL_OK;
+        NL_TRY(take(taker, &batch));
+    }
+cleanup:
+    return status;
+}
+
+nl_picture_source nl_pictures_source(nl_pictures *p)
+{
+    return (nl_picture_source){.name = p->path, .count = p->count, .run = run, .user = p};
 }

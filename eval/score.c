@@ -5,16 +5,20 @@
 #include <math.h>
 #include <string.h>
 
+typedef struct split_sums {
+    int64_t count;
+    double entropy; /* sum of p log p */
+} split_sums;
+
 struct nl_score {
     nl_context *context;
-    int64_t classes, split, count; /* of the present split */
-    int64_t splits;
-    double entropy;      /* sum of p log p */
-    double sum, squares; /* of the scores of finished splits */
-    double *total, *p;   /* [classes] */
+    int64_t classes, splits;
+    split_sums *sums; /* [splits] */
+    double *totals;   /* [splits, classes] sum of p */
+    double *p;        /* [classes] */
 };
 
-nl_status nl_score_create(nl_context *context, int64_t classes, int64_t split, nl_score **score)
+nl_status nl_score_create(nl_context *context, int64_t classes, int64_t splits, nl_score **score)
 {
     nl_status status;
     void *memory = NULL;
@@ -22,10 +26,14 @@ nl_status nl_score_create(nl_context *context, int64_t classes, int64_t split, n
     *score = NULL;
     NL_TRY(nl_alloc_zero(context, "a score", sizeof(*made), &memory));
     made = memory;
-    *made = (nl_score){.context = context, .classes = classes, .split = split};
-    NL_TRY(nl_alloc_zero(context, "a score", (size_t)(2 * classes) * sizeof(double), &memory));
-    made->total = memory;
-    made->p = made->total + classes;
+    *made = (nl_score){.context = context, .classes = classes, .splits = splits};
+    NL_TRY(nl_alloc_array(context, "a score", splits, sizeof(split_sums), &memory));
+    made->sums = memory;
+    memset(memory, 0, (size_t)splits * sizeof(split_sums));
+    NL_TRY(nl_alloc_array(context, "a score", (splits + 1) * classes, sizeof(double), &memory));
+    made->totals = memory;
+    memset(memory, 0, (size_t)((splits + 1) * classes) * sizeof(double));
+    made->p = made->totals + splits * classes;
     *score = made;
     made = NULL;
 cleanup:
@@ -37,28 +45,15 @@ void nl_score_destroy(nl_score *score)
 {
     if (!score)
         return;
-    nl_free(score->context, score->total);
+    nl_free(score->context, score->sums);
+    nl_free(score->context, score->totals);
     nl_free(score->context, score);
 }
 
-static void end_split(nl_score *s)
+nl_status nl_score_add(nl_score *s, int64_t split, const float *logits, int64_t count)
 {
-    double n = (double)s->count, marginal = 0;
-    for (int64_t c = 0; c < s->classes; c++) {
-        double m = s->total[c] / n;
-        marginal += m > 0 ? m * log(m) : 0;
-    }
-    double value = exp(s->entropy / n - marginal);
-    s->sum += value;
-    s->squares += value * value;
-    s->splits++;
-    s->count = 0;
-    s->entropy = 0;
-    memset(s->total, 0, (size_t)s->classes * sizeof(double));
-}
-
-nl_status nl_score_add(nl_score *s, const float *logits, int64_t count)
-{
+    split_sums *sums = &s->sums[split];
+    double *total = s->totals + split * s->classes;
     for (int64_t row = 0; row < count; row++, logits += s->classes) {
         double most = logits[0], sum = 0;
         for (int64_t c = 1; c < s->classes; c++)
@@ -70,23 +65,38 @@ nl_status nl_score_add(nl_score *s, const float *logits, int64_t count)
         double log_sum = log(sum);
         for (int64_t c = 0; c < s->classes; c++) {
             double p = s->p[c] / sum;
-            s->total[c] += p;
-            s->entropy += p * (logits[c] - most - log_sum);
+            total[c] += p;
+            sums->entropy += p * (logits[c] - most - log_sum);
         }
-        if (++s->count == s->split)
-            end_split(s);
+        sums->count++;
     }
     return NL_OK;
 }
 
-nl_status nl_score_read(nl_score *s, double *mean, double *deviation)
+static double score_of(const nl_score *s, int64_t split)
 {
-    if (s->count > 0)
-        end_split(s);
-    if (s->splits == 0)
+    double n = (double)s->sums[split].count, marginal = 0;
+    for (int64_t c = 0; c < s->classes; c++) {
+        double m = s->totals[split * s->classes + c] / n;
+        marginal += m > 0 ? m * log(m) : 0;
+    }
+    return exp(s->sums[split].entropy / n - marginal);
+}
+
+nl_status nl_score_read(const nl_score *s, double *mean, double *deviation)
+{
+    double n = 0, sum = 0, squares = 0;
+    for (int64_t split = 0; split < s->splits; split++) {
+        if (s->sums[split].count == 0)
+            continue;
+        double value = score_of(s, split);
+        sum += value;
+        squares += value * value;
+        n++;
+    }
+    if (n == 0)
         return nl_fail(s->context, NL_ERROR_INPUT, "an Inception Score of no pictures");
-    double n = (double)s->splits;
-    *mean = s->sum / n;
-    *deviation = sqrt(fmax(s->squares / n - *mean * *mean, 0));
+    *mean = sum / n;
+    *deviation = sqrt(fmax(squares / n - *mean * *mean, 0));
     return NL_OK;
 }

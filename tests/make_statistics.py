@@ -44,11 +44,20 @@ def squared_distances(x, y):
     return np.maximum((x * x).sum(1)[:, None] - 2 * x @ y.T + (y * y).sum(1)[None], 0)
 
 
-def precision_recall(reference, samples, k=3):
-    radius_r = np.sort(squared_distances(reference, reference), axis=1)[:, k]
-    radius_s = np.sort(squared_distances(samples, samples), axis=1)[:, k]
-    d = squared_distances(reference, samples)
+def precision_recall(reference, samples, k=3, distances=squared_distances):
+    radius_r = np.sort(distances(reference, reference), axis=1)[:, k]
+    radius_s = np.sort(distances(samples, samples), axis=1)[:, k]
+    d = distances(reference, samples)
     return (d <= radius_r[:, None]).any(0).mean(), (d <= radius_s[None]).any(1).mean()
+
+
+def half_distances(x, y):
+    """Every step rounded to fp16, sums in more, as a GPU does it."""
+    half, wide = np.float16, np.float64
+    x, y = x.astype(half), y.astype(half)
+    xx, yy = ((z * z).astype(wide).sum(1).astype(half) for z in (x, y))
+    products = (x.astype(wide) @ y.astype(wide).T).astype(half)
+    return np.maximum(((xx[:, None] - half(2) * products) + yy[None]).astype(np.float32), 0)
 
 
 def inception_score(logits, split):
@@ -80,6 +89,8 @@ def main():
     least = min(A, B)
     arrays = {"a": a, "b": b, "logits": logits}
     arrays["precision"], arrays["recall"] = precision_recall(a, b)
+    arrays["precision_half"], arrays["recall_half"] = precision_recall(
+        a + np.float32(4), b + np.float32(4), distances=half_distances)
     arrays["is"], arrays["is_deviation"] = inception_score(logits, 500)
     arrays["frechet"], arrays["kid"] = frechet(a, b), kid(a[:least], b[:least])
     save(sys.argv[1], {k: np.asarray(v) for k, v in arrays.items()})

@@ -66,6 +66,20 @@ static void test_moments(void **state)
     assert_memory_equal(mean, other_mean, sizeof(mean));
     assert_memory_equal(covariance, other, sizeof(other));
     nl_moments_destroy(parts);
+    /* from mean and covariance */
+    assert_ok(context, nl_moments_of(context, SIZE, mean, covariance, ROWS, &parts));
+    assert_int_equal(nl_moments_count(parts), ROWS);
+    nl_moments_add(parts, rows, 400);
+    nl_moments_add(whole, rows, 400);
+    assert_ok(context, nl_moments_read(parts, other_mean, other));
+    assert_ok(context, nl_moments_read(whole, mean, covariance));
+    for (int i = 0; i < SIZE * SIZE; i++)
+        assert_true(fabs(covariance[i] - other[i]) < 1e-10);
+    nl_moments_destroy(parts);
+    nl_moments_destroy(whole);
+    assert_ok(context, nl_moments_create(context, SIZE, &whole));
+    nl_moments_add(whole, rows, ROWS);
+    assert_ok(context, nl_moments_read(whole, mean, covariance));
     /* merged */
     assert_ok(context, nl_moments_create(context, SIZE, &parts));
     nl_moments_add(parts, rows, 400);
@@ -201,17 +215,111 @@ static void test_score(void **state)
     double mean, deviation;
     float logits[CLASSES];
     (void)state;
-    /* certain and balanced: the number of classes; a second split of one class only: 1 */
-    assert_ok(context, nl_score_create(context, CLASSES, 2 * CLASSES, &score));
+    /* certain and balanced: the number of classes; a second split of one class only: 1; a third of none */
+    assert_ok(context, nl_score_create(context, CLASSES, 3, &score));
     for (int i = 0; i < 3 * CLASSES; i++) {
         for (int c = 0; c < CLASSES; c++)
             logits[c] = c == (i < 2 * CLASSES ? i % CLASSES : 3) ? 500.0f : -500.0f;
-        assert_ok(context, nl_score_add(score, logits, 1));
+        assert_ok(context, nl_score_add(score, i >= 2 * CLASSES, logits, 1));
     }
     assert_ok(context, nl_score_read(score, &mean, &deviation));
     assert_true(fabs(mean - (CLASSES + 1) / 2.0) < 1e-9);
     assert_true(fabs(deviation - (CLASSES - 1) / 2.0) < 1e-9);
     nl_score_destroy(score);
+    assert_ok(context, nl_score_create(context, CLASSES, 3, &score));
+    assert_int_equal(nl_score_read(score, &mean, &deviation), NL_ERROR_INPUT);
+    nl_score_destroy(score);
+    nl_core_context_destroy(context);
+}
+
+/* numpy.random.RandomState(2020).permutation(20), and sum i p[i] of a long one. */
+static void test_permutation(void **state)
+{
+    static const int64_t expected[20] = {6,  9,  12, 4,  5,  14, 1,  2, 15, 10,
+                                         19, 18, 7,  16, 13, 11, 17, 3, 8,  0};
+    enum { LONG = 50000 };
+    nl_context *context = test_context(NULL);
+    static int64_t order[LONG];
+    int64_t sum = 0;
+    (void)state;
+    assert_ok(context, nl_numpy_permutation(context, 2020, 20, order));
+    assert_memory_equal(order, expected, sizeof(expected));
+    assert_ok(context, nl_numpy_permutation(context, 2020, LONG, order));
+    for (int64_t i = 0; i < LONG; i++)
+        sum += i * order[i];
+    assert_true(sum == 31221568855262);
+    nl_core_context_destroy(context);
+}
+
+/* ---- Resampling */
+
+/* In one dimension, X of a normal distribution with mean m and variance s^2: the distance to a standard one is
+ * m^2 + (s - 1)^2, and its deviation over sets of n numbers, to first order, 2 s (m^2 + (s - 1)^2 / 2)^1/2 / n^1/2. */
+static void test_bootstrap(void **state)
+{
+    enum { COUNT = 4000, REPEATS = 400 };
+    nl_context *context = test_context(NULL);
+    const double m = 0.5, s = 1.5, zero = 0, one = 1;
+    float *rows = normal_rows(COUNT);
+    nl_gaussian *gaussian;
+    nl_interval interval, again;
+    (void)state;
+    for (int i = 0; i < COUNT; i++)
+        rows[i] = (float)(m + s * rows[i]);
+    assert_ok(context, nl_gaussian_create(context, 1, &zero, &one, &gaussian));
+    nl_resampling r = {.reference = gaussian, .rows = rows, .count = COUNT};
+    assert_ok(context, nl_fid_bootstrap(&r, REPEATS, &interval));
+    double expected = 2 * s * sqrt((m * m + (s - 1) * (s - 1) / 2) / COUNT);
+    assert_true(fabs(interval.deviation / expected - 1) < 0.15); /* the deviation of 400: 3.5 % */
+    assert_true(fabs(interval.high / (1.96 * expected) - 1) < 0.25);
+    assert_true(fabs(interval.low / (-1.96 * expected) - 1) < 0.25);
+    assert_ok(context, nl_fid_bootstrap(&r, REPEATS, &again));
+    assert_memory_equal(&interval, &again, sizeof(interval));
+    assert_int_equal(nl_fid_bootstrap(&r, 1, &interval), NL_ERROR_USAGE);
+    nl_gaussian_destroy(gaussian);
+    free(rows);
+    nl_core_context_destroy(context);
+}
+
+static bool stop_at_3(void *user, int64_t done, int64_t count)
+{
+    *(int64_t *)user = done;
+    return count > 0 && done < 3;
+}
+
+/* Rows of the reference's own distribution: the distance falls as 1 / n, and is 0 at infinity. */
+static void test_infinity(void **state)
+{
+    enum { DIMENSIONS = 12, COUNT = 6000 };
+    nl_context *context = test_context(NULL);
+    double mean[DIMENSIONS] = {0}, covariance[DIMENSIONS * DIMENSIONS] = {0};
+    double distance, infinity, again;
+    float *rows = normal_rows((int64_t)COUNT * DIMENSIONS);
+    nl_gaussian *gaussian;
+    nl_moments *moments;
+    int64_t last;
+    (void)state;
+    for (int i = 0; i < DIMENSIONS; i++)
+        covariance[i * DIMENSIONS + i] = 1;
+    assert_ok(context, nl_gaussian_create(context, DIMENSIONS, mean, covariance, &gaussian));
+    assert_ok(context, nl_moments_create(context, DIMENSIONS, &moments));
+    nl_moments_add(moments, rows, COUNT);
+    assert_ok(context, nl_moments_read(moments, mean, covariance));
+    assert_ok(context, nl_gaussian_distance(gaussian, mean, covariance, &distance));
+    nl_resampling r = {.reference = gaussian, .rows = rows, .count = COUNT};
+    assert_ok(context, nl_fid_infinity(&r, 300, &infinity));
+    if (!(distance > 0.005 && fabs(infinity) < 0.3 * distance))
+        fail_msg("distance %g, at infinity %g", distance, infinity);
+    assert_ok(context, nl_fid_infinity(&r, 300, &again));
+    assert_true(again == infinity);
+    assert_int_equal(nl_fid_infinity(&r, COUNT, &again), NL_ERROR_INPUT);
+    r.progress = stop_at_3;
+    r.user = &last;
+    assert_int_equal(nl_fid_infinity(&r, 300, &again), NL_CANCELLED);
+    assert_int_equal(last, 3);
+    nl_moments_destroy(moments);
+    nl_gaussian_destroy(gaussian);
+    free(rows);
     nl_core_context_destroy(context);
 }
 
@@ -274,16 +382,27 @@ static void test_against_numpy(void **state)
               nl_kid(context->device, size, a, count_a, b, count_b, 50, 200, &kid, &deviation));
     assert_true(fabs(kid - number(file, "kid")) < 4 * deviation);
     assert_true(deviation > 0);
-    assert_ok(context, nl_precision_recall(context->device, size, a, count_a, b, count_b, 3,
+    assert_ok(context, nl_precision_recall(context->device, size, a, count_a, b, count_b, 3, false,
                                            &precision, &recall));
     assert_number(file, "precision", precision, 1e-12);
     assert_number(file, "recall", recall, 1e-12);
     assert_true(precision > 0 && precision < 1 && recall > 0 && recall < 1);
+    /* in fp16, far from 0 so that it matters; a sum that lies between two numbers may go either way */
+    for (int64_t i = 0; i < count_a * size; i++)
+        a[i] += 4;
+    for (int64_t i = 0; i < count_b * size; i++)
+        b[i] += 4;
+    double exact_precision = precision, exact_recall = recall;
+    assert_ok(context, nl_precision_recall(context->device, size, a, count_a, b, count_b, 3, true,
+                                           &precision, &recall));
+    assert_number(file, "precision_half", precision, 3.0 / (double)count_b);
+    assert_number(file, "recall_half", recall, 3.0 / (double)count_a);
+    assert_true(fabs(precision - exact_precision) > 6.0 / (double)count_b);
+    assert_true(fabs(recall - exact_recall) > 6.0 / (double)count_a);
     nl_score *score;
-    assert_ok(context, nl_score_create(context, logits_shape.shape[1], 500, &score));
-    assert_ok(context, nl_score_add(score, logits, 700));
-    assert_ok(context, nl_score_add(score, logits + 700 * logits_shape.shape[1],
-                                    logits_shape.shape[0] - 700));
+    assert_ok(context, nl_score_create(context, logits_shape.shape[1], 3, &score));
+    for (int64_t i = logits_shape.shape[0] - 1; i >= 0; i--)
+        assert_ok(context, nl_score_add(score, i / 500, logits + i * logits_shape.shape[1], 1));
     assert_ok(context, nl_score_read(score, &is, &deviation));
     assert_number(file, "is", is, 1e-9);
     assert_number(file, "is_deviation", deviation, 1e-7);
@@ -302,9 +421,11 @@ static void test_against_numpy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moments), cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_rotated), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_score),   cmocka_unit_test(test_against_numpy),
+        cmocka_unit_test(test_moments),       cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_rotated),       cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_score),         cmocka_unit_test(test_permutation),
+        cmocka_unit_test(test_bootstrap),     cmocka_unit_test(test_infinity),
+        cmocka_unit_test(test_against_numpy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

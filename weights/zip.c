@@ -117,6 +117,8 @@ static nl_status find_directory(nl_directory *directory)
         return damaged(directory, "its directory is not within the file");
     if (numbers[0] > numbers[1] / ENTRY_SIZE)
         return damaged(directory, "its directory is too short for its entries");
+    directory->zip->comment = end + END_SIZE;
+    directory->zip->comment_size = (int64_t)nl_little(end + 20, 2);
     directory->count = (int64_t)numbers[0];
     directory->begin = (int64_t)numbers[2];
     directory->end = directory->begin + (int64_t)numbers[1];

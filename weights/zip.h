@@ -20,6 +20,8 @@ typedef struct nl_zip {
     const char *where; /* for messages */
     int64_t count;
     nl_zip_entry *entries; /* by name */
+    const uint8_t *comment; /* of the archive */
+    int64_t comment_size;
 } nl_zip;
 
 /* Strict: every entry lies within the archive, none overlaps another, names are not repeated, the

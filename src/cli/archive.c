@@ -1,4 +1,5 @@
 /* What --out NAME.npz adds to a job: the parameters that the archive is known by, and its end. */
+#include "nl_arrays.h"
 #include "nl_sample.h"
 #include "ops.h"
 
@@ -51,5 +52,21 @@ nl_status nl_archive_open(nl_session *session, const nl_sample_options *options,
 cleanup:
     cJSON_free(text);
     cJSON_Delete(facts);
+    return status;
+}
+
+nl_status nl_read_archive_facts(nl_context *context, const char *path, cJSON **facts)
+{
+    nl_arrays *arrays = NULL;
+    int64_t size;
+    nl_status status;
+    *facts = NULL;
+    NL_TRY(nl_arrays_open(context, path, &arrays));
+    const char *comment = nl_arrays_comment(arrays, &size);
+    if (size > 0 && comment[0] == '{' &&
+        nl_json_parse(context, path, comment, (size_t)size, facts) != NL_OK)
+        nl_log(context, NL_LOG_DEBUG, "%s: its comment is not ours", path);
+cleanup:
+    nl_arrays_close(arrays);
     return status;
 }

@@ -1,22 +1,16 @@
 #include "nl_eval.h"
+#include "nl_sampler.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_pipeline.h"
-
-typedef struct nl_eval_options {
-    nl_network_options network;
-    bool json, allow_small;
-    const char *ref, *features, *metrics;
-    int64_t kid_subsets, kid_subset_size;
-} nl_eval_options;
-
 #define FIELD(member)   offsetof(nl_eval_options, member)
 #define NETWORK(member) offsetof(nl_eval_options, network.member)
+#define SAMPLE(member)  offsetof(nl_eval_options, sample.member)
+#define SAMPLE_NUMBER   "50000"
 
 static const char *const feature_names[] = {"pool_3", "mixed_7", "pool_192", "pool_64", NULL};
+static const char *const distance_types[] = {"f32", "f16", NULL};
 
 static const nl_option options_table[] = {
     {"ref", 'r', NL_OPTION_FILE, FIELD(ref), "REF", .group = "Evaluation",
@@ -25,7 +19,7 @@ static const nl_option options_table[] = {
                "then the statistics are taken for FID and sFID and the pictures for precision, "
                "recall and KID, as in the OpenAI evaluator."},
     NL_NETWORK_OPTIONS(NETWORK),
-    {"metrics", 'm', NL_OPTION_TEXT, FIELD(metrics), "LIST",
+    {"metrics", 0, NL_OPTION_TEXT, FIELD(metrics), "LIST",
      .help = "of fid,sfid,is,precision,recall,kid (all)"},
     {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = feature_names,
      .help = "pool_3, mixed_7, pool_192, pool_64 (pool_3)",
@@ -35,17 +29,41 @@ static const nl_option options_table[] = {
      .help = "subsets of KID (100)"},
     {"kid-subset-size", 0, NL_OPTION_INT, FIELD(kid_subset_size), "N", 2, 1000000,
      .help = "pictures of a subset of KID (1000)"},
+    {"is-split", 0, NL_OPTION_INT, FIELD(is_split), "N", 100, 1e9,
+     .help = "pictures of a split of the IS (5000)"},
+    {"distances", 0, NL_OPTION_CHOICE, FIELD(distances), "TYPE", .choices = distance_types,
+     .help = "f32, f16: of precision and recall (f32)",
+     .detail = "f16 rounds as the OpenAI evaluator does, which moves both by up to 0.003."},
+    {"bootstrap", 0, NL_OPTION_INT, FIELD(bootstrap), "K", 2, 100000,
+     .help = "95 % interval of FID from K resamplings",
+     .detail =
+         "Of the features of the samples, with replacement; the reference is taken as known."},
+    {"fid-infinity", 0, NL_OPTION_FLAG, FIELD(fid_infinity),
+     .help = "FID of infinitely many samples, extrapolated",
+     .detail = "Chong and Forsyth 2020: FID at 15 numbers of samples, linear in their inverse."},
     {"allow-small", 0, NL_OPTION_FLAG, FIELD(allow_small),
      .help = "fewer pictures than a covariance needs"},
     {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object on stdout"},
+    {"watch", 0, NL_OPTION_FILE, FIELD(watch), "RUN",
+     .help = "each checkpoint of a training run, as it comes",
+     .detail =
+         "Samples from RUN/checkpoints/step-*.safetensors (EMA weights) are evaluated as with "
+         "--model and the results appended to RUN/metrics.jsonl; what stands there already "
+         "is not done again. Ends when RUN/done is there."},
+    {"once", 0, NL_OPTION_FLAG, FIELD(once), .help = "with --watch: those that are there"},
+#include "sampling_rows.inc"
     NL_MACHINE_OPTIONS(NETWORK),
+    {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(dtype), "NAME", .choices = nl_dtypes,
+     .help = "of the model: auto, f32 or bf16"},
+    {"batch", 'b', NL_OPTION_INT, SAMPLE(batch), "N", 1, 65536,
+     .help = "samples of the model at once (as fits)"},
     {0},
 };
 
 static nl_status parse_metrics(nl_context *context, const char *list, bool wanted[NL_METRICS])
 {
     for (int m = 0; !list && m < NL_METRICS; m++)
-        wanted[m] = true;
+        wanted[m] = m != NL_METRIC_FID_INFINITY;
     while (list && *list) {
         char word[32];
         int length = (int)strcspn(list, ","), found = -1;
@@ -79,158 +97,133 @@ static nl_status set_options(nl_eval_session *session, const nl_eval_options *op
     o->allow_small = options->allow_small;
     o->kid_subsets = options->kid_subsets;
     o->kid_subset_size = options->kid_subset_size;
-    return parse_metrics(session->context, options->metrics, o->wanted);
-}
-
-/* ---- Report */
-
-/* "fid", or "fid_768" of other features than those of papers. */
-static const char *metric_key(const nl_eval_session *session, nl_metric metric, char text[32])
-{
-    nl_feature feature = session->options.feature;
-    if (metric == NL_METRIC_SFID || metric == NL_METRIC_IS || feature == NL_FEATURE_POOL_3)
-        snprintf(text, 32, "%s", nl_metric_names[metric]);
-    else
-        snprintf(text, 32, "%s_%lld", nl_metric_names[metric], (long long)nl_feature_size(feature));
-    return text;
-}
-
-typedef struct report {
-    const nl_eval_session *session;
-    const nl_eval_options *options;
-    const nl_evaluation *evaluation;
-    const char *samples;
-    char reference_sha256[65]; /* "" of a folder */
-} report;
-
-static cJSON *metrics_json(const report *r)
-{
-    cJSON *metrics = cJSON_CreateObject();
-    char key[32], deviation[48];
-    for (int m = 0; m < NL_METRICS; m++) {
-        const nl_metric_value *value = &r->evaluation->metrics[m];
-        metric_key(r->session, m, key);
-        if (value->known)
-            cJSON_AddNumberToObject(metrics, key, value->value);
-        if (value->known && (m == NL_METRIC_IS || m == NL_METRIC_KID)) {
-            snprintf(deviation, sizeof(deviation), "%s_std", key);
-            cJSON_AddNumberToObject(metrics, deviation, value->deviation);
-        }
+    o->bootstrap = options->bootstrap;
+    o->half_distances = options->distances && !strcmp(options->distances, "f16");
+    if (options->is_split) {
+        o->is_split = options->is_split;
+        o->is_shuffled = false;
     }
-    return metrics;
+    nl_status status = parse_metrics(session->context, options->metrics, o->wanted);
+    o->wanted[NL_METRIC_FID_INFINITY] |= options->fid_infinity;
+    return status;
 }
 
-static nl_status print_json(const report *r)
+/* ---- One evaluation */
+
+static nl_status report_on(nl_eval_session *session, const nl_eval_options *options,
+                           const char *samples, const cJSON *sampling,
+                           const nl_evaluation *evaluation, cJSON **object)
 {
-    const nl_evaluation *e = r->evaluation;
-    const nl_eval_session *s = r->session;
-    char key[32];
-    cJSON *object = cJSON_CreateObject(), *missing = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "version", nl_version());
-    cJSON_AddStringToObject(object, "samples", r->samples);
-    cJSON_AddNumberToObject(object, "n", (double)e->samples);
-    cJSON_AddStringToObject(object, "reference", r->options->ref);
-    if (r->reference_sha256[0])
-        cJSON_AddStringToObject(object, "reference_sha256", r->reference_sha256);
-    cJSON_AddNumberToObject(object, "reference_pictures", (double)e->reference);
-    cJSON_AddStringToObject(object, "weights", s->checkpoint->path);
-    cJSON_AddStringToObject(object, "weights_sha256", s->sha256);
-    cJSON_AddStringToObject(object, "preset", s->options.preprocessing->name);
-    cJSON_AddStringToObject(object, "preprocessing", s->options.preprocessing->text);
-    cJSON_AddStringToObject(object, "features", nl_feature_name(s->options.feature));
-    cJSON_AddItemToObject(object, "metrics", metrics_json(r));
-    for (int m = 0; m < NL_METRICS; m++)
-        if (e->metrics[m].missing[0])
-            cJSON_AddStringToObject(missing, metric_key(s, m, key), e->metrics[m].missing);
-    cJSON_AddItemToObject(object, "missing", missing);
-    cJSON_AddBoolToObject(object, "small", e->small);
-    cJSON_AddNumberToObject(object, "repeated", (double)e->repeated);
-    cJSON_AddNumberToObject(object, "copied", (double)e->copied);
-    cJSON_AddStringToObject(object, "device", s->context->device->name);
-    cJSON_AddNumberToObject(object, "seconds", e->seconds[0] + e->seconds[1] + e->seconds[2]);
-    cJSON_AddNumberToObject(object, "pictures_per_second",
-                            (double)e->samples / fmax(e->seconds[0], 1e-9));
-    char *text = cJSON_PrintUnformatted(object);
-    nl_status status = text ? nl_print_line(s->context, text)
-                            : nl_fail(s->context, NL_ERROR_MEMORY, "no memory for JSON");
-    cJSON_free(text);
+    nl_report r = {.session = session,
+                   .evaluation = evaluation,
+                   .samples = samples,
+                   .reference = options->ref,
+                   .sampling = sampling};
+    nl_status status = NL_OK;
+    nl_console_clear(&session->console);
+    if (!nl_path_is_folder(options->ref))
+        NL_TRY(nl_file_sha256(session->context, options->ref, r.reference_sha256));
+    NL_TRY(object ? nl_report_json(&r, object) : nl_report_table(&r));
+cleanup:
+    return status;
+}
+
+nl_status nl_eval_model(nl_eval_session *session, const nl_eval_options *options, cJSON **object)
+{
+    nl_generated *generated = NULL;
+    nl_evaluation evaluation;
+    cJSON *facts = NULL;
+    nl_status status;
+    NL_TRY(nl_generated_open(session, &options->network, &options->sample, &generated));
+    nl_picture_source source = nl_generated_source(generated);
+    NL_TRY(nl_evaluate(session->net, &session->options, &source, options->ref, &evaluation));
+    NL_TRY(nl_generated_facts(generated, &facts));
+    NL_TRY(report_on(session, options, source.name, facts, &evaluation, object));
+cleanup:
+    nl_generated_close(generated);
+    cJSON_Delete(facts);
+    return status;
+}
+
+static nl_status eval_files(nl_eval_session *session, const nl_eval_options *options,
+                            const char *path, cJSON **object)
+{
+    nl_context *context = session->context;
+    nl_pictures *pictures = NULL;
+    nl_evaluation evaluation;
+    cJSON *facts = NULL;
+    nl_status status;
+    NL_TRY(nl_pictures_open(context, path, context->device->threads, &pictures));
+    nl_picture_source source = nl_pictures_source(pictures);
+    NL_TRY(nl_evaluate(session->net, &session->options, &source, options->ref, &evaluation));
+    if (!nl_path_is_folder(path))
+        NL_TRY(nl_read_archive_facts(context, path, &facts));
+    NL_TRY(report_on(session, options, path, facts, &evaluation, object));
+cleanup:
+    nl_pictures_close(pictures);
+    cJSON_Delete(facts);
+    return status;
+}
+
+static nl_status check_together(nl_context *context, const nl_eval_options *options,
+                                const char *samples)
+{
+    bool model = options->sample.model || options->sample.n;
+    if (!options->ref)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--ref is needed: the statistics (.npz) or pictures to compare with; "
+                       "'nalagen stats' makes the former");
+    if (options->watch && (samples || options->sample.model))
+        return nl_fail(context, NL_ERROR_USAGE, "--watch takes the checkpoints of %s: leave %s out",
+                       options->watch, samples ? samples : "--model");
+    if (options->once && !options->watch)
+        return nl_fail(context, NL_ERROR_USAGE, "--once goes with --watch RUN");
+    if (samples && model)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s and a model: give one of them, pictures or --model", samples);
+    if (!samples && !model && !options->watch)
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "what is to be evaluated? Name a folder or .npz of pictures, or a model with "
+            "--model (and -n)");
+    return NL_OK;
+}
+
+static nl_status evaluate(nl_eval_session *session, const nl_eval_options *options,
+                          const char *samples)
+{
+    cJSON *object = NULL, **to = options->json ? &object : NULL;
+    nl_status status;
+    if (options->watch)
+        return nl_eval_watch(session, options);
+    NL_TRY(samples ? eval_files(session, options, samples, to)
+                   : nl_eval_model(session, options, to));
+    if (object)
+        NL_TRY(nl_print_json(session->context, object));
+cleanup:
     cJSON_Delete(object);
     return status;
 }
 
-static void print_metric(const report *r, nl_metric metric)
-{
-    static const char *const names[] = {"FID",       "sFID",   "Inception Score",
-                                        "Precision", "Recall", "KID"};
-    const nl_metric_value *value = &r->evaluation->metrics[metric];
-    nl_feature feature = r->session->options.feature;
-    bool own = metric == NL_METRIC_SFID || metric == NL_METRIC_IS || feature == NL_FEATURE_POOL_3;
-    char name[48], size[16] = "";
-    if (!own)
-        snprintf(size, sizeof(size), " (%lld)", (long long)nl_feature_size(feature));
-    snprintf(name, sizeof(name), "%s%s", names[metric], size);
-    if (!value->known) {
-        if (value->missing[0])
-            printf("%-18s  -  %s\n", name, value->missing);
-        return;
-    }
-    if (metric == NL_METRIC_KID)
-        printf("%-18s  %.6f +- %.6f\n", name, value->value, value->deviation);
-    else if (metric == NL_METRIC_IS)
-        printf("%-18s  %.4f +- %.4f\n", name, value->value, value->deviation);
-    else
-        printf("%-18s  %.5f\n", name, value->value);
-}
-
-static nl_status print_table(const report *r)
-{
-    const nl_evaluation *e = r->evaluation;
-    const nl_eval_session *s = r->session;
-    static const nl_metric order[] = {NL_METRIC_IS,        NL_METRIC_FID,    NL_METRIC_SFID,
-                                      NL_METRIC_PRECISION, NL_METRIC_RECALL, NL_METRIC_KID};
-    for (int i = 0; i < NL_COUNT(order); i++)
-        print_metric(r, order[i]);
-    printf("\nsamples    %s, %lld pictures%s\n", r->samples, (long long)e->samples,
-           e->small ? " (TOO FEW: compares with nothing)" : "");
-    printf("reference  %s", r->options->ref);
-    if (e->reference)
-        printf(", %lld pictures", (long long)e->reference);
-    if (r->reference_sha256[0])
-        printf(", sha256 %.16s", r->reference_sha256);
-    printf("\nweights    %s, sha256 %.16s\n", s->checkpoint->path, s->sha256);
-    printf("preset     %s: %s\n", s->options.preprocessing->name, s->options.preprocessing->text);
-    printf("time       %.1f s (%.1f pictures/s) on %s\n",
-           e->seconds[0] + e->seconds[1] + e->seconds[2],
-           (double)e->samples / fmax(e->seconds[0], 1e-9), s->context->device->name);
-    return nl_finish_stdout(s->context);
-}
-
 static nl_status nl_eval_main(int argc, char **argv)
 {
-    nl_eval_options options = {
-        .network.preset = "openai", .kid_subsets = 100, .kid_subset_size = 1000};
+    nl_eval_options options = {.network.preset = "openai",
+                               .sample = nl_sample_defaults,
+                               .kid_subsets = 100,
+                               .kid_subset_size = 1000};
     nl_eval_session session = {.context = NULL};
-    nl_evaluation evaluation;
     int operand;
     bool done;
-    nl_status status = nl_eval_parse(&nl_eval_command, argc, argv, &options, 1, &operand, &done);
+    nl_status status = nl_eval_parse(&nl_eval_command, argc, argv, &options, 0, 1, &operand, &done);
     if (status != NL_OK || done)
         return status;
+    const char *samples = operand < argc ? argv[operand] : NULL;
+    if (!samples) /* the model's context has the other half */
+        options.network.max_memory /= 2;
     NL_TRY(nl_eval_open(&options.network, &session));
-    if (!options.ref)
-        NL_TRY(nl_fail(session.context, NL_ERROR_USAGE,
-                       "--ref is needed: the statistics (.npz) or pictures to compare with; "
-                       "'nalagen stats' makes the former"));
+    NL_TRY(check_together(session.context, &options, samples));
     NL_TRY(set_options(&session, &options));
-    NL_TRY(nl_evaluate(session.net, &session.options, argv[operand], options.ref, &evaluation));
-    nl_console_clear(&session.console);
-    report r = {.session = &session,
-                .options = &options,
-                .evaluation = &evaluation,
-                .samples = argv[operand]};
-    if (!nl_path_is_folder(options.ref))
-        NL_TRY(nl_file_sha256(session.context, options.ref, r.reference_sha256));
-    NL_TRY(options.json ? print_json(&r) : print_table(&r));
+    NL_TRY(evaluate(&session, &options, samples));
 cleanup:
     if (session.context)
         nl_console_error(&session.console, session.context, status);
@@ -241,12 +234,14 @@ cleanup:
 const nl_command nl_eval_command = {
     .name = "eval",
     .summary = "FID, sFID, Inception Score, precision, recall, KID of pictures",
-    .arguments = "[OPTION...] --ref REF SAMPLES",
+    .arguments = "[OPTION...] --ref REF [SAMPLES]",
     .options = options_table,
     .notes = "SAMPLES: an .npz with arr_0 (uint8 [N, height, width, 3]), or a folder of PNG\n"
-             "  and JPEG files and of folders of them.\n"
+             "  and JPEG files and of folders of them. With --model instead, samples are made\n"
+             "  and evaluated without being written.\n"
              "What the weights or the reference cannot give is named; the rest is computed.\n",
     .examples = "  nalagen eval samples.npz --ref VIRTUAL_imagenet256_labeled.npz\n"
-                "  nalagen eval out/ --ref photographs/ --preset clean-fid --metrics fid,kid\n",
+                "  nalagen eval out/ --ref photographs/ --preset clean-fid --metrics fid,kid\n"
+                "  nalagen eval --model model.safetensors -n 50000 --cfg-scale 1.5 --ref ref.npz\n",
     .run = nl_eval_main,
 };

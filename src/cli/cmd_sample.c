@@ -67,7 +67,7 @@ cleanup:
     return status;
 }
 
-static nl_status load_model(nl_session *session)
+nl_status nl_session_load(nl_session *session)
 {
     const nl_sample_options *options = session->options;
     nl_model_options model = {.path = options->model,
@@ -101,7 +101,7 @@ static nl_status run(nl_session *session, const cJSON *from)
                                           .user = session};
     NL_TRY(nl_context_create(&context_options, &session->context));
     nl_catch_interrupt(session->context);
-    NL_TRY(load_model(session));
+    NL_TRY(nl_session_load(session));
     if (from)
         NL_TRY(nl_compare_facts(session, options->from, from));
     NL_TRY(options->requests ? nl_requests_run(session) : nl_job_run(session, options, NULL));

@@ -12,8 +12,8 @@ static void log_message(void *user, nl_log_level level, const char *message)
     nl_console_log(user, level, message);
 }
 
-nl_status nl_eval_parse(const nl_command *command, int argc, char **argv, void *values, int count,
-                        int *operand, bool *done)
+nl_status nl_eval_parse(const nl_command *command, int argc, char **argv, void *values, int least,
+                        int most, int *operand, bool *done)
 {
     nl_context *context = NULL;
     nl_console console;
@@ -28,10 +28,11 @@ nl_status nl_eval_parse(const nl_command *command, int argc, char **argv, void *
         nl_print_help(stdout, command);
         *done = true;
         NL_TRY(nl_finish_stdout(context));
-    } else if (argc - *operand != count) {
+    } else if (argc - *operand < least || argc - *operand > most) {
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "%s: expected one folder or .npz, found %d; see 'nalagen %s --help'",
-                       command->name, argc - *operand, command->name));
+                       "%s: expected %s%s, found %d of them; see 'nalagen %s --help'",
+                       command->name, least ? "a folder or .npz" : "no folder or .npz",
+                       most > 1 ? ", or several" : "", argc - *operand, command->name));
     }
 cleanup:
     if (context)
@@ -40,18 +41,20 @@ cleanup:
     return status;
 }
 
-/* "samples 640/50000  8.3 pictures/s  1:23:45 left" */
-static bool progress(void *user, const char *what, int64_t done, int64_t count)
+bool nl_eval_progress(void *user, const char *what, int64_t done, int64_t count)
 {
     nl_eval_session *session = user;
     nl_console *console = &session->console;
     double now = nl_seconds();
     char text[128];
-    if (session->stage != what) {
+    if (!session->stage || strcmp(session->stage, what) != 0) {
         session->stage = what;
         session->stage_started = now;
+        session->stage_done = 0;
         console->last = 0;
     }
+    /* a model is ahead of the network that looks at its pictures */
+    done = session->stage_done = NL_MAX(done, session->stage_done);
     if (console->quiet || now - console->last < (console->terminal ? 0.2 : 5))
         return true;
     console->last = now;
@@ -62,7 +65,7 @@ static bool progress(void *user, const char *what, int64_t done, int64_t count)
     else if (done == 0)
         snprintf(text, sizeof(text), "%s 0/%lld", what, (long long)count);
     else
-        snprintf(text, sizeof(text), "%s %lld/%lld  %.1f pictures/s  %lld:%02lld:%02lld left", what,
+        snprintf(text, sizeof(text), "%s %lld/%lld  %.1f/s  %lld:%02lld:%02lld left", what,
                  (long long)done, (long long)count, rate, (long long)(left / 3600),
                  (long long)(left / 60 % 60), (long long)(left % 60));
     if (console->terminal)
@@ -99,10 +102,9 @@ static nl_status set_preset(nl_eval_session *session, const char *name)
         p++;
     session->options = NL_EVALUATION_DEFAULT;
     session->options.preprocessing = p;
-    session->options.progress = progress;
+    session->options.progress = nl_eval_progress;
     session->options.user = session;
-    if (!strcmp(name, "torch-fidelity"))
-        session->options.is_split = 0; /* ten splits */
+    session->options.is_shuffled = !strcmp(name, "torch-fidelity");
     return NL_OK;
 }
 

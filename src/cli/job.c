@@ -94,27 +94,6 @@ static nl_status picture_name(nl_job *job, int64_t i, char **path)
                           path);
 }
 
-static nl_sampling sampling_of(const nl_sample_options *options)
-{
-    return (nl_sampling){
-        .sampler = options->sampler,
-        .steps = (int)options->steps,
-        .respacing = options->respacing,
-        .cfg_scale = options->cfg_scale,
-        .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
-        .cfg_low = options->cfg_interval[0],
-        .cfg_high = options->cfg_interval[1],
-        .eta = options->eta,
-        .atol = options->atol,
-        .rtol = options->rtol,
-        .sde_form = options->sde_form,
-        .sde_norm = options->sde_norm,
-        .last_step = options->last_step,
-        .last_step_size = options->last_step_size,
-        .clip_denoised = options->clip_denoised,
-    };
-}
-
 static nl_status check_output(const nl_job *job)
 {
     nl_context *context = job->session->context;
@@ -238,7 +217,7 @@ static nl_status prepare(nl_job *job)
     const nl_sample_options *options = job->options;
     nl_status status = NL_OK;
     bool pictures = nl_model_has_autoencoder(session->model), grid = options->grid[0] > 0;
-    nl_sampling given = sampling_of(options);
+    nl_sampling given = nl_sampling_of(options);
     NL_TRY(nl_model_resolve(session->model, &given, &job->sampling));
     NL_TRY(check_output(job));
     nl_model_latent_shape(session->model, job->latent_shape);
@@ -508,9 +487,7 @@ static nl_status make_pictures(nl_job *job)
                               .batch = (int)session->options->batch,
                               .preview_every = (int)options->preview_every,
                               .noise = job->noise ? job->noise + job->numbers[0] * elements : NULL,
-                              .rounding = options->rounding && !strcmp(options->rounding, "adm")
-                                              ? NL_ROUNDING_ADM
-                                              : NL_ROUNDING_DIT,
+                              .rounding = nl_rounding_of(options),
                               .sampling = job->sampling};
         job->before = job->done;
         NL_TRY(nl_generate(session->model, &request, take_picture, job));

@@ -40,6 +40,11 @@ typedef struct nl_sample_options {
 extern const nl_command nl_sample_command;
 extern const nl_sample_options nl_sample_defaults;
 nl_status nl_sample_main(int argc, char **argv);
+/* Choices of the rows in sampling_rows.inc; ended by NULL. */
+extern const char *const nl_architectures[], *const nl_paths[], *const nl_predictions[],
+    *const nl_channels[], *const nl_roundings[], *const nl_dtypes[];
+nl_sampling nl_sampling_of(const nl_sample_options *options);
+nl_rounding nl_rounding_of(const nl_sample_options *options);
 
 /* ---- Classes: "church", "1,4,7", "0-9", "null", "random", "balanced" */
 
@@ -145,6 +150,9 @@ typedef struct nl_session {
     nl_job *job;  /* at work, for the progress callback */
 } nl_session;
 
+/* The model that session->options name, and what pictures say about it. */
+nl_status nl_session_load(nl_session *session);
+
 /* Makes the pictures that `options` asks for. pictures: an array that takes a description of each,
  * or NULL: they go to standard output. */
 nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSON *pictures);
@@ -181,6 +189,8 @@ bool nl_is_archive(const char *out);
 nl_status nl_archive_open(nl_session *session, const nl_sample_options *options,
                           const nl_sampling *sampling, int64_t count, int height, int width,
                           nl_npz **npz);
+/* How the pictures of an archive were made, as those of nalagen say; NULL of others. */
+nl_status nl_read_archive_facts(nl_context *context, const char *path, cJSON **facts);
 
 #define NL_FACTS_KEY "nalagen"
 

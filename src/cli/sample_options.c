@@ -1,20 +1,23 @@
 #include "nl_sample.h"
 #include "nl_sampler.h"
 
-#define FIELD(member) offsetof(nl_sample_options, member)
+#include <string.h>
 
-static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
-static const char *const paths[] = {"linear", "gvp", "vp", NULL};
-static const char *const predictions[] = {"velocity", "noise", "score", NULL};
-static const char *const channels[] = {"all", "3", NULL};
+#define FIELD(member)  offsetof(nl_sample_options, member)
+#define SAMPLE(member) FIELD(member)
+#define SAMPLE_NUMBER  "one for each class named"
+
+const char *const nl_architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
+const char *const nl_paths[] = {"linear", "gvp", "vp", NULL};
+const char *const nl_predictions[] = {"velocity", "noise", "score", NULL};
+const char *const nl_channels[] = {"all", "3", NULL};
 static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
-static const char *const roundings[] = {"dit", "adm", NULL};
-static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
+const char *const nl_roundings[] = {"dit", "adm", NULL};
+const char *const nl_dtypes[] = {"auto", "f32", "bf16", NULL};
 
 enum {
-    BOTH = NL_IN_REQUEST | NL_IN_PICTURE,
+    BOTH = NL_IN_BOTH,
     REQUEST = NL_IN_REQUEST,
-    PICTURE = NL_IN_PICTURE,
 };
 
 #define FLAG(name, letter, member, ...)                                                            \
@@ -22,74 +25,10 @@ enum {
         name, letter, NL_OPTION_FLAG, FIELD(member), __VA_ARGS__                                   \
     }
 
-static const nl_option options[] = {
-    {"model", 'm', NL_OPTION_FILE, FIELD(model), "FILE", .group = "Model",
-     .help = "safetensors, .pt, folder (shipped NaLaSiT-S/2)"},
-    {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME", .where = PICTURE,
-     .help = "dict of a training checkpoint: ema, model (ema)"},
-    {"config", 0, NL_OPTION_FILE, FIELD(config), "FILE",
-     .help = "JSON configuration in place of the checkpoint's"},
-    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = architectures, .where = PICTURE,
-     .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
-    {"path", 0, NL_OPTION_CHOICE, FIELD(path), "NAME", .choices = paths, .where = PICTURE,
-     .help = "SiT: linear, gvp or vp"},
-    {"prediction", 0, NL_OPTION_CHOICE, FIELD(prediction), "NAME", .choices = predictions,
-     .where = PICTURE, .help = "SiT: velocity, noise or score"},
-    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder, or none: latents only"},
-    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 1, 16384, .where = PICTURE,
-     .help = "pixels, N or HxW (the model's own)"},
-
-    {"class", 'c', NL_OPTION_TEXT, FIELD(classes), "LIST", .where = BOTH, .group = "Pictures",
-     .help = "church, n03028079, 1,4, 0-9, null, random, balanced",
-     .detail =
-         "Picture i takes entry i modulo the length of the list. random draws the class of each "
-         "picture from the seed and its index; balanced takes all classes in turn; null is "
-         "unconditional. Default: random."},
-    {"number", 'n', NL_OPTION_INT, FIELD(n), "N", 1, 1e9, .where = BOTH,
-     .help = "pictures in all (one for each class named)"},
-    {"seed", 's', NL_OPTION_SEED, FIELD(seed), "N", .where = BOTH,
-     .help = "noise is a function of seed and picture index (0)"},
-    {"first-index", 0, NL_OPTION_INT, FIELD(first_index), "N", 0, 1e15, .where = BOTH,
-     .help = "index of the first picture (0)",
-     .detail =
-         "A run may be split: -n 10 makes the pictures that -n 5 and -n 5 --first-index 5 make."},
+static const nl_option options_table[] = {
+#include "sampling_rows.inc"
     {"noise", 0, NL_OPTION_FILE, FIELD(noise), "FILE.npy", .where = BOTH,
      .help = "initial latents [n, C, H, W]"},
-
-    {"sampler", 0, NL_OPTION_CHOICE, FIELD(sampler), "NAME", .choices = nl_method_names,
-     .where = BOTH, .group = "Sampler",
-     .help = "DiT: ddpm ddim. SiT: euler midpoint heun heun2 rk4\ndopri5 sde-euler sde-heun",
-     .detail = "heun's last step is Euler at the end of the "
-               "interval; heun2's is not (the explicit trapezoid)."},
-    {"steps", 0, NL_OPTION_INT, FIELD(steps), "N", 1, 10000, .where = BOTH,
-     .help = "steps taken (the public SiT code's N is N - 1 here)",
-     .detail = "The public SiT code counts the points instead of the steps. SDEs: N counts the "
-               "last step. "
-               "DDPM, DDIM: the respaced length."},
-    {"respacing", 0, NL_OPTION_TEXT, FIELD(respacing), "TEXT", .where = BOTH,
-     .help = "DDPM, DDIM: 250, ddim50 or 10,15,20"},
-    {"eta", 0, NL_OPTION_REAL, FIELD(eta), "X", 0, 1, .where = BOTH,
-     .help = "DDIM: 0 deterministic to 1 as noisy as DDPM (0)"},
-    {"atol", 0, NL_OPTION_REAL, FIELD(atol), "X", 1e-12, 1, .where = BOTH,
-     .help = "dopri5: absolute tolerance (1e-6)"},
-    {"rtol", 0, NL_OPTION_REAL, FIELD(rtol), "X", 1e-12, 1, .where = BOTH,
-     .help = "dopri5: relative tolerance (1e-3)"},
-    {"sde-form", 0, NL_OPTION_CHOICE, FIELD(sde_form), "NAME", .choices = nl_sde_form_names,
-     .where = BOTH, .help = "sigma, constant, sbdm, linear, decreasing, ..."},
-    {"sde-norm", 0, NL_OPTION_REAL, FIELD(sde_norm), "X", 1e-9, 1000, .where = BOTH | NL_ONLY_MAN,
-     .help = "SDE: size of the diffusion (1)"},
-    {"last-step", 0, NL_OPTION_CHOICE, FIELD(last_step), "NAME", .choices = nl_last_step_names,
-     .where = BOTH, .help = "SDE: mean, none, tweedie or euler (mean)"},
-    {"last-step-size", 0, NL_OPTION_REAL, FIELD(last_step_size), "X", 1e-6, 0.5,
-     .where = BOTH | NL_ONLY_MAN, .help = "SDE: length of the last step (0.04)"},
-    FLAG("clip-denoised", 0, clip_denoised, .where = BOTH,
-         .help = "DDPM, DDIM: clamp x_0 to [-1, 1] (pixel models)"),
-    {"cfg-scale", 0, NL_OPTION_REAL, FIELD(cfg_scale), "X", 0, 1000, .where = BOTH,
-     .help = "guidance; 1: none"},
-    {"cfg-channels", 0, NL_OPTION_CHOICE, FIELD(cfg_channels), "all|3", .choices = channels,
-     .where = BOTH, .help = "channels guided; 3 as the public code (all)"},
-    {"cfg-interval", 0, NL_OPTION_INTERVAL, FIELD(cfg_interval), "A,B", 0, 1e6, .where = BOTH,
-     .help = "guidance only for A <= t <= B (everywhere)"},
 
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = REQUEST, .group = "Output",
      .help = "a.png, out/, %06d.png, a.npz, - (church-seed0.png)",
@@ -109,8 +48,6 @@ static const nl_option options[] = {
      .where = REQUEST | NL_OPTIONAL_VALUE, .help = "in the terminal: kitty, iterm2 or blocks"},
     FLAG("json", 0, json, .help = "a JSON object for each picture on standard output"),
     FLAG("no-metadata", 0, no_metadata, .where = REQUEST, .help = "no parameters in the picture"),
-    {"rounding", 0, NL_OPTION_CHOICE, FIELD(rounding), "HOW", .choices = roundings, .where = BOTH,
-     .help = "dit: trunc(127.5x + 128), adm: + 127.5 (dit)"},
     FLAG("force", 'f', force, .where = REQUEST, .help = "overwrite files (never without)"),
     FLAG("resume", 0, resume, .help = "make only the pictures that are not there yet",
          .detail = "A picture that is there has to be one that this command would write. Archives "
@@ -126,7 +63,7 @@ static const nl_option options[] = {
 
     {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine",
      .help = "auto, cpu, cuda, cuda:1"},
-    {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes,
+    {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: auto, f32 or bf16"},
     {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
      .help = "CPU threads (all that the process may use)"},
@@ -166,6 +103,33 @@ const nl_command nl_sample_command = {
     .arguments = "[OPTION...]",
     .notes = notes,
     .examples = examples,
-    .options = options,
+    .options = options_table,
     .run = nl_sample_main,
 };
+
+nl_sampling nl_sampling_of(const nl_sample_options *options)
+{
+    return (nl_sampling){
+        .sampler = options->sampler,
+        .steps = (int)options->steps,
+        .respacing = options->respacing,
+        .cfg_scale = options->cfg_scale,
+        .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
+        .cfg_low = options->cfg_interval[0],
+        .cfg_high = options->cfg_interval[1],
+        .eta = options->eta,
+        .atol = options->atol,
+        .rtol = options->rtol,
+        .sde_form = options->sde_form,
+        .sde_norm = options->sde_norm,
+        .last_step = options->last_step,
+        .last_step_size = options->last_step_size,
+        .clip_denoised = options->clip_denoised,
+    };
+}
+
+nl_rounding nl_rounding_of(const nl_sample_options *options)
+{
+    return options->rounding && !strcmp(options->rounding, "adm") ? NL_ROUNDING_ADM
+                                                                  : NL_ROUNDING_DIT;
+}

@@ -262,6 +262,8 @@ nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
 {
     nl_status status;
     NL_TRY(nl_checkpoint_open_key(context, path, key, checkpoint));
+    if (!key && nl_checkpoint_has_average(*checkpoint))
+        NL_TRY(nl_checkpoint_select(*checkpoint, "ema"));
     NL_TRY(nl_dit_rename(*checkpoint));
     return NL_OK;
 cleanup:

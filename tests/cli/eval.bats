@@ -28,7 +28,7 @@ open('flipped.npz', 'wb').write(data[:i] + bytes([data[i] ^ 1]) + data[i + 1:])
 
 # The smallest features, so that few pictures are enough.
 evaluate() {
-    "$NALAGEN" eval -w "$inception" --features pool_64 -m fid,precision,recall,kid --json -q "$@"
+    "$NALAGEN" eval -w "$inception" --features pool_64 --metrics fid,precision,recall,kid --json -q "$@"
 }
 
 @test "eval of stored and deflated archives is the same and agrees with stats" {
@@ -60,14 +60,14 @@ np.savez_compressed('again.npz', mu=r['mu_64'], sigma=r['sigma_64'])
 np.savez('single.npz', mu=r['mu_64'].astype('f4'), sigma=r['sigma_64'].astype('f4'))
 np.savez('wrong.npz', mu_64=r['mu_64'], sigma_64=r['sigma_64'][:5])
 "
-    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref again.npz -m fid >one
-    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref single.npz -m fid >two
-    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref b.npz -m fid >three
+    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref again.npz --metrics fid >one
+    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref single.npz --metrics fid >two
+    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref b.npz --metrics fid >three
     python3 -c '
 import json
 one, two, three = (json.load(open(name))["metrics"]["fid_64"] for name in ("one", "two", "three"))
 assert abs(one - three) < 1e-9 * three and abs(two - three) < 1e-5 * three, (one, two, three)'
-    run -3 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref wrong.npz -m fid
+    run -3 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref wrong.npz --metrics fid
     [[ $output == *"sigma_64 is F64 [5, 64], expected F64 or F32 [64, 64]"* ]]
 }
 
@@ -97,7 +97,7 @@ png('mixed/b.png', a[1][:8])
 import json
 one, two = (json.load(open(name)) for name in ("one", "two"))
 assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
-    run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 -m kid --allow-small \
+    run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 --metrics kid --allow-small \
         mixed --ref b.npz
     [ "$status" -eq 0 ]
     [[ $stderr == *"different sizes"* ]]
@@ -142,9 +142,9 @@ np.savez('stats.npz', mu=np.zeros(64), sigma=np.eye(64))"
 
 @test "guards: too few pictures, copies, options" {
     need_inception
-    run -2 "$NALAGEN" eval -w "$inception" --features mixed_7 -m fid a.npz --ref b.npz
+    run -2 "$NALAGEN" eval -w "$inception" --features mixed_7 --metrics fid a.npz --ref b.npz
     [[ $output == *"70 pictures are too few"*--allow-small* ]]
-    run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 -m fid a.npz --ref a.npz
+    run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 --metrics fid a.npz --ref a.npz
     [ "$status" -eq 0 ]
     [[ $stderr == *"70 of 70 samples are pictures of the reference"* ]]
     [[ $output == *"FID (64)            0.00000"* ]]
