@@ -50,4 +50,9 @@ int nl_draw_class(uint64_t seed, int64_t index, int classes);
 nl_status nl_model_preview(nl_model *model, const float *latent, const int shape[3], uint8_t **rgb,
                            int *height, int *width);
 
+/* A model around a network that stays the caller's, while that is trained, say; path: the file that it may become,
+ * beside which its autoencoder may lie. Ended by nl_model_leave. */
+nl_status nl_model_around(nl_dit *dit, const char *path, const char *vae, nl_model **model);
+void nl_model_leave(nl_model *model); /* NULL is allowed */
+
 #endif

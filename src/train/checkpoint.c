@@ -1,0 +1,225 @@
+#include "checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nl_json.h"
+
+#define POINT_KEY "nalagen.training"
+
+enum { MAX_MODELS = 3 + NL_MAX_EMA, PREFIX_SIZE = 16 };
+
+/* The models of a file and their prefixes; texts live in `prefixes`. */
+static int list_models(const nl_train_state *state, nl_dit_named models[MAX_MODELS],
+                       char prefixes[NL_MAX_EMA][PREFIX_SIZE])
+{
+    int count = 0;
+    models[count++] = (nl_dit_named){state->master, ""};
+    for (int i = 0; i < state->ema_count; i++) {
+        snprintf(prefixes[i], PREFIX_SIZE, i ? "ema%d." : "ema.", i + 1);
+        models[count++] = (nl_dit_named){state->ema[i], prefixes[i]};
+    }
+    models[count++] = (nl_dit_named){state->first, "adam.m."};
+    models[count++] = (nl_dit_named){state->second, "adam.v."};
+    return count;
+}
+
+/* ---- Metadata */
+
+static nl_status print_point(nl_context *context, const nl_run_point *point, char **text)
+{
+    char seed[24];
+    cJSON *json = cJSON_CreateObject();
+    snprintf(seed, sizeof(seed), "%llu", (unsigned long long)point->seed);
+    bool built =
+        json && cJSON_AddStringToObject(json, "seed", seed) &&
+        cJSON_AddNumberToObject(json, "batch", (double)point->batch) &&
+        cJSON_AddNumberToObject(json, "samples", (double)point->samples) &&
+        cJSON_AddStringToObject(json, "data_sha256", point->data_sha256) &&
+        cJSON_AddNumberToObject(json, "step", (double)point->step) &&
+        cJSON_AddNumberToObject(json, "applied", (double)point->applied) &&
+        cJSON_AddNumberToObject(json, "skipped", (double)point->skipped) &&
+        cJSON_AddNumberToObject(json, "skipped_now", (double)point->skipped_now) &&
+        cJSON_AddNumberToObject(json, "seconds", point->seconds) &&
+        cJSON_AddItemToObject(json, "ema_decay",
+                              cJSON_CreateDoubleArray(point->ema_decay, point->ema_count));
+    *text = built ? cJSON_PrintUnformatted(json) : NULL;
+    cJSON_Delete(json);
+    return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a checkpoint's header");
+}
+
+static nl_status read_decays(const nl_json *json, nl_run_point *point)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json->object, "ema_decay"), *item;
+    point->ema_count = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || point->ema_count == NL_MAX_EMA)
+            return nl_fail(json->context, NL_ERROR_INPUT,
+                           "%s: \"ema_decay\": expected at most %d numbers", json->where,
+                           NL_MAX_EMA);
+        point->ema_decay[point->ema_count++] = item->valuedouble;
+    }
+    return NL_OK;
+}
+
+static nl_status parse_point(nl_context *context, const char *path, const char *text,
+                             nl_run_point *point)
+{
+    nl_status status = NL_OK;
+    const int64_t most = INT64_C(1) << 53;
+    const char *seed = "0", *sha256 = "";
+    cJSON *object = NULL;
+    *point = (nl_run_point){0};
+    if (!text)
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "%s: no checkpoint of a training run: it has no metadata \"" POINT_KEY
+                       "\"; weights alone are taken with --init",
+                       path);
+    NL_TRY(nl_json_parse(context, path, text, strlen(text), &object));
+    nl_json json = {context, path, object};
+    NL_TRY(nl_json_string(&json, "seed", &seed));
+    NL_TRY(nl_json_string(&json, "data_sha256", &sha256));
+    NL_TRY(nl_json_int(&json, "batch", 1, INT32_MAX, &point->batch));
+    NL_TRY(nl_json_int(&json, "samples", 1, most, &point->samples));
+    NL_TRY(nl_json_int(&json, "step", 0, most, &point->step));
+    NL_TRY(nl_json_int(&json, "applied", 0, INT32_MAX, &point->applied));
+    NL_TRY(nl_json_int(&json, "skipped", 0, most, &point->skipped));
+    NL_TRY(nl_json_int(&json, "skipped_now", 0, INT32_MAX, &point->skipped_now));
+    NL_TRY(nl_json_double(&json, "seconds", 0, 1e12, &point->seconds));
+    NL_TRY(read_decays(&json, point));
+    point->seed = strtoull(seed, NULL, 10);
+    snprintf(point->data_sha256, sizeof(point->data_sha256), "%s", sha256);
+cleanup:
+    cJSON_Delete(object);
+    return status;
+}
+
+/* ---- Files */
+
+/* A longer number is a larger one. */
+static int newest_first(const void *a, const void *b)
+{
+    const char *first = *(char *const *)a, *second = *(char *const *)b;
+    size_t length = strlen(first), other = strlen(second);
+    return length != other ? (length < other ? 1 : -1) : strcmp(second, first);
+}
+
+/* step-, at least seven digits, .safetensors */
+static bool is_point(const char *name)
+{
+    static const char start[] = "step-", end[] = ".safetensors";
+    size_t first = sizeof(start) - 1;
+    if (strncmp(name, start, first) != 0)
+        return false;
+    size_t digits = strspn(name + first, "0123456789");
+    return digits >= 7 && !strcmp(name + first + digits, end);
+}
+
+nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count)
+{
+    nl_status status = NL_OK;
+    int room = 0;
+    struct dirent *entry;
+    *paths = NULL;
+    *count = 0;
+    DIR *directory = opendir(folder);
+    if (!directory)
+        return NL_OK;
+    while ((entry = readdir(directory)) && *count < 1 << 20) {
+        if (!is_point(entry->d_name))
+            continue;
+        if (*count == room) {
+            char **more;
+            room = 2 * room + 16;
+            NL_TRY(nl_alloc_array(context, "names of checkpoints", room, sizeof(*more),
+                                  (void **)&more));
+            if (*count)
+                memcpy(more, *paths, (size_t)*count * sizeof(*more));
+            nl_free(context, *paths);
+            *paths = more;
+        }
+        NL_TRY(nl_path_join(context, folder, entry->d_name, &(*paths)[*count]));
+        ++*count;
+    }
+    if (*count)
+        qsort(*paths, (size_t)*count, sizeof(**paths), newest_first);
+cleanup:
+    closedir(directory);
+    if (status != NL_OK) {
+        nl_free_points(context, *paths, *count);
+        *paths = NULL;
+        *count = 0;
+    }
+    return status;
+}
+
+void nl_free_points(nl_context *context, char **paths, int count)
+{
+    for (int i = 0; i < count; i++)
+        nl_free(context, paths[i]);
+    nl_free(context, paths);
+}
+
+static void remove_old(nl_context *context, const char *folder, int64_t keep)
+{
+    char **paths;
+    int count;
+    if (keep < 1 || nl_list_points(context, folder, &paths, &count) != NL_OK)
+        return;
+    for (int i = (int)NL_MIN(keep, count); i < count; i++)
+        if (unlink(paths[i]) != 0)
+            nl_log(context, NL_LOG_WARNING, "%s: cannot be removed: %s", paths[i], strerror(errno));
+    nl_free_points(context, paths, count);
+}
+
+nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
+                        int64_t keep)
+{
+    nl_context *context = state->device->context;
+    nl_status status = NL_OK;
+    nl_dit_named models[MAX_MODELS];
+    char prefixes[NL_MAX_EMA][PREFIX_SIZE], name[48], *path = NULL, *text = NULL;
+    int count = list_models(state, models, prefixes);
+    snprintf(name, sizeof(name), "step-%07lld.safetensors", (long long)point->step);
+    NL_TRY(nl_make_folder(context, folder));
+    NL_TRY(nl_path_join(context, folder, name, &path));
+    NL_TRY(print_point(context, point, &text));
+    NL_TRY(nl_dit_save_named(models, count, path, true,
+                             (const char *const[]){POINT_KEY, text, NULL}));
+    remove_old(context, folder, keep);
+cleanup:
+    cJSON_free(text);
+    nl_free(context, path);
+    return status;
+}
+
+nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point)
+{
+    nl_context *context = state->device->context;
+    nl_device *device = state->device;
+    nl_status status = NL_OK;
+    nl_checkpoint *file = NULL;
+    nl_dit_named models[MAX_MODELS];
+    char prefixes[NL_MAX_EMA][PREFIX_SIZE];
+    int count = list_models(state, models, prefixes);
+    NL_TRY(nl_checkpoint_open_shard(context, path, NULL, &file)); /* all prefixes */
+    NL_TRY(nl_checkpoint_sort(file));
+    NL_TRY(parse_point(context, path, nl_checkpoint_metadata(file, POINT_KEY), point));
+    if (point->ema_count != state->ema_count)
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s: expected %d moving averages (--ema), found %d", path, state->ema_count,
+                       point->ema_count));
+    for (int i = 0; i < count; i++)
+        NL_TRY(nl_dit_load_named((nl_dit *)models[i].dit, file, models[i].prefix));
+    int32_t counter[2] = {(int32_t)point->applied, (int32_t)point->skipped_now};
+    NL_TRY(device->ops->upload(device, state->counter.data, counter, sizeof(counter)));
+    NL_TRY(nl_state_show_weights(state)); /* waits */
+cleanup:
+    nl_checkpoint_close(file);
+    return status;
+}

@@ -1,0 +1,68 @@
+/* --dry-run: what a run takes, and how long. */
+#include <stdio.h>
+
+#include "trainer.h"
+#include "work.h"
+
+enum { WARM_UP = 3, TIMED = 10 };
+
+nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds)
+{
+    nl_status status = NL_OK;
+    nl_device *device = trainer->device;
+    NL_TRY(device->ops->sync(device));
+    double start = nl_now();
+    for (int i = 0; i < steps; i++) {
+        NL_TRY(nl_check_cancelled(trainer->context));
+        NL_TRY(nl_trainer_step(trainer));
+    }
+    NL_TRY(device->ops->sync(device));
+    *seconds = (nl_now() - start) / steps;
+    NL_TRY(nl_trainer_collect(trainer));
+cleanup:
+    return status;
+}
+
+static void print_duration(double seconds, char *text, size_t size)
+{
+    if (seconds < 120)
+        snprintf(text, size, "%.0f s", seconds);
+    else if (seconds < 7200)
+        snprintf(text, size, "%.1f min", seconds / 60);
+    else if (seconds < 172800)
+        snprintf(text, size, "%.1f h", seconds / 3600);
+    else
+        snprintf(text, size, "%.1f days", seconds / 86400);
+}
+
+nl_status nl_trainer_dry_run(nl_trainer *trainer)
+{
+    nl_status status = NL_OK;
+    nl_context *context = trainer->context;
+    const double mib = 1 << 20;
+    double seconds, warm;
+    char whole[32];
+    int64_t of_state = nl_state_bytes(&trainer->state);
+    NL_TRY(nl_trainer_time(trainer, WARM_UP, &warm));
+    NL_TRY(nl_trainer_time(trainer, warm > 10 ? 1 : TIMED, &seconds));
+    double rate = (double)trainer->point.batch / seconds, peak = nl_peak_flops(trainer->device);
+    nl_log(context, NL_LOG_INFO,
+           "memory: %.0f MiB for weights, gradient, optimiser and averages; %.0f MiB for "
+           "activations (batch %lld in %lld parts%s); %.0f MiB in all, with batches on the host",
+           (double)of_state / mib, (double)trainer->arena / mib, (long long)trainer->point.batch,
+           (long long)trainer->options->accumulate,
+           trainer->options->checkpointing ? ", checkpointing" : "",
+           (double)context->memory_used / mib);
+    nl_log(context, NL_LOG_INFO, "time: %.4g s a step, %.1f images/s, %.3g TFLOP/s", seconds, rate,
+           3 * nl_forward_flops(&trainer->config) * rate / 1e12);
+    if (peak > 0)
+        nl_log(context, NL_LOG_INFO, "MFU: %.1f %% of %.3g TFLOP/s",
+               300 * nl_forward_flops(&trainer->config) * rate / peak, peak / 1e12);
+    if (trainer->steps) {
+        print_duration((double)trainer->steps * seconds, whole, sizeof(whole));
+        nl_log(context, NL_LOG_INFO, "the whole run: %lld steps, %s, without validation and pictures",
+               (long long)trainer->steps, whole);
+    }
+cleanup:
+    return status;
+}

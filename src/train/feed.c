@@ -1,0 +1,102 @@
+#include "feed.h"
+
+#include <string.h>
+
+/* The host fills a slot while the device may still read earlier ones, and waits when it comes round. */
+enum { SLOTS = 8, PREFETCH = 4, ALIGNMENT = 256 };
+
+static void place(nl_tensor *tensor, nl_dtype dtype, int ndim, const int64_t *shape, char *base,
+                  int64_t *used)
+{
+    *tensor = nl_tensor_of(base ? base + *used : NULL, dtype, ndim, shape);
+    *used += (nl_tensor_bytes(tensor) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The tensors of a slot behind `base`; its bytes. */
+static int64_t lay_out(nl_feed *feed, const nl_dataset_info *info, char *base)
+{
+    int64_t used = 0, n = feed->size;
+    place(&feed->x, NL_F32, 4,
+          (int64_t[]){n, info->sample_channels, info->height, info->width}, base, &used);
+    place(&feed->t, NL_F32, 1, (int64_t[]){n}, base, &used);
+    place(&feed->labels, NL_I32, 1, (int64_t[]){n}, base, &used);
+    place(&feed->coefficients, NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
+    place(&feed->variational, NL_F32, 2, (int64_t[]){n, NL_VB_COLUMNS}, base, &used);
+    return used;
+}
+
+nl_status nl_feed_open(nl_device *device, const nl_dataset *data, const nl_loss *loss,
+                       const nl_feed_options *options, nl_feed *feed)
+{
+    nl_status status = NL_OK;
+    nl_context *context = device->context;
+    const nl_dataset_info *info = nl_dataset_get_info(data);
+    int ranks = NL_MAX(options->loader.ranks, 1);
+    *feed = (nl_feed){.device = device, .loss = loss, .options = *options};
+    feed->options.loader.prefetch = PREFETCH;
+    feed->size = options->loader.batch / ranks / options->parts;
+    feed->part = options->parts;
+    feed->slot_bytes = lay_out(feed, info, NULL);
+    NL_TRY(nl_loader_create(data, &feed->options.loader, &feed->loader));
+    NL_TRY(nl_alloc_array(context, "batches on the host", SLOTS, (size_t)feed->slot_bytes,
+                          (void **)&feed->staging));
+    memset(feed->staging, 0, (size_t)(SLOTS * feed->slot_bytes));
+    NL_TRY(device->ops->alloc(device, "a batch", feed->slot_bytes, &feed->memory));
+    lay_out(feed, info, feed->memory);
+cleanup:
+    if (status != NL_OK)
+        nl_feed_close(feed);
+    return status;
+}
+
+void nl_feed_close(nl_feed *feed)
+{
+    if (!feed->device)
+        return;
+    nl_loader_destroy(feed->loader);
+    if (feed->memory)
+        feed->device->ops->free(feed->device, feed->memory, feed->slot_bytes);
+    nl_free(feed->device->context, feed->staging);
+    *feed = (nl_feed){0};
+}
+
+/* Where a tensor of the device stands in the slot on the host. */
+static void *in_slot(const nl_feed *feed, const nl_tensor *tensor)
+{
+    return feed->staging + feed->slot * feed->slot_bytes +
+           ((char *)tensor->data - (char *)feed->memory);
+}
+
+const int64_t *nl_feed_samples(const nl_feed *feed)
+{
+    return feed->batch.samples + feed->first;
+}
+
+nl_status nl_feed_next(nl_feed *feed)
+{
+    nl_status status = NL_OK;
+    nl_device *device = feed->device;
+    if (feed->part == feed->options.parts) {
+        NL_TRY(nl_loader_next(feed->loader, &feed->batch));
+        feed->part = 0;
+    }
+    if (feed->slot == SLOTS) {
+        NL_TRY(device->ops->sync(device));
+        feed->slot = 0;
+    }
+    feed->first = feed->part * feed->size;
+    int64_t elements = nl_tensor_count(&feed->x);
+    memcpy(in_slot(feed, &feed->x), feed->batch.x + feed->part * elements,
+           (size_t)nl_tensor_bytes(&feed->x));
+    memcpy(in_slot(feed, &feed->labels), feed->batch.labels + feed->first,
+           (size_t)nl_tensor_bytes(&feed->labels));
+    nl_loss_draw(feed->loss, feed->options.times_seed, nl_feed_samples(feed), feed->size,
+                 in_slot(feed, &feed->t), in_slot(feed, &feed->coefficients),
+                 in_slot(feed, &feed->variational));
+    NL_TRY(device->ops->upload(device, feed->memory,
+                               feed->staging + feed->slot * feed->slot_bytes, feed->slot_bytes));
+    feed->slot++;
+    feed->part++;
+cleanup:
+    return status;
+}

@@ -1,0 +1,150 @@
+/* Too many steps in a row that were not finite: the state is written down, and the first bad tensor named. */
+#include <math.h>
+#include <stdio.h>
+
+#include "trainer.h"
+
+enum { NAME_SIZE = 160 };
+
+static nl_status is_finite(nl_device *device, const nl_tensor *tensor, bool *finite)
+{
+    nl_status status = NL_OK;
+    int64_t count = nl_tensor_count(tensor);
+    void *raw = NULL;
+    float *values = NULL;
+    *finite = true;
+    if (!tensor->data || !nl_tensor_contiguous(tensor))
+        return NL_OK;
+    NL_TRY(nl_alloc_array(device->context, "a tensor", count, (size_t)nl_dtype_size(tensor->dtype),
+                          &raw));
+    NL_TRY(
+        nl_alloc_array(device->context, "a tensor", count, sizeof(float), (void **)&values));
+    NL_TRY(device->ops->download(device, raw, tensor->data, nl_tensor_bytes(tensor)));
+    nl_convert_to_float(raw, tensor->dtype, count, values);
+    for (int64_t i = 0; i < count && *finite; i++)
+        *finite = isfinite(values[i]);
+cleanup:
+    nl_free(device->context, raw);
+    nl_free(device->context, values);
+    return status;
+}
+
+/* Names the first parameter of the twin that is not finite; backwards: as the backward pass comes to them. */
+static nl_status search_twin(nl_device *device, const nl_dit *twin, const char *what, bool backwards,
+                             char *name)
+{
+    int count = twin->param_count;
+    for (int i = 0; i < count && !*name; i++) {
+        const nl_param *param = &twin->params[backwards ? count - 1 - i : i];
+        bool finite;
+        nl_status status = is_finite(device, param->tensor, &finite);
+        if (status != NL_OK)
+            return status;
+        if (!finite)
+            snprintf(name, NAME_SIZE, "%s %s", what, param->name);
+    }
+    return NL_OK;
+}
+
+static nl_status search_block(nl_device *device, const nl_block_saved *block, int index, char *name)
+{
+    const struct {
+        const char *what;
+        const nl_tensor *tensor;
+    } parts[] = {
+        {"input", &block->x},
+        {"attention's queries, keys and values", &block->qkv},
+        {"attention's state", &block->state},
+        {"attention's normaliser", &block->total},
+        {"attention's output", &block->attention},
+        {"attention branch", &block->attention_branch},
+        {"stream behind the attention", &block->middle},
+        {"MLP's hidden values", &block->hidden},
+        {"MLP branch", &block->mlp_branch},
+    };
+    for (int i = 0; i < NL_COUNT(parts) && !*name; i++) {
+        bool finite;
+        nl_status status = is_finite(device, parts[i].tensor, &finite);
+        if (status != NL_OK)
+            return status;
+        if (!finite)
+            snprintf(name, NAME_SIZE, "blocks.%d: the %s", index, parts[i].what);
+    }
+    return NL_OK;
+}
+
+static nl_status search_one(nl_device *device, const nl_tensor *tensor, const char *what, char *name)
+{
+    bool finite = true;
+    nl_status status = *name ? NL_OK : is_finite(device, tensor, &finite);
+    if (!finite)
+        snprintf(name, NAME_SIZE, "%s", what);
+    return status;
+}
+
+/* The forward pass of the last batch once more. */
+static nl_status search_activations(nl_trainer *trainer, char *name)
+{
+    nl_status status = NL_OK;
+    nl_device *device = trainer->device;
+    nl_feed *feed = &trainer->feed;
+    nl_dit *model = trainer->state.model;
+    nl_noised noised;
+    nl_dit_saved saved = {0};
+    int64_t mark = nl_arena_mark(device);
+    NL_TRY(nl_noised_take(feed, &trainer->config, device, &noised));
+    NL_TRY(nl_noised_draw(feed, device, trainer->options->seed, &noised));
+    NL_TRY(nl_noised_mix(feed, &trainer->config, device, &noised));
+    NL_TRY(search_one(device, &feed->x, "the samples of the data set", name));
+    NL_TRY(search_one(device, &noised.data, "the latents", name));
+    NL_TRY(search_one(device, &noised.x, "the noisy latents", name));
+    NL_TRY(nl_dit_forward_saving(model, device, &noised.x, &feed->t, &feed->labels, false,
+                                 &noised.prediction, &saved));
+    NL_TRY(search_one(device, &saved.c, "the conditioning", name));
+    NL_TRY(search_one(device, &saved.modulation, "the modulation", name));
+    for (int i = 0; i < trainer->config.depth && !*name; i++)
+        NL_TRY(search_block(device, &saved.blocks[i], i, name));
+    NL_TRY(search_one(device, &saved.last, "the stream before the head", name));
+    NL_TRY(search_one(device, &noised.prediction, "the prediction", name));
+cleanup:
+    nl_dit_saved_free(device, &saved);
+    nl_arena_release(device, mark);
+    return status;
+}
+
+static nl_status dump(nl_trainer *trainer, const char *folder)
+{
+    nl_status status = NL_OK;
+    char *path = NULL;
+    NL_TRY(nl_save_point(&trainer->state, &trainer->point, folder, 0));
+    NL_TRY(nl_path_join(trainer->context, folder, "gradient.safetensors", &path));
+    NL_TRY(nl_dit_save_named(&(nl_dit_named){trainer->state.gradient, ""}, 1, path, true,
+                             (const char *const[]){NULL}));
+cleanup:
+    nl_free(trainer->context, path);
+    return status;
+}
+
+nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped)
+{
+    nl_context *context = trainer->context;
+    nl_device *device = trainer->device;
+    nl_status status = NL_OK;
+    char *folder = NULL, name[NAME_SIZE] = "";
+    NL_TRY(nl_path_join(context, trainer->options->out, "not-finite", &folder));
+    NL_TRY(search_twin(device, trainer->state.master, "parameter", false, name));
+    if (!*name)
+        NL_TRY(search_activations(trainer, name));
+    if (!*name)
+        NL_TRY(search_twin(device, trainer->state.gradient, "the gradient of", true, name));
+    if (trainer->group->rank == 0 && dump(trainer, folder) != NL_OK)
+        nl_log(context, NL_LOG_ERROR, "%s", nl_last_error(context));
+    status = nl_fail(context, NL_ERROR_NOT_FINITE,
+                     "step %lld: %lld steps in a row were not finite; first bad: %s; the state is "
+                     "in %s; try a lower --lr, --clip 1 or --dtype f32",
+                     (long long)trainer->point.step, (long long)skipped,
+                     *name ? name : "nothing that a second look finds", folder);
+cleanup:
+    nl_free(context, folder);
+    return status;
+}

@@ -1,0 +1,171 @@
+/* From options and data to a configuration. */
+#include <stdio.h>
+#include <string.h>
+
+#include "nl_json.h"
+#include "schedule.h"
+#include "trainer.h"
+
+const nl_train_options nl_train_defaults = {
+    .resume = "auto",
+    .batch = 256,
+    .accumulate = 1,
+    .rate = 1e-4,
+    .beta1 = 0.9,
+    .beta2 = 0.999,
+    .epsilon = 1e-8,
+    .schedule = "constant",
+    .cooldown = 0.2,
+    .ema = "0.9999",
+    .times = "uniform",
+    .times_deviation = 1,
+    .weighting = "none",
+    .min_snr = 5,
+    .label_dropout = -1,
+    .log_every = 100,
+    .validate_every = 5000,
+    .sample_every = 10000,
+    .save_every = 5000,
+    .keep = 3,
+    .samples = 16,
+    .cfg_scale = -1,
+    .max_skipped = 10,
+};
+
+const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
+const char *const nl_train_weightings[] = {"none", "velocity", "likelihood", "min-snr", NULL};
+
+nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
+{
+    bool endless = !options->steps && !options->epochs && options->minutes <= 0;
+    if (!options->data || !options->out)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "expected the data set (--data, made by nalagen encode) and a folder for the "
+                       "run (--out)");
+    if (!options->model && !options->init)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "expected a model by name, such as --model NaLaSiT-S/2, or a checkpoint to "
+                       "start from (--init)");
+    if (endless && strcmp(options->schedule, "constant") != 0)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--schedule %s needs the run's end: give --steps, --epochs or --minutes",
+                       options->schedule);
+    if (options->batch % options->accumulate)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--batch %lld cannot be taken in %lld equal parts (--accumulate)",
+                       (long long)options->batch, (long long)options->accumulate);
+    if (options->validate_every && options->validation && !options->ema)
+        return nl_fail(context, NL_ERROR_USAGE, "--val measures the moving average: give --ema");
+    return NL_OK;
+}
+
+/* What the data says about a model of it, as a configuration's JSON. */
+static nl_status describe_data(nl_context *context, const nl_dataset_info *info, char **text)
+{
+    cJSON *json = cJSON_CreateObject(), *pair;
+    double size[2] = {info->height, info->width};
+    bool built = json &&
+                 cJSON_AddItemToObject(json, "input_size", cJSON_CreateDoubleArray(size, 2)) &&
+                 cJSON_AddNumberToObject(json, "in_channels", info->channels) &&
+                 cJSON_AddNumberToObject(json, "num_classes", info->classes) &&
+                 cJSON_AddStringToObject(json, "autoencoder", info->autoencoder) &&
+                 cJSON_AddNumberToObject(json, "latent_scale", info->latent_scale) &&
+                 cJSON_AddNumberToObject(json, "latent_shift", info->latent_shift);
+    cJSON *names = built && info->classes ? cJSON_AddArrayToObject(json, "class_names") : NULL;
+    for (int i = 0; names && built && i < info->classes; i++) {
+        const char *const both[2] = {info->class_ids[i], info->class_names[i]};
+        bool one = !strcmp(both[0], both[1]);
+        pair = one ? cJSON_CreateString(both[0]) : cJSON_CreateStringArray(both, 2);
+        built = pair && cJSON_AddItemToArray(names, pair);
+    }
+    *text = built ? cJSON_PrintUnformatted(json) : NULL;
+    cJSON_Delete(json);
+    return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a configuration");
+}
+
+static nl_status parse_file(nl_context *context, const char *path, nl_config *config)
+{
+    nl_mapping file;
+    nl_status status = nl_map_file(context, path, &file);
+    if (status != NL_OK)
+        return status;
+    status = nl_config_parse(context, path, (const char *)file.data, (size_t)file.size, config);
+    nl_unmap(context, &file);
+    return status;
+}
+
+static nl_status check_against_data(nl_context *context, const nl_config *config,
+                                    const nl_dataset_info *info, const char *data)
+{
+    if (config->in_channels == info->channels && config->input_height == info->height &&
+        config->input_width == info->width && config->num_classes == info->classes)
+        return NL_OK;
+    return nl_fail(context, NL_ERROR_USAGE,
+                   "%s has %d x %d x %d samples of %d classes, and --config asks for a model of "
+                   "%d x %d x %d and %d: leave out what follows from the data",
+                   data, info->channels, info->height, info->width, info->classes,
+                   config->in_channels, config->input_height, config->input_width,
+                   config->num_classes);
+}
+
+/* Names of another data set do not belong to this one's classes. */
+static void forget_data(nl_context *context, nl_config *config)
+{
+    nl_config_free(context, config);
+    config->num_classes = 0;
+    config->images_seen = 0;
+    config->ema_decay = 0;
+}
+
+nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
+                               const nl_dataset_info *data, const nl_checkpoint *init,
+                               nl_config *config)
+{
+    nl_status status = NL_OK;
+    char *text = NULL;
+    nl_config_init(config);
+    if (init)
+        NL_TRY(nl_config_from_checkpoint(init, NULL, config));
+    forget_data(context, config);
+    if (options->model)
+        NL_TRY(nl_config_from_name(context, options->model, config));
+    /* A transport has no variance to learn; the public SiT's head has those channels all the same. */
+    if (!init && config->architecture == NL_ARCH_SIT)
+        config->learn_sigma = false;
+    NL_TRY(describe_data(context, data, &text));
+    NL_TRY(nl_config_parse(context, options->data, text, strlen(text), config));
+    if (options->config)
+        NL_TRY(parse_file(context, options->config, config));
+    if (options->label_dropout >= 0)
+        config->class_dropout_prob = options->label_dropout;
+    NL_TRY(nl_config_check(context, options->data, config));
+    NL_TRY(check_against_data(context, config, data, options->data));
+cleanup:
+    cJSON_free(text);
+    if (status != NL_OK)
+        nl_config_free(context, config);
+    return status;
+}
+
+nl_status nl_trainer_write_config(const nl_trainer *trainer)
+{
+    nl_context *context = trainer->context;
+    nl_status status = NL_OK;
+    char *model = NULL, *path = NULL;
+    nl_writer *writer = NULL;
+    NL_TRY(nl_config_print(context, &trainer->config, &model));
+    NL_TRY(nl_path_join(context, trainer->options->out, "config.json", &path));
+    NL_TRY(nl_writer_open(context, path, true, &writer));
+    nl_writer_printf(writer, "{\n  \"model\": %s,\n", model);
+    nl_writer_printf(writer, "  \"training\": %s,\n",
+                     trainer->options->record ? trainer->options->record : "{}");
+    nl_writer_printf(writer, "  \"data\": {\"samples\": %lld, \"sha256\": \"%s\"},\n",
+                     (long long)trainer->point.samples, trainer->point.data_sha256);
+    nl_writer_printf(writer, "  \"version\": \"%s\"\n}\n", nl_version());
+    NL_TRY(nl_writer_commit(&writer));
+cleanup:
+    nl_writer_abort(&writer);
+    nl_free(context, model);
+    nl_free(context, path);
+    return status;
+}

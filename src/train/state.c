@@ -1,0 +1,186 @@
+#include "state.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 256 };
+
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The small tensors, in one allocation. */
+static nl_status create_numbers(nl_train_state *state)
+{
+    nl_status status = NL_OK;
+    nl_device *device = state->device;
+    int64_t table = state->segment_count * (int64_t)sizeof(nl_segment);
+    int64_t hyper = NL_HYPER_COLUMNS * (int64_t)sizeof(float);
+    state->bytes = aligned(table) + aligned(hyper) + aligned(sizeof(nl_step_report));
+    NL_TRY(device->ops->alloc(device, "the optimiser's numbers", state->bytes, &state->memory));
+    char *at = state->memory;
+    state->segment_table = nl_tensor_of(at, NL_U8, 1, &table);
+    at += aligned(table);
+    state->hyper = nl_tensor_of(at, NL_F32, 1, (int64_t[]){NL_HYPER_COLUMNS});
+    at += aligned(hyper);
+    state->loss = nl_tensor_of(at + offsetof(nl_step_report, loss), NL_F32, 1, (int64_t[]){1});
+    state->norm = nl_tensor_of(at + offsetof(nl_step_report, norm), NL_F32, 1, (int64_t[]){1});
+    state->counter =
+        nl_tensor_of(at + offsetof(nl_step_report, applied), NL_I32, 1, (int64_t[]){2});
+    nl_step_report nothing = {0};
+    NL_TRY(device->ops->upload(device, state->segment_table.data, state->segments, table));
+    NL_TRY(device->ops->upload(device, state->loss.data, &nothing, sizeof(nothing)));
+    NL_TRY(device->ops->sync(device));
+cleanup:
+    return status;
+}
+
+nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count, uint64_t seed,
+                          nl_train_state *state)
+{
+    nl_status status = NL_OK;
+    *state = (nl_train_state){.device = device, .ema_count = ema_count};
+    NL_TRY(nl_dit_create(device, config, &state->model));
+    NL_TRY(nl_dit_create_flat(device, config, &state->master));
+    NL_TRY(nl_dit_create_flat(device, config, &state->first));
+    NL_TRY(nl_dit_create_flat(device, config, &state->second));
+    NL_TRY(nl_dit_create_flat(device, config, &state->gradient));
+    for (int i = 0; i < ema_count; i++)
+        NL_TRY(nl_dit_create_flat(device, config, &state->ema[i]));
+    NL_TRY(
+        nl_dit_segments(state->model, state->master, &state->segments, &state->segment_count));
+    NL_TRY(create_numbers(state));
+    NL_TRY(nl_dit_initialize(state->master, seed));
+    NL_TRY(nl_state_start(state));
+    return NL_OK;
+cleanup:
+    nl_state_free(state);
+    return status;
+}
+
+void nl_state_free(nl_train_state *state)
+{
+    if (!state->device)
+        return;
+    if (state->memory)
+        state->device->ops->free(state->device, state->memory, state->bytes);
+    nl_free(state->device->context, state->segments);
+    nl_dit_destroy(state->model);
+    nl_dit_destroy(state->master);
+    nl_dit_destroy(state->first);
+    nl_dit_destroy(state->second);
+    nl_dit_destroy(state->gradient);
+    for (int i = 0; i < state->ema_count; i++)
+        nl_dit_destroy(state->ema[i]);
+    *state = (nl_train_state){0};
+}
+
+nl_status nl_state_start(nl_train_state *state)
+{
+    nl_status status = NL_OK;
+    for (int i = 0; i < state->ema_count; i++)
+        NL_TRY(nl_dit_copy(state->master, state->ema[i]));
+    NL_TRY(nl_state_show_weights(state));
+cleanup:
+    return status;
+}
+
+/* Shapes follow from the classes or channels of the data. */
+static bool may_differ(const char *name)
+{
+    static const char *const names[] = {"y_embedder.embedding_table.weight",
+                                        "x_embedder.proj.weight", "x_embedder.proj.bias",
+                                        "final_layer.linear.weight", "final_layer.linear.bias"};
+    for (int i = 0; i < NL_COUNT(names); i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
+}
+
+static bool fits(const nl_param *param, const nl_entry *entry)
+{
+    return entry && entry->ndim == param->ndim &&
+           !memcmp(entry->shape, param->shape, (size_t)param->ndim * sizeof(int64_t));
+}
+
+static nl_status take_parameter(nl_train_state *state, const nl_checkpoint *checkpoint,
+                                const nl_param *param)
+{
+    nl_status status = NL_OK;
+    nl_device *device = state->device;
+    nl_context *context = device->context;
+    const nl_entry *entry = nl_checkpoint_find(checkpoint, param->name);
+    float *values = NULL;
+    char wanted[64], found[64];
+    if (fits(param, entry)) {
+        int64_t count = nl_entry_count(entry);
+        NL_TRY(nl_alloc_array(context, "a parameter", count, sizeof(float), (void **)&values));
+        NL_TRY(nl_entry_read(checkpoint, entry, values));
+        NL_TRY(device->ops->upload(device, param->tensor->data, values,
+                                   count * (int64_t)sizeof(float)));
+        NL_TRY(device->ops->sync(device)); /* values go */
+        goto cleanup;
+    }
+    nl_shape_text(param->ndim, param->shape, wanted, sizeof(wanted));
+    if (entry)
+        nl_shape_text(entry->ndim, entry->shape, found, sizeof(found));
+    if (!may_differ(param->name))
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s: %s: expected %s, found %s: only classes, channels and size of the "
+                       "picture may be others than this model's",
+                       checkpoint->path, param->name, wanted, entry ? found : "nothing"));
+    nl_log(context, NL_LOG_INFO, "%s: %s is %s there and %s here: it starts anew", checkpoint->path,
+           param->name, entry ? found : "missing", wanted);
+cleanup:
+    nl_free(context, values);
+    return status;
+}
+
+nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint)
+{
+    nl_status status = NL_OK;
+    for (int i = 0; i < state->master->param_count; i++)
+        NL_TRY(take_parameter(state, checkpoint, &state->master->params[i]));
+    NL_TRY(nl_state_start(state));
+cleanup:
+    return status;
+}
+
+nl_status nl_state_update(nl_train_state *state)
+{
+    nl_status status = NL_OK;
+    nl_tensor gradient = nl_dit_flat(state->gradient);
+    NL_TRY(NL_OP(state->device, gradient_norm, .x = gradient, .norm = state->norm));
+    nl_adamw_args update = {.master = nl_dit_flat(state->master),
+                            .first = nl_dit_flat(state->first),
+                            .second = nl_dit_flat(state->second),
+                            .gradient = gradient,
+                            .ema_count = state->ema_count,
+                            .hyper = state->hyper,
+                            .norm = state->norm,
+                            .counter = state->counter,
+                            .segment_count = state->segment_count,
+                            .segments = state->segments,
+                            .segment_table = state->segment_table};
+    for (int i = 0; i < state->ema_count; i++)
+        update.ema[i] = nl_dit_flat(state->ema[i]);
+    NL_TRY(nl_op_adamw(state->device, &update));
+cleanup:
+    return status;
+}
+
+nl_status nl_state_show_average(nl_train_state *state, int index)
+{
+    return nl_dit_copy(state->ema[index], state->model);
+}
+
+nl_status nl_state_show_weights(nl_train_state *state)
+{
+    return nl_dit_copy(state->master, state->model);
+}
+
+int64_t nl_state_bytes(const nl_train_state *state)
+{
+    return state->model->storage_bytes + state->bytes +
+           (4 + state->ema_count) * state->master->storage_bytes;
+}

@@ -1,0 +1,60 @@
+/* One step of training. Nothing in it waits for the device: what it says about itself is collected later. */
+#ifndef NL_STEP_H
+#define NL_STEP_H
+
+#include "feed.h"
+#include "nl_group.h"
+#include "state.h"
+
+typedef struct nl_stepper {
+    nl_device *device;
+    nl_group *group;
+    nl_train_state *state;
+    nl_feed *feed;
+    uint64_t seed;
+    bool checkpointing;
+    float gradient_scale; /* 1 / global batch */
+    nl_tensor part_loss;  /* [part] */
+    nl_tensor losses;     /* [rank's batch] */
+    nl_step_report *reports; /* on the device, [slots] */
+    float (*hyper)[NL_HYPER_COLUMNS]; /* on the host, [slots] */
+    int slots, used;
+    void *memory; /* on the device */
+    int64_t bytes;
+    int64_t ready_first, ready_count; /* gradients that are complete and not yet summed over the ranks */
+} nl_stepper;
+
+/* slots: steps between two collections at most. */
+nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed, uint64_t seed,
+                          bool checkpointing, int slots, nl_stepper *stepper);
+void nl_stepper_close(nl_stepper *stepper); /* {0} is allowed */
+/* Of the arena. */
+nl_status nl_stepper_measure(nl_stepper *stepper, int64_t *bytes);
+
+/* Queues the next step: the feed's next batch, the gradient, the update with `hyper`. */
+nl_status nl_stepper_run(nl_stepper *stepper, const float hyper[NL_HYPER_COLUMNS]);
+/* Waits for the steps since the last call; reports [slots] takes theirs. The loss is the mean of all ranks. */
+nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_report *reports, int *count);
+
+/* ---- What a step consists of, for validation and for finding what is not finite. */
+
+/* Clean latents, their noise and the noisy ones of the part that the feed has on the device; from the arena. */
+typedef struct nl_noised {
+    nl_tensor posterior; /* noise [b, C, H, W], with moments */
+    nl_tensor data, noise, x; /* [b, C, H, W] */
+    nl_tensor prediction;     /* [b, C or 2C, H, W] */
+} nl_noised;
+nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device *device,
+                         nl_noised *noised);
+/* Draws both noises, by sample numbers. */
+nl_status nl_noised_draw(const nl_feed *feed, nl_device *device, uint64_t seed,
+                         const nl_noised *noised);
+/* data and x. */
+nl_status nl_noised_mix(const nl_feed *feed, const nl_config *config, nl_device *device,
+                        const nl_noised *noised);
+/* loss [b]; dprediction left out: no gradient. */
+nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device *device,
+                         const nl_noised *noised, const nl_tensor *loss,
+                         const nl_tensor *dprediction, float gradient_scale);
+
+#endif

@@ -1,0 +1,67 @@
+/* A run under way, as the parts of src/train share it. */
+#ifndef NL_TRAINER_H
+#define NL_TRAINER_H
+
+#include "checkpoint.h"
+#include "nl_pipeline.h"
+#include "nl_train.h"
+#include "record.h"
+#include "step.h"
+
+typedef struct nl_trainer {
+    nl_context *context;
+    nl_device *device;
+    const nl_train_options *options;
+    nl_group *group;
+    nl_dataset *data, *validation;
+    nl_config config;
+    nl_loss *loss;
+    nl_train_state state;
+    nl_feed feed;
+    nl_stepper stepper;
+    nl_run_point point; /* point.step: steps done */
+    int64_t steps;      /* of the whole run; 0: not known */
+    int64_t arena;      /* bytes that a step takes */
+    double started;     /* of this process' work, by nl_now */
+    double clock;       /* when the last log line was written */
+    int64_t clock_step;
+    nl_step_report *reports; /* [log_every] */
+    double loss_sum, norm_sum;  /* of finite steps since the last log line */
+    int64_t finite_steps, bad_steps;
+    nl_record record;
+    nl_model *sampler;  /* around the network, for grids; NULL: none */
+    bool sampler_tried;
+    bool save_failed;   /* the last checkpoint: tried again soon */
+} nl_trainer;
+
+double nl_now(void); /* monotonic, seconds */
+
+/* setup.c: the configuration by the options and the data; data, loss, group. *config owns nothing after a failure. */
+nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
+                               const nl_dataset_info *data, const nl_checkpoint *init,
+                               nl_config *config);
+nl_status nl_trainer_check(nl_context *context, const nl_train_options *options);
+
+/* RUN/config.json */
+nl_status nl_trainer_write_config(const nl_trainer *trainer);
+
+/* validate.c: a line of metrics.jsonl. Changes nothing. */
+nl_status nl_trainer_validate(nl_trainer *trainer);
+/* samples.c: samples/step-XXXXXXX.png. */
+nl_status nl_trainer_sample(nl_trainer *trainer);
+/* health.c: writes the state down and names the first bad tensor; returns NL_ERROR_NOT_FINITE. */
+nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped);
+/* estimate.c: steps, and the seconds that one takes. */
+nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds);
+nl_status nl_trainer_dry_run(nl_trainer *trainer);
+/* profile.c */
+nl_status nl_trainer_profile(nl_trainer *trainer);
+
+/* run.c: how much of the run lies behind, 0 to 1; 0 when it has no end. */
+double nl_trainer_done(const nl_trainer *trainer);
+/* The next step, queued. */
+nl_status nl_trainer_step(nl_trainer *trainer);
+/* Waits, and adds up what the steps said. */
+nl_status nl_trainer_collect(nl_trainer *trainer);
+
+#endif

@@ -1,0 +1,33 @@
+#include "work.h"
+
+#include <string.h>
+
+double nl_forward_flops(const nl_config *config)
+{
+    double tokens = (double)nl_config_tokens(config), d = config->hidden_size;
+    double head = d / config->num_heads, patch = (double)config->patch_size * config->patch_size;
+    bool nala = config->attention == NL_ATTENTION_NALA;
+    double qkv = (nala && config->gate ? 4 : 3) * d * d;
+    /* NaLa: S = phi(k)^T v and phi(q) S, and z; softmax: q k^T and p v. */
+    double attention = nala ? 2 * (double)nl_feature_width(config->feature_map, (int64_t)head) * d
+                            : 2 * tokens * d;
+    double per_token = config->depth * (qkv + 9 * d * d + attention) +
+                       patch * config->in_channels * d +
+                       patch * nl_config_head_channels(config) * d;
+    double per_image = 256 * d + d * d + (6.0 * config->depth + 2) * d * d;
+    return 2 * (tokens * per_token + per_image);
+}
+
+double nl_peak_flops(const nl_device *device)
+{
+    static const struct {
+        const char *name;
+        double bf16, f32; /* f32: the plain one, without TF32 */
+    } cards[] = {{"H200", 989e12, 67e12},  {"H100 PCIe", 756e12, 51e12}, {"H100", 989e12, 67e12},
+                 {"H800", 989e12, 67e12},  {"B200", 2250e12, 75e12},     {"A100", 312e12, 19.5e12},
+                 {"RTX 4090", 165e12, 83e12}, {"L40", 181e12, 90e12}};
+    for (int i = 0; i < NL_COUNT(cards); i++)
+        if (strstr(device->name, cards[i].name))
+            return device->dtype == NL_BF16 ? cards[i].bf16 : cards[i].f32;
+    return 0;
+}
