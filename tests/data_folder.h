@@ -16,9 +16,9 @@ static char test_folder[64];
 
 static inline const char *in_folder(const char *name)
 {
-    static char paths[8][256];
+    static char paths[256][256]; /* valid for the next 255 calls */
     static int next;
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 256];
     snprintf(path, sizeof(paths[0]), "%s/%s", test_folder, name);
     return path;
 }
