@@ -22,7 +22,12 @@ cleanup:
     return status;
 }
 
-nl_status nl_dit_create(nl_device *device, const nl_config *config, nl_dit **result)
+nl_status nl_dit_create(nl_device *device, const nl_config *config, nl_dit **dit)
+{
+    return nl_dit_create_as(device, config, false, dit);
+}
+
+nl_status nl_dit_create_as(nl_device *device, const nl_config *config, bool flat, nl_dit **result)
 {
     nl_status status;
     nl_context *context = device->context;
@@ -33,10 +38,12 @@ nl_status nl_dit_create(nl_device *device, const nl_config *config, nl_dit **res
     NL_TRY(nl_alloc_zero(context, "a model", sizeof(*dit), &memory));
     dit = memory;
     dit->device = device;
+    dit->flat = flat;
     NL_TRY(nl_config_copy(context, config, &dit->config));
     NL_TRY(nl_params_list(dit));
     NL_TRY(nl_params_place(dit));
-    NL_TRY(upload_position(dit));
+    if (!flat)
+        NL_TRY(upload_position(dit));
     *result = dit;
     dit = NULL;
 cleanup:
@@ -67,43 +74,44 @@ int64_t nl_dit_parameter_count(const nl_dit *dit)
 
 /* ---- Filling */
 
-/* Host memory for one parameter on its way to or from the device. */
-typedef struct nl_staging {
-    nl_context *context;
-    float *values; /* as many as the largest parameter has */
-    void *packed;  /* the same in another type */
-} nl_staging;
-
-static nl_status staging_open(const nl_dit *dit, nl_staging *staging)
+nl_status nl_staging_open(const nl_dit *dit, nl_staging *staging)
 {
     nl_status status;
     void *memory = NULL;
-    int64_t count = 1;
-    *staging = (nl_staging){.context = dit->device->context};
+    *staging = (nl_staging){.context = dit->device->context, .count = 1};
     for (int i = 0; i < dit->param_count; i++)
-        count = NL_MAX(count, nl_tensor_count(dit->params[i].tensor));
-    NL_TRY(
-        nl_alloc_array(staging->context, "a parameter on the host", count, sizeof(float), &memory));
+        staging->count = NL_MAX(staging->count, nl_tensor_count(dit->params[i].tensor));
+    NL_TRY(nl_alloc_array(staging->context, "a parameter on the host", staging->count,
+                          sizeof(float), &memory));
     staging->values = memory;
-    NL_TRY(nl_alloc_array(staging->context, "a parameter on the host", count, sizeof(float),
-                          &staging->packed));
+    NL_TRY(nl_alloc_array(staging->context, "a parameter on the host", staging->count,
+                          sizeof(float), &staging->packed));
 cleanup:
     return status;
 }
 
-static void staging_close(nl_staging *staging)
+void nl_staging_close(nl_staging *staging)
 {
     nl_free(staging->context, staging->values);
     nl_free(staging->context, staging->packed);
 }
 
-static nl_status upload(const nl_dit *dit, const nl_tensor *tensor, nl_staging *staging)
+nl_status nl_staging_upload(nl_device *device, const nl_tensor *tensor, nl_staging *staging)
 {
-    nl_device *device = dit->device;
     nl_convert_from_float(staging->values, nl_tensor_count(tensor), tensor->dtype, staging->packed);
     nl_status status =
         device->ops->upload(device, tensor->data, staging->packed, nl_tensor_bytes(tensor));
     return status == NL_OK ? device->ops->sync(device) : status; /* packed is used again */
+}
+
+nl_status nl_staging_download(nl_device *device, const nl_tensor *tensor, nl_staging *staging)
+{
+    nl_status status =
+        device->ops->download(device, staging->packed, tensor->data, nl_tensor_bytes(tensor));
+    if (status == NL_OK)
+        nl_convert_to_float(staging->packed, tensor->dtype, nl_tensor_count(tensor),
+                            staging->values);
+    return status;
 }
 
 /* The table of positions is computed; one in the file has to be one all the same: [1, T, D] for
@@ -179,14 +187,14 @@ nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
     nl_status status;
     nl_staging staging = {.context = dit->device->context};
     NL_TRY(nl_dit_check(dit, checkpoint));
-    NL_TRY(staging_open(dit, &staging));
+    NL_TRY(nl_staging_open(dit, &staging));
     for (int i = 0; i < dit->param_count; i++) {
         const nl_entry *entry = nl_checkpoint_find(checkpoint, dit->params[i].name);
         NL_TRY(nl_entry_read(checkpoint, entry, staging.values));
-        NL_TRY(upload(dit, dit->params[i].tensor, &staging));
+        NL_TRY(nl_staging_upload(dit->device, dit->params[i].tensor, &staging));
     }
 cleanup:
-    staging_close(&staging);
+    nl_staging_close(&staging);
     return status;
 }
 
@@ -219,12 +227,12 @@ nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed)
 {
     nl_status status;
     nl_staging staging;
-    NL_TRY(staging_open(dit, &staging));
+    NL_TRY(nl_staging_open(dit, &staging));
     for (int i = 0; i < dit->param_count; i++) {
         initial_values(&dit->params[i], (uint64_t)i, seed, staging.values);
-        NL_TRY(upload(dit, dit->params[i].tensor, &staging));
+        NL_TRY(nl_staging_upload(dit->device, dit->params[i].tensor, &staging));
     }
 cleanup:
-    staging_close(&staging);
+    nl_staging_close(&staging);
     return status;
 }

@@ -43,6 +43,7 @@ typedef struct nl_block_params {
 typedef struct nl_dit {
     nl_device *device;
     nl_config config;
+    bool flat; /* a twin: nl_dit_train.h */
     nl_tensor patch_weight, patch_bias;
     nl_tensor time_weight[2], time_bias[2];
     nl_tensor label_table;

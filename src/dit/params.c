@@ -11,6 +11,16 @@ enum {
     ALIGNMENT = 256
 };
 
+static nl_dtype matrix_dtype(const nl_dit *dit)
+{
+    return dit->flat ? NL_F32 : dit->device->dtype;
+}
+
+static nl_dtype bias_dtype(const nl_dit *dit)
+{
+    return dit->flat ? NL_F32 : dit->device->activation;
+}
+
 /* Takes the next row of the table. shape ends with 0. */
 static void add(nl_dit *dit, nl_tensor *tensor, nl_init init, bool matrix, const int64_t *shape,
                 const char *format, ...) NL_PRINTF(6, 7);
@@ -31,7 +41,7 @@ static void add(nl_dit *dit, nl_tensor *tensor, nl_init init, bool matrix, const
     param->matrix = matrix;
     param->decay = param->ndim > 1;
     param->tensor = tensor;
-    *tensor = nl_tensor_of(NULL, matrix ? dit->device->dtype : NL_F32, param->ndim, param->shape);
+    *tensor = nl_tensor_of(NULL, matrix ? matrix_dtype(dit) : NL_F32, param->ndim, param->shape);
 }
 
 #define SHAPE(...) ((const int64_t[]){__VA_ARGS__, 0})
@@ -42,7 +52,7 @@ static void add_linear(nl_dit *dit, nl_tensor *weight, nl_tensor *bias, nl_init 
 {
     add(dit, weight, init, true, SHAPE(rows, columns), "%s.weight", name);
     add(dit, bias, NL_INIT_ZERO, false, SHAPE(rows), "%s.bias", name);
-    bias->dtype = dit->device->activation; /* an epilogue adds it in the type of its output */
+    bias->dtype = bias_dtype(dit); /* an epilogue adds it in the type of its output */
 }
 
 static void add_block(nl_dit *dit, int index)
@@ -110,6 +120,11 @@ cleanup:
 
 /* ---- Places in the storage. Run twice: with no memory behind it, for the size, and in earnest. */
 
+bool nl_param_is_adaln(const nl_param *param)
+{
+    return strstr(param->name, "adaLN_modulation") != NULL;
+}
+
 static void place(nl_tensor *tensor, char *base, int64_t *used)
 {
     *used = (*used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -121,8 +136,8 @@ static void place(nl_tensor *tensor, char *base, int64_t *used)
 static void place_adaln(nl_dit *dit, char *base, int64_t *used)
 {
     int64_t d = dit->config.hidden_size, rows = (6 * (int64_t)dit->config.depth + 2) * d;
-    dit->adaln_weight = nl_tensor_of(NULL, dit->device->dtype, 2, (int64_t[]){rows, d});
-    dit->adaln_bias = nl_tensor_of(NULL, dit->device->activation, 1, (int64_t[]){rows});
+    dit->adaln_weight = nl_tensor_of(NULL, matrix_dtype(dit), 2, (int64_t[]){rows, d});
+    dit->adaln_bias = nl_tensor_of(NULL, bias_dtype(dit), 1, (int64_t[]){rows});
     place(&dit->adaln_weight, base, used);
     place(&dit->adaln_bias, base, used);
     if (!base)
@@ -140,9 +155,11 @@ static int64_t place_all(nl_dit *dit, char *base)
 {
     int64_t used = 0;
     for (int i = 0; i < dit->param_count; i++)
-        if (!strstr(dit->params[i].name, "adaLN_modulation"))
+        if (!nl_param_is_adaln(&dit->params[i]))
             place(dit->params[i].tensor, base, &used);
     place_adaln(dit, base, &used);
+    if (dit->flat)
+        return used;
     dit->position = nl_tensor_of(
         NULL, NL_F32, 2, (int64_t[]){nl_config_tokens(&dit->config), dit->config.hidden_size});
     place(&dit->position, base, &used);

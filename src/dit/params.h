@@ -10,6 +10,27 @@ nl_status nl_params_list(nl_dit *dit);
 /* Places all parameters and the position table in dit->storage, which it allocates. */
 nl_status nl_params_place(nl_dit *dit);
 
+/* Whether it is a part of dit->adaln_weight or adaln_bias. */
+bool nl_param_is_adaln(const nl_param *param);
+
+/* dit.c. nl_dit_create, or a twin (flat): all F32 in one array. */
+nl_status nl_dit_create_as(nl_device *device, const nl_config *config, bool flat, nl_dit **dit);
+
+/* Host memory for one parameter on its way to or from a device. */
+typedef struct nl_staging {
+    nl_context *context;
+    int64_t count; /* elements of the largest parameter */
+    float *values; /* [count] */
+    void *packed;  /* the same in another type */
+} nl_staging;
+
+/* After a failure too, nl_staging_close is due. */
+nl_status nl_staging_open(const nl_dit *dit, nl_staging *staging);
+void nl_staging_close(nl_staging *staging);
+/* staging->values to a tensor of the device, in its type, and back. Both wait. */
+nl_status nl_staging_upload(nl_device *device, const nl_tensor *tensor, nl_staging *staging);
+nl_status nl_staging_download(nl_device *device, const nl_tensor *tensor, nl_staging *staging);
+
 /* save.c, dit.c. Names every tensor that is missing, misshapen or not expected; reads no numbers.
  */
 nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint);

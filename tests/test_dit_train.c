@@ -1,0 +1,344 @@
+/* The backward pass of the network against the golden gradients, and twins of the parameter table. On the devices
+ * of NL_TEST_DEVICE. */
+#include "nl_dit_train.h"
+#include "op_cases.h"
+
+static nl_context *context;
+static nl_device *devices[OP_MAX_DEVICES];
+static int device_count;
+
+/* ---- Helpers */
+
+#define CONFIG(attention, size, more)                                                              \
+    "{\"architecture\": \"DiT\", \"attention\": \"" attention "\", \"hidden_size\": " size         \
+    ", " more                                                                                      \
+    "\"depth\": 2, \"num_heads\": 1, \"patch_size\": 2, \"input_size\": 8, \"num_classes\": 5}"
+
+#define NO_SIGMA "\"learn_sigma\": false, \"variance\": \"fixed_small\", "
+
+static const struct golden {
+    const char *file, *config;
+} goldens[] = {
+    {"backbone_softmax_d64.safetensors", CONFIG("softmax", "64", "")},
+    {"backbone_nala_d64.safetensors", CONFIG("nala", "64", NO_SIGMA)},
+    {"backbone_nala_d72.safetensors", CONFIG("nala", "72", "")},
+    {"backbone_nala_lepe_d64.safetensors", CONFIG("nala", "64", NO_SIGMA "\"lepe\": true, ")},
+};
+
+static void parse(const char *json, nl_config *config)
+{
+    nl_config_init(config);
+    assert_ok(context, nl_config_parse(context, "test", json, strlen(json), config));
+}
+
+static nl_tensor on_device(nl_device *device, nl_dtype dtype, int ndim, const int64_t *shape,
+                           const void *values)
+{
+    nl_tensor tensor = nl_tensor_of(NULL, dtype, ndim, shape);
+    assert_ok(context, device->ops->alloc(device, "test", nl_tensor_bytes(&tensor), &tensor.data));
+    if (values)
+        assert_ok(context,
+                  device->ops->upload(device, tensor.data, values, nl_tensor_bytes(&tensor)));
+    return tensor;
+}
+
+static void forget(nl_device *device, nl_tensor *tensor)
+{
+    device->ops->free(device, tensor->data, nl_tensor_bytes(tensor));
+}
+
+static float *download(nl_device *device, const nl_tensor *tensor)
+{
+    float *values = malloc((size_t)nl_tensor_bytes(tensor));
+    assert_non_null(values);
+    assert_ok(context,
+              device->ops->download(device, values, tensor->data, nl_tensor_bytes(tensor)));
+    return values;
+}
+
+/* A model with its gradients and one batch on a device. */
+typedef struct trial {
+    nl_device *device;
+    nl_dit *dit, *gradients;
+    nl_tensor x, t, labels, prediction, dprediction, dx;
+    uint8_t *complete; /* of every gradient: how often it was reported */
+    int64_t count;
+} trial;
+
+static nl_status count_ready(void *user, int64_t first, int64_t count)
+{
+    trial *run = user;
+    assert_true(first >= 0 && count > 0 && first + count <= run->count);
+    for (int64_t i = first; i < first + count; i++)
+        run->complete[i]++;
+    return NL_OK;
+}
+
+static trial open_trial(nl_device *device, const struct golden *golden, const nl_checkpoint *file)
+{
+    nl_config config;
+    nl_tensor shape;
+    trial run = {.device = device};
+    parse(golden->config, &config);
+    assert_ok(context, nl_dit_create(device, &config, &run.dit));
+    assert_ok(context, nl_dit_create_flat(device, &config, &run.gradients));
+    assert_ok(context, nl_dit_load_named(run.dit, file, "w."));
+    nl_config_free(context, &config);
+    float *x = test_read(file, "x", &shape), *t = test_read(file, "t", NULL);
+    run.x = on_device(device, NL_F32, 4, shape.shape, x);
+    run.dx = on_device(device, NL_F32, 4, shape.shape, NULL);
+    run.t = on_device(device, NL_F32, 1, shape.shape, t);
+    run.labels = on_device(device, NL_I32, 1, shape.shape, nl_checkpoint_find(file, "y")->data);
+    free(test_read(file, "out", &shape));
+    run.prediction = on_device(device, NL_F32, 4, shape.shape, NULL);
+    run.dprediction = on_device(device, NL_F32, 4, shape.shape, NULL);
+    run.count = nl_dit_flat(run.gradients).shape[0];
+    run.complete = calloc((size_t)run.count, 1);
+    free(x);
+    free(t);
+    return run;
+}
+
+static void close_trial(trial *run)
+{
+    nl_tensor *tensors[] = {&run->x,          &run->t,           &run->labels,
+                            &run->prediction, &run->dprediction, &run->dx};
+    for (int i = 0; i < NL_COUNT(tensors); i++)
+        forget(run->device, tensors[i]);
+    nl_dit_destroy(run->dit);
+    nl_dit_destroy(run->gradients);
+    free(run->complete);
+}
+
+/* dprediction of mean((prediction - target)^2) */
+static void set_dprediction(trial *run, const float *target)
+{
+    float *values = download(run->device, &run->prediction);
+    int64_t count = nl_tensor_count(&run->prediction);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = 2 * (values[i] - target[i]) / (float)count;
+    assert_ok(context, run->device->ops->upload(run->device, run->dprediction.data, values,
+                                                nl_tensor_bytes(&run->dprediction)));
+    assert_ok(context, run->device->ops->sync(run->device));
+    free(values);
+}
+
+/* Both passes on `device`, the run's own or a measuring one, which leaves the loss out. */
+static void both_passes(trial *run, nl_device *device, bool checkpointing, const float *target)
+{
+    nl_dit_saved saved;
+    int64_t mark = nl_arena_mark(device);
+    assert_ok(context, nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels,
+                                             checkpointing, &run->prediction, &saved));
+    if (!device->measuring)
+        set_dprediction(run, target);
+    assert_ok(context, nl_dit_backward(run->dit, device, &saved, &run->dprediction, run->gradients,
+                                       &run->dx, device->measuring ? NULL : count_ready, run));
+    nl_dit_saved_free(device, &saved);
+    nl_arena_release(device, mark);
+}
+
+static int64_t reserve(trial *run, bool checkpointing)
+{
+    nl_device measuring;
+    nl_device_measuring(run->device, &measuring);
+    both_passes(run, &measuring, checkpointing, NULL);
+    assert_ok(context, nl_arena_reserve(run->device, measuring.arena_peak));
+    return measuring.arena_peak;
+}
+
+/* ---- Golden gradients */
+
+/* One parameter's gradient, times `times`. The worst error so far is returned. */
+static double check_gradient(const trial *run, const nl_checkpoint *file, int index, float times,
+                             double worst)
+{
+    const nl_param *param = &run->gradients->params[index];
+    char name[128];
+    nl_tensor shape;
+    snprintf(name, sizeof(name), "g.%s", param->name);
+    float *expected = test_read(file, name, &shape), *found = download(run->device, param->tensor);
+    int64_t count = nl_tensor_count(param->tensor);
+    assert_int_equal(nl_tensor_count(&shape), count);
+    for (int64_t i = 0; i < count; i++)
+        found[i] /= times;
+    double error = test_relative_error(found, expected, count);
+    if (!(error <= 1e-4))
+        fail_msg("%s: %s: relative error %.3g", run->device->name, name, error);
+    free(expected);
+    free(found);
+    return fmax(worst, error);
+}
+
+/* Gradients after `times` passes, and what was reported about them. */
+static void check_gradients(const trial *run, const nl_checkpoint *file, int times,
+                            const char *what)
+{
+    double worst = 0;
+    for (int i = 0; i < run->gradients->param_count; i++)
+        worst = check_gradient(run, file, i, (float)times, worst);
+    for (int64_t i = 0; i < run->count; i++)
+        assert_int_equal(run->complete[i], times);
+    float *expected = test_read(file, "grad_x", NULL), *dx = download(run->device, &run->dx);
+    assert_close(dx, expected, nl_tensor_count(&run->dx), 1e-4);
+    print_message("%s, %s: worst gradient %.2g, of x %.2g\n", run->device->name, what, worst,
+                  test_relative_error(dx, expected, nl_tensor_count(&run->dx)));
+    free(expected);
+    free(dx);
+}
+
+static void check_golden(nl_device *device, const struct golden *golden)
+{
+    nl_checkpoint *file = test_golden(context, golden->file);
+    trial run = open_trial(device, golden, file);
+    float *target = test_read(file, "target", NULL), *out = test_read(file, "out", NULL);
+    int64_t whole = reserve(&run, false);
+    both_passes(&run, device, false, target);
+    float *prediction = download(device, &run.prediction);
+    assert_close(prediction, out, nl_tensor_count(&run.prediction), 1e-5);
+    check_gradients(&run, file, 1, golden->file);
+    int64_t part = reserve(&run, true);
+    assert_true(part < whole);
+    both_passes(&run, device, true, target); /* added to those of the first pass */
+    check_gradients(&run, file, 2, "accumulated, checkpointing");
+    free(prediction);
+    free(target);
+    free(out);
+    close_trial(&run);
+    nl_checkpoint_close(file);
+}
+
+static void test_golden_gradients(void **state)
+{
+    (void)state;
+    for (int i = 0; i < device_count; i++)
+        for (int j = 0; j < NL_COUNT(goldens); j++)
+            check_golden(devices[i], &goldens[j]);
+}
+
+/* ---- Twins */
+
+static void test_twins_are_laid_out_alike(void **state)
+{
+    (void)state;
+    nl_device *device = devices[0];
+    nl_config config;
+    nl_dit *dit, *a, *b;
+    nl_segment *segments;
+    int count;
+    int64_t covered = 0;
+    parse(goldens[3].config, &config);
+    assert_ok(context, nl_dit_create(device, &config, &dit));
+    assert_ok(context, nl_dit_create_flat(device, &config, &a));
+    assert_ok(context, nl_dit_create_flat(device, &config, &b));
+    nl_tensor flat = nl_dit_flat(a);
+    for (int i = 0; i < a->param_count; i++) {
+        int64_t at = (float *)a->params[i].tensor->data - (float *)a->storage;
+        assert_int_equal(at, (float *)b->params[i].tensor->data - (float *)b->storage);
+        assert_int_equal(a->params[i].tensor->dtype, NL_F32);
+        assert_int_equal(at % 64, 0);
+    }
+    assert_ok(context, nl_dit_segments(dit, a, &segments, &count));
+    for (int i = 0; i < count; i++) {
+        assert_true(i == 0 || segments[i].first >= segments[i - 1].first + segments[i - 1].count);
+        covered += segments[i].count;
+    }
+    assert_true(segments[count - 1].first + segments[count - 1].count == flat.shape[0]);
+    assert_int_equal(covered, nl_dit_parameter_count(dit));
+    nl_free(context, segments);
+    nl_config_free(context, &config);
+    nl_dit_destroy(dit);
+    nl_dit_destroy(a);
+    nl_dit_destroy(b);
+}
+
+static void assert_same(const nl_dit *a, const nl_dit *b)
+{
+    for (int i = 0; i < a->param_count; i++) {
+        float *x = download(devices[0], a->params[i].tensor);
+        float *y = download(devices[0], b->params[i].tensor);
+        assert_memory_equal(x, y, (size_t)nl_tensor_bytes(a->params[i].tensor));
+        free(x);
+        free(y);
+    }
+}
+
+/* Everything that is allocated on the way; the model comes back as `copy`. */
+static nl_status there_and_back(const nl_config *config, const nl_dit *model, const nl_dit *average,
+                                const char *path, nl_dit **copy)
+{
+    nl_status status;
+    nl_checkpoint *file = NULL;
+    const nl_dit_named models[] = {{model, ""}, {average, "ema."}};
+    *copy = NULL;
+    NL_TRY(nl_dit_save_named(models, 2, path, true, (const char *[]){"step", "12", NULL}));
+    NL_TRY(nl_checkpoint_open(context, path, &file));
+    NL_TRY(nl_dit_create_flat(devices[0], config, copy));
+    NL_TRY(nl_dit_load_named(*copy, file, "ema."));
+cleanup:
+    if (status == NL_OK)
+        assert_string_equal(nl_checkpoint_metadata(file, "step"), "12");
+    nl_checkpoint_close(file);
+    if (status != NL_OK) {
+        nl_dit_destroy(*copy);
+        *copy = NULL;
+    }
+    return status;
+}
+
+static void test_named_models_in_one_file(void **state)
+{
+    (void)state;
+    const char path[] = "test_dit_train.safetensors";
+    nl_config config;
+    nl_dit *model, *average, *copy;
+    nl_checkpoint *file;
+    parse(goldens[1].config, &config);
+    assert_ok(context, nl_dit_create(devices[0], &config, &model));
+    assert_ok(context, nl_dit_create_flat(devices[0], &config, &average));
+    assert_ok(context, nl_dit_initialize(model, 1));
+    assert_ok(context, nl_dit_initialize(average, 2));
+    assert_ok(context, there_and_back(&config, model, average, path, &copy));
+    assert_same(copy, average);
+    assert_ok(context, nl_dit_copy(copy, model));
+    assert_same(copy, model);
+    nl_dit_destroy(copy);
+
+    int64_t used = context->memory_used, failed = 0;
+    nl_status status = NL_ERROR_MEMORY;
+    while (status != NL_OK) {
+        context->fail_allocation = context->allocations + 1 + failed++;
+        status = there_and_back(&config, model, average, path, &copy);
+        assert_true(status == NL_OK || status == NL_ERROR_MEMORY);
+        assert_true(status == NL_OK || context->memory_used == used);
+        assert_true(failed < 1000);
+    }
+    context->fail_allocation = 0;
+    assert_true(failed > 5);
+    nl_dit_destroy(copy);
+
+    assert_ok(context, nl_checkpoint_open(context, path, &file));
+    assert_int_equal(nl_dit_load_named(model, file, "adam_m."), NL_ERROR_INPUT);
+    assert_non_null(strstr(nl_last_error(context), "adam_m.x_embedder.proj.weight"));
+    nl_checkpoint_close(file);
+    remove(path);
+    nl_config_free(context, &config);
+    nl_dit_destroy(model);
+    nl_dit_destroy(average);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_gradients),
+        cmocka_unit_test(test_twins_are_laid_out_alike),
+        cmocka_unit_test(test_named_models_in_one_file),
+    };
+    context = test_context(NULL);
+    device_count = op_open_devices(context, 2, devices);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    for (int i = 0; i < device_count; i++)
+        nl_device_destroy(devices[i]);
+    nl_core_context_destroy(context);
+    return failed;
+}
