@@ -258,6 +258,8 @@ nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x
 {
     nl_call call = {dit, device, *x, *t, *labels, *prediction};
     return nl_replay(device, &call, sizeof(call), forward, &call);
+}
+
 /* ---- Training */
 
 /* Room for what one block keeps, from qkv to hidden. */
