@@ -2,50 +2,99 @@
  * a fixed order, so the result does not depend on how the card schedules blocks. */
 #include "cuda_common.cuh"
 
-/* grid (slices, batch): thread t adds channel t % C of every (blockDim / C)-th pixel; then groups are folded. */
+/* Sums are of the differences from the group's first element in the image, which cancel nothing when the mean is large
+ * beside the deviation. */
+template <typename T>
+__device__ __forceinline__ float pivot(const T *image, int per_group, int group)
+{
+    return nl_get(image + group * per_group);
+}
+
+/* grid (slices, batch): a warp a group, lanes over its channels and neighbouring pixels. */
 template <typename T>
 __global__ void groupnorm_sums(const T *x, float2 *partial, int64_t pixels, int channels,
                                int groups)
 {
-    extern __shared__ float2 sums[]; /* [groups] */
     const int64_t slice = (pixels + gridDim.x - 1) / gridDim.x;
     const int64_t first = blockIdx.x * slice, last = min(first + slice, pixels);
-    const int per_group = channels / groups;
+    const int per_group = channels / groups, lane = threadIdx.x % 32;
+    const int step = per_group < 32 ? 32 / per_group : 1; /* whole pixels at a time */
     const T *image = x + blockIdx.y * pixels * channels;
     for (int group = threadIdx.x / 32; group < groups; group += blockDim.x / 32) {
+        const float shift = pivot(image, per_group, group);
         float s = 0.f, q = 0.f;
-        const int lanes =
-            per_group < 32 ? 32 / per_group * per_group : 32; /* whole pixels at a time */
-        const int lane = threadIdx.x % 32;
-        if (per_group >= 32) {
-            for (int64_t pixel = first; pixel < last; pixel++)
-                for (int c = lane; c < per_group; c += 32) {
-                    const float v = nl_get(image + pixel * channels + group * per_group + c);
+        if (lane < step * per_group || step == 1)
+            for (int64_t pixel = first + (step > 1 ? lane / per_group : 0); pixel < last;
+                 pixel += step)
+                for (int c = step > 1 ? lane % per_group : lane; c < per_group; c += 32) {
+                    const float v =
+                        nl_get(image + pixel * channels + group * per_group + c) - shift;
                     s += v, q = fmaf(v, v, q);
                 }
-        } else if (lane < lanes) {
-            const int step = lanes / per_group;
-            for (int64_t pixel = first + lane / per_group; pixel < last; pixel += step) {
-                const float v =
-                    nl_get(image + pixel * channels + group * per_group + lane % per_group);
-                s += v, q = fmaf(v, v, q);
-            }
-        }
         s = nl_warp_sum(s), q = nl_warp_sum(q);
         if (lane == 0)
-            sums[group] = make_float2(s, q);
+            partial[(blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * groups + group] =
+                make_float2(s, q);
     }
-    __syncthreads();
-    for (int group = threadIdx.x; group < groups; group += blockDim.x)
-        partial[(blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * groups + group] = sums[group];
 }
 
-/* One warp for each (image, group): (mean, 1 / deviation). */
-__global__ void groupnorm_moments(const float2 *partial, float2 *moments, int slices, int groups,
-                                  double count, float eps)
+/* The same where channels come in eights and groups in fours: a thread reads eight channels of every (256 / (C / 8))-th
+ * pixel, whole lines of memory, and keeps sums of both fours. */
+enum { FAST_THREADS = 256 };
+template <typename T>
+__global__ void __launch_bounds__(FAST_THREADS)
+    groupnorm_sums_fast(const T *x, float2 *partial, int64_t pixels, int channels, int groups)
+{
+    __shared__ float2 fours[FAST_THREADS][2];
+    const int64_t slice = (pixels + gridDim.x - 1) / gridDim.x;
+    const int64_t first = blockIdx.x * slice, last = min(first + slice, pixels);
+    const int eights = channels / 8, at_once = FAST_THREADS / eights, per_group = channels / groups;
+    const int eight = threadIdx.x % eights, c = eight * 8;
+    const T *image = x + blockIdx.y * pixels * channels;
+    const float shift[2] = {pivot(image, per_group, c / per_group),
+                            pivot(image, per_group, (c + 4) / per_group)};
+    float s[2] = {}, q[2] = {};
+    if (threadIdx.x < at_once * eights)
+#pragma unroll 4
+        for (int64_t pixel = first + threadIdx.x / eights; pixel < last; pixel += at_once) {
+            float v[8];
+            nl_load8(image + pixel * channels + c, v);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float difference = v[i] - shift[i / 4];
+                s[i / 4] += difference, q[i / 4] = fmaf(difference, difference, q[i / 4]);
+            }
+        }
+    for (int i = 0; i < 2; i++)
+        fours[threadIdx.x][i] = make_float2(s[i], q[i]);
+    __syncthreads();
+    for (int group = threadIdx.x / 32; group < groups; group += FAST_THREADS / 32) {
+        const int wide = per_group / 4; /* fours of the group in one pixel */
+        float2 sum = make_float2(0.f, 0.f);
+        for (int i = threadIdx.x % 32; i < at_once * wide; i += 32) {
+            const int four = group * wide + i % wide;
+            const float2 term = fours[i / wide * eights + four / 2][four % 2];
+            sum.x += term.x, sum.y += term.y;
+        }
+        sum.x = nl_warp_sum(sum.x), sum.y = nl_warp_sum(sum.y);
+        if (threadIdx.x % 32 == 0)
+            partial[(blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * groups + group] = sum;
+    }
+}
+
+/* (x - mean) / deviation = (x - center) scale + offset: the center is the mean rounded, the offset holds its rest. */
+struct group_moments {
+    float center, scale, offset, unused;
+};
+
+/* One warp for each (image, group). */
+template <typename T>
+__global__ void groupnorm_moments(const T *x, const float2 *partial, group_moments *moments,
+                                  int slices, int groups, int64_t pixels, int channels, float eps)
 {
     const int64_t image = blockIdx.y;
     const int group = blockIdx.x, lane = threadIdx.x;
+    const double count = (double)pixels * (channels / groups);
     double s = 0, q = 0;
     for (int i = lane; i < slices; i += 32) {
         const float2 p = partial[(image * slices + i) * groups + group];
@@ -57,14 +106,19 @@ __global__ void groupnorm_moments(const float2 *partial, float2 *moments, int sl
         q += __shfl_xor_sync(~0u, q, offset);
     }
     if (lane == 0) {
-        const double mean = s / count, variance = fmax(q / count - mean * mean, 0.);
+        const double difference = s / count,
+                     variance = fmax(q / count - difference * difference, 0.);
+        const double mean =
+            pivot(x + image * pixels * channels, channels / groups, group) + difference;
+        const double scale = 1. / sqrt(variance + eps);
+        const float center = (float)mean;
         moments[image * groups + group] =
-            make_float2((float)mean, (float)(1. / sqrt(variance + eps)));
+            group_moments{center, (float)scale, (float)((center - mean) * scale), 0.f};
     }
 }
 
 template <typename T, int V>
-__global__ void groupnorm_map(const T *x, const float2 *moments, const float *weight,
+__global__ void groupnorm_map(const T *x, const group_moments *moments, const float *weight,
                               const float *bias, T *y, int64_t count, int64_t per_image,
                               int channels, int groups, bool silu)
 {
@@ -79,8 +133,9 @@ __global__ void groupnorm_map(const T *x, const float2 *moments, const float *we
             v[0] = nl_get(x + at);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            const float2 m = moments[image * groups + (channel + j) / per_group];
-            v[j] = fmaf((v[j] - m.x) * m.y, weight[channel + j], bias[channel + j]);
+            const group_moments m = moments[image * groups + (channel + j) / per_group];
+            v[j] = fmaf(fmaf(v[j] - m.center, m.scale, m.offset), weight[channel + j],
+                        bias[channel + j]);
             if (silu)
                 v[j] = nl_silu(v[j]);
         }
@@ -101,18 +156,22 @@ extern "C" nl_status nl_cuda_groupnorm(nl_device *device, const nl_groupnorm_arg
     int64_t slices = (pixels + 255) /
                      256; /* by the picture alone: the order of sums must not depend on the batch */
     slices = slices > 128 ? 128 : slices;
+    const int64_t partial_bytes = (batch * slices * groups * 8 + 15) / 16 * 16;
     void *scratch;
     nl_status status =
-        nl_cuda_scratch(device, "sums of groupnorm", batch * (slices + 1) * groups * 8, &scratch);
+        nl_cuda_scratch(device, "sums of groupnorm", partial_bytes + batch * groups * 16, &scratch);
     if (status != NL_OK)
         return status;
-    float2 *partial = (float2 *)scratch, *moments = partial + batch * slices * groups;
+    float2 *partial = (float2 *)scratch;
+    group_moments *moments = (group_moments *)((char *)scratch + partial_bytes);
+    const bool fast =
+        channels % 8 == 0 && channels / groups % 4 == 0 && channels / 8 <= FAST_THREADS;
     NL_FOR_TYPE(a->x, T, {
-        groupnorm_sums<T>
-            <<<dim3((unsigned)slices, (unsigned)batch), 256, groups * sizeof(float2), stream>>>(
-                (const T *)a->x.data, partial, pixels, (int)channels, (int)groups);
-        groupnorm_moments<<<dim3((unsigned)groups, (unsigned)batch), 32, 0, stream>>>(
-            partial, moments, (int)slices, (int)groups, (double)pixels * (channels / groups),
+        auto sums = fast ? groupnorm_sums_fast<T> : groupnorm_sums<T>;
+        sums<<<dim3((unsigned)slices, (unsigned)batch), FAST_THREADS, 0, stream>>>(
+            (const T *)a->x.data, partial, pixels, (int)channels, (int)groups);
+        groupnorm_moments<T><<<dim3((unsigned)groups, (unsigned)batch), 32, 0, stream>>>(
+            (const T *)a->x.data, partial, moments, (int)slices, (int)groups, pixels, (int)channels,
             a->eps);
         auto map = [&](auto kernel, int v) {
             kernel<<<nl_blocks(count / v, 256), 256, 0, stream>>>(

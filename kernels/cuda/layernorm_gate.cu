@@ -1,71 +1,74 @@
-/* y = (LN(x) weight + bias) SiLU(g) over all heads; one warp a row. */
-#include "cuda_common.cuh"
+/* y = (LN(x) weight + bias) SiLU(g) over all heads. */
+#include "layernorm.cuh"
 
-/* A warp takes ROWS rows at once, so that enough loads are in flight. */
-template <typename T, int CHUNKS, int ROWS>
-__global__ void __launch_bounds__(256)
-    gate_kernel(const T *x, const float *weight, const float *bias, const T *g, T *y, int64_t rows,
-                int width, int64_t g_stride, int rows_per_warp, float eps)
-{
-    const int lane = threadIdx.x % 32;
-    const int64_t first = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32 * rows_per_warp;
-    float w[CHUNKS][8], b[CHUNKS][8];
+template <typename T, typename S> struct gate_rows {
+    static constexpr int CHUNKS = S::CHUNKS, VEC = S::VEC;
+    struct Raw {
+        nl_piece<T, VEC> x[CHUNKS], g[CHUNKS];
+    };
+    const T *x, *g;
+    T *y;
+    int width;
+    int64_t g_stride;
+    float weight[CHUNKS][VEC], bias[CHUNKS][VEC];
+
+    __device__ __forceinline__ void enter(int64_t) {}
+    __device__ __forceinline__ void fetch(int64_t row, Raw &raw) const
+    {
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++) {
-        const int at = (c * 32 + lane) * 8;
-        if (at < width)
-            nl_load8(weight + at, w[c]), nl_load8(bias + at, b[c]);
+        for (int c = 0; c < CHUNKS; c++)
+            if (S::there(c, width)) {
+                raw.x[c] = nl_piece_at<T, VEC>(x + row * width + S::at(c));
+                if (g)
+                    raw.g[c] = nl_piece_at<T, VEC>(g + row * g_stride + S::at(c));
+            }
     }
-    for (int64_t row = first; row < first + rows_per_warp && row + ROWS <= rows; row += ROWS) {
-        float v[ROWS][CHUNKS][8], s[ROWS][CHUNKS][8], mean[ROWS], inverse[ROWS];
+    __device__ __forceinline__ void values(int64_t, const Raw &raw, float (&v)[CHUNKS][VEC]) const
+    {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < CHUNKS; c++)
+            if (S::there(c, width))
+                raw.x[c].unpack(v[c]);
+    }
+    __device__ __forceinline__ void finish(int64_t row, const Raw &raw,
+                                           const float (&v)[CHUNKS][VEC], nl_moments moments) const
+    {
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                const int at = (c * 32 + lane) * 8;
-                if (at < width) {
-                    nl_load8(x + (row + r) * width + at, v[r][c]);
+        for (int c = 0; c < CHUNKS; c++)
+            if (S::there(c, width)) {
+                float out[VEC], gate[VEC];
+                if (g)
+                    raw.g[c].unpack(gate);
+#pragma unroll
+                for (int i = 0; i < VEC; i++) {
+                    out[i] = fmaf(moments(v[c][i]), weight[c][i], bias[c][i]);
                     if (g)
-                        nl_load8(g + (row + r) * g_stride + at, s[r][c]);
+                        out[i] *= nl_silu(gate[i]);
                 }
-            }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            float sum = 0.f, squares = 0.f;
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++)
-                if ((c * 32 + lane) * 8 < width)
-#pragma unroll
-                    for (int i = 0; i < 8; i++)
-                        sum += v[r][c][i];
-            mean[r] = nl_warp_sum(sum) / width;
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++)
-                if ((c * 32 + lane) * 8 < width)
-#pragma unroll
-                    for (int i = 0; i < 8; i++)
-                        squares += (v[r][c][i] - mean[r]) * (v[r][c][i] - mean[r]);
-            inverse[r] = rsqrtf(nl_warp_sum(squares) / width + eps);
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                const int at = (c * 32 + lane) * 8;
-                if (at < width) {
-                    float out[8];
-#pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        out[i] = fmaf((v[r][c][i] - mean[r]) * inverse[r], w[c][i], b[c][i]);
-                        if (g)
-                            out[i] *= nl_silu(s[r][c][i]);
-                    }
-                    nl_store8(y + (row + r) * width + at, out);
-                }
+                nl_put_piece(y + row * width + S::at(c), out);
             }
     }
+};
+
+/* x may be y: a row is read whole before it is written. */
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::THREADS, sizeof(T) > 2 ? 1
+                                              : S::SHORT    ? 3
+                                                            : 2)
+    gate_kernel(const T *x, const float *weight, const float *bias, const T *g, T *y, int64_t rows,
+                int count, int width, int64_t g_stride, float eps)
+{
+    gate_rows<T, S> operation = {x, g, y, width, g_stride};
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++)
+        if (S::there(c, width)) {
+            nl_piece_at<float, S::VEC>(weight + S::at(c)).unpack(operation.weight[c]);
+            nl_piece_at<float, S::VEC>(bias + S::at(c)).unpack(operation.bias[c]);
+        }
+    nl_normalise_rows<S>(operation, rows, count, width, eps);
 }
 
+/* Any width: a warp a row, which is read three times. */
 template <typename T>
 __global__ void gate_any_kernel(const T *x, const float *weight, const float *bias, const T *g,
                                 T *y, int64_t rows, int width, int64_t g_stride, float eps)
@@ -74,66 +77,46 @@ __global__ void gate_any_kernel(const T *x, const float *weight, const float *bi
     const int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32;
     if (row >= rows)
         return;
-    float sum = 0.f, squares = 0.f;
+    float sum = 0.f, rest = 0.f, squares = 0.f;
     for (int i = lane; i < width; i += 32)
         sum += nl_get(x + row * width + i);
-    const float mean = nl_warp_sum(sum) / width;
+    const float center = nl_warp_sum(sum) / width;
     for (int i = lane; i < width; i += 32) {
-        const float v = nl_get(x + row * width + i) - mean;
-        squares += v * v;
+        const float difference = nl_get(x + row * width + i) - center;
+        rest += difference;
+        squares = fmaf(difference, difference, squares);
     }
-    const float inverse = rsqrtf(nl_warp_sum(squares) / width + eps);
+    const nl_moments moments =
+        nl_moments_of(center, nl_warp_sum(rest), nl_warp_sum(squares), (float)width, eps);
     for (int i = lane; i < width; i += 32) {
-        float out = fmaf((nl_get(x + row * width + i) - mean) * inverse, weight[i], bias[i]);
+        float out = fmaf(moments(nl_get(x + row * width + i)), weight[i], bias[i]);
         if (g)
             out *= nl_silu(nl_get(g + row * g_stride + i));
         nl_put(y + row * width + i, out);
     }
 }
 
-template <typename T, int CHUNKS>
-static void launch(cudaStream_t stream, const nl_layernorm_gate_args *a, int64_t rows, int width)
-{
-    int together = 4;
-    while (together > 1 && (rows % together || rows / together < 2048))
-        together /= 2;
-    auto call = [&](auto kernel) {
-        kernel<<<nl_blocks(rows, 8 * together), 256, 0, stream>>>(
-            (const T *)a->x.data, (const float *)a->weight.data, (const float *)a->bias.data,
-            (const T *)a->g.data, (T *)a->y.data, rows, width, a->g.data ? a->g.row_stride : 0,
-            together, a->eps);
-    };
-    if (together == 1)
-        call(gate_kernel<T, CHUNKS, 1>);
-    else
-        call(gate_kernel < T, CHUNKS, CHUNKS <= 2 ? 2 : 1 >);
-}
-
-template <typename T> static void choose(cudaStream_t stream, const nl_layernorm_gate_args *a)
+template <typename T> static void choose(nl_cuda *cuda, const nl_layernorm_gate_args *a)
 {
     const int64_t rows = a->x.shape[0], stride = a->g.data ? a->g.row_stride : 0;
     const int width = (int)a->x.shape[1];
-    const bool vectors =
-        width % 8 == 0 && width <= 2048 && stride % 8 == 0 && (uintptr_t)a->g.data % 16 == 0;
-    if (!vectors)
-        gate_any_kernel<T><<<nl_blocks(rows, 8), 256, 0, stream>>>(
-            (const T *)a->x.data, (const float *)a->weight.data, (const float *)a->bias.data,
-            (const T *)a->g.data, (T *)a->y.data, rows, width, stride, a->eps);
-    else if (width <= 256)
-        launch<T, 1>(stream, a, rows, width);
-    else if (width <= 512)
-        launch<T, 2>(stream, a, rows, width);
-    else if (width <= 1024)
-        launch<T, 4>(stream, a, rows, width);
-    else if (width <= 1280)
-        launch<T, 5>(stream, a, rows, width);
-    else
-        launch<T, 8>(stream, a, rows, width);
+    const T *x = (const T *)a->x.data, *g = (const T *)a->g.data;
+    const float *weight = (const float *)a->weight.data, *bias = (const float *)a->bias.data;
+    if (!nl_row_vectors(width) || stride % 8 || (uintptr_t)g % 16) {
+        gate_any_kernel<T><<<nl_blocks(rows, 8), 256, 0, cuda->stream>>>(
+            x, weight, bias, g, (T *)a->y.data, rows, width, stride, a->eps);
+        return;
+    }
+    NL_FOR_ROW_SHAPE(width, S, {
+        const int count = nl_rows_of_group(rows, S::GROUPS, cuda->multiprocessors);
+        gate_kernel<T, S><<<nl_blocks(rows, S::GROUPS * count), S::THREADS, 0, cuda->stream>>>(
+            x, weight, bias, g, (T *)a->y.data, rows, count, width, stride, a->eps);
+    });
 }
 
 extern "C" nl_status nl_cuda_layernorm_gate(nl_device *device, const nl_layernorm_gate_args *args)
 {
     if (args->x.shape[0] > 0)
-        NL_FOR_TYPE(args->x, T, (choose<T>(nl_cuda_of(device)->stream, args)));
+        NL_FOR_TYPE(args->x, T, (choose<T>(nl_cuda_of(device), args)));
     return NL_CUDA_LAUNCHED(device, "layernorm_gate");
 }
