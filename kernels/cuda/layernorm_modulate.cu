@@ -3,7 +3,8 @@
 
 /* What a kernel is given; pieces of the modulation have rows gate_stride and mod_stride apart, one for an image. */
 template <typename T, typename M> struct modulate_problem {
-    T *x, *y;
+    const T *x;
+    T *sum, *y; /* sum may be x */
     const T *branch;
     const M *gate, *shift, *scale;
     int64_t rows, rows_per_image, gate_stride, shift_stride, scale_stride;
@@ -59,7 +60,7 @@ template <typename T, typename M, typename S, bool BRANCH> struct modulate_rows 
 #pragma unroll
                     for (int i = 0; i < VEC; i++)
                         v[c][i] = fmaf(g[i], b[i], v[c][i]);
-                    nl_put_piece(p.x + row * p.width + S::at(c), v[c]);
+                    nl_put_piece(p.sum + row * p.width + S::at(c), v[c]);
                 }
             }
     }
@@ -114,7 +115,7 @@ __global__ void modulate_any_kernel(const modulate_problem<T, M> p)
         if (p.branch) {
             v = fmaf(nl_get(p.gate + image * p.gate_stride + i),
                      nl_get(p.branch + row * p.width + i), v);
-            nl_put(p.x + row * p.width + i, v);
+            nl_put(p.sum + row * p.width + i, v);
         }
         values[i] = v;
         sum += v;
@@ -138,7 +139,8 @@ template <typename T, typename M>
 static nl_status choose(nl_device *device, const nl_layernorm_modulate_args *a)
 {
     nl_cuda *cuda = nl_cuda_of(device);
-    const modulate_problem<T, M> p = {(T *)a->x.data,
+    const modulate_problem<T, M> p = {(const T *)a->x.data,
+                                      (T *)(a->sum.data ? a->sum.data : a->x.data),
                                       (T *)a->y.data,
                                       (const T *)a->branch.data,
                                       (const M *)a->gate.data,
