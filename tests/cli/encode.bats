@@ -1,0 +1,110 @@
+load helper
+
+# train/ and val/ with two class folders of PNG, a broken file; CIFAR-10 and IDX files. Written with numpy.
+pictures() {
+    numpy "
+import os, struct, zlib
+def png(path, rgb):
+    def chunk(kind, data):
+        return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+    rows = b''.join(b'\0' + row.tobytes() for row in rgb)
+    open(path, 'wb').write(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', rgb.shape[1], rgb.shape[0], 8, 2, 0, 0, 0))
+                           + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
+rng = np.random.default_rng(0)
+for split, count in ('train', 5), ('val', 2):
+    for name in 'n01', 'n02':
+        os.makedirs(f'set/{split}/{name}')
+        for i in range(count):
+            png(f'set/{split}/{name}/{i}.png', rng.integers(0, 256, size=(40, 48, 3), dtype=np.uint8))
+open('set/train/n02/broken.jpg', 'wb').write(b'\xff\xd8\xff\xe0 cut off')
+os.makedirs('cifar')
+open('cifar/data_batch_1.bin', 'wb').write(rng.integers(0, 10, size=(4, 3073), dtype=np.uint8).tobytes())
+os.makedirs('mnist')
+open('mnist/train-images-idx3-ubyte', 'wb').write(struct.pack('>4I', 0x803, 3, 28, 28) + bytes(3 * 784))
+open('mnist/train-labels-idx1-ubyte', 'wb').write(struct.pack('>2I', 0x801, 3) + bytes([0, 4, 2]))
+"
+}
+
+encode() {
+    "$NALAGEN" encode --device cpu --vae none "$@"
+}
+
+@test "encode names the parts of a data set instead of taking them for classes" {
+    pictures
+    run -2 encode set -o data --size 32
+    [[ $output == *"--split train"* ]]
+    [ ! -e data ]
+    run -0 encode set -o data --size 32 --split val
+    json_lines "x['count'] == 4 and x['classes'] == [['n01', 'n01'], ['n02', 'n02']]" \
+        < <(tr -d '\n' <data/dataset.json)
+}
+
+@test "encode leaves broken pictures out and says so; --strict does not" {
+    pictures
+    run -3 encode set -o data --size 32 --split train --strict
+    [[ $output == *"broken.jpg"* ]]
+    [ ! -e data/dataset.json ]
+    run -0 encode set -o data --size 32 --split train
+    [[ $output == *"left out"*"broken.jpg"* ]]
+    json_lines "x['count'] == 10 and len(x['skipped']) == 1" < <(tr -d '\n' <data/dataset.json)
+    run -3 encode set -o data --size 32 --split train --strict
+}
+
+@test "encode again finds its work done; another encoding is not mixed in" {
+    pictures
+    encode set -o data --size 32 --split train
+    sha256sum data/* >sums
+    run -0 encode set -o data --size 32 --split train
+    [[ $output == *"there already"* ]]
+    sha256sum -c --quiet sums
+    run -7 encode set -o data --size 16 --split train
+    [[ $output == *"image_size"*"--force"* ]]
+    encode set -o data --size 16 --split train --force -q
+    json_lines "x['image_size'] == [16, 16]" < <(tr -d '\n' <data/dataset.json)
+}
+
+@test "encode of CIFAR-10 and IDX keeps the pictures' own size" {
+    pictures
+    encode cifar -o a -q
+    encode mnist -o b -q
+    json_lines "x['shape'] == [3, 32, 32] and x['count'] == 4" < <(tr -d '\n' <a/dataset.json)
+    json_lines "x['shape'] == [3, 28, 28] and len(x['classes']) == 5" < <(tr -d '\n' <b/dataset.json)
+}
+
+@test "encode writes shards that numpy reads as documented" {
+    pictures
+    encode set -o data --size 40 --split val -q
+    numpy "
+import json
+def shard(path):
+    n = int(np.fromfile(path, '<u8', 1)[0])
+    header = json.loads(open(path, 'rb').read(8 + n)[8:])
+    types = {'F16': '<f2', 'U8': 'u1', 'I32': '<i4', 'I64': '<i8'}
+    return {k: np.memmap(path, types[t['dtype']], 'r', 8 + n + t['data_offsets'][0], tuple(t['shape']))
+            for k, t in header.items() if k != '__metadata__'}
+x = shard('data/shard-00000.safetensors')
+assert x['images'].shape == (4, 40, 40, 3) and list(x['labels']) == [0, 0, 1, 1] and list(x['pictures']) == [0, 1, 2, 3]
+rng = np.random.default_rng(0)
+train = [rng.integers(0, 256, size=(40, 48, 3), dtype=np.uint8) for _ in range(10)]
+first = rng.integers(0, 256, size=(40, 48, 3), dtype=np.uint8)
+assert (x['images'][0] == first[:, 4:44]).all()
+"
+}
+
+@test "encode with the tiny autoencoder gives latents of pictures and their mirror images" {
+    [ -f "$vae" ] || skip "no autoencoder in this checkout"
+    pictures
+    "$NALAGEN" encode --device cpu --vae "$vae" set -o data --size 32 --split val -q
+    json_lines "x['kind'] == 'latents' and x['shape'] == [4, 4, 4] and x['flips'] and len(x['autoencoder_sha256']) == 64" \
+        < <(tr -d '\n' <data/dataset.json)
+    run -2 "$NALAGEN" encode --device cpu --vae "$vae" set -o other --size 33 --split val
+    [[ $output == *"multiples of 8"* ]]
+}
+
+@test "encode asks for what it needs" {
+    run -2 encode
+    run -2 encode nothing
+    [[ $output == *"-o DATA"* ]]
+    run -3 encode nothing -o data
+    run -0 encode --help
+}
