@@ -30,6 +30,7 @@ void nl_catch_interrupt(nl_context *context)
     sigemptyset(&action.sa_mask);
     interrupt_context = context;
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* what Slurm may send before the time is over */
     /* A background job of a script is started with SIGINT ignored and stays so. */
     struct sigaction inherited;
     if (sigaction(SIGINT, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN)

@@ -31,7 +31,7 @@ nl_status nl_print_line(nl_context *context, const char *text);
 /* Flushes what help and info printed. */
 nl_status nl_finish_stdout(nl_context *context);
 
-/* From now on the first SIGINT or SIGTERM cancels `context`'s work and the second ends the process. */
+/* From now on the first SIGINT, SIGTERM or SIGUSR1 cancels `context`'s work and the second ends the process. */
 void nl_catch_interrupt(nl_context *context);
 void nl_release_interrupt(void);
 bool nl_interrupted(void);

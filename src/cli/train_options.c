@@ -135,11 +135,10 @@ const nl_command nl_train_command = {
     .name = "train",
     .summary = "Train a model on encoded data",
     .arguments = "--model NAME --data FOLDER --out RUN [OPTION...]",
-    .notes =
-        "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/, TensorBoard's event "
-        "files and, at the end, model.safetensors and done. The same command goes on with a run that "
-        "was stopped. SIGINT, SIGTERM and SIGUSR1 save and stop (code 130); the second one stops at "
-        "once. The defaults are the published recipe of DiT and SiT.",
+    .notes = "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/, TensorBoard's\n"
+             "event files and, at the end, model.safetensors and done. The same command goes on\n"
+             "with a run that was stopped, exactly. SIGINT, SIGTERM and SIGUSR1 save and stop\n"
+             "(code 130); a second one stops at once. The defaults are the published recipe.\n",
     .examples =
         "  nalagen encode imagenet/train -o data        once\n"
         "  nalagen train -m NaLaSiT-S/2 -d data -o run --steps 400000\n"
