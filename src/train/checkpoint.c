@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,10 @@ static nl_status print_point(nl_context *context, const nl_run_point *point, cha
         cJSON_AddNumberToObject(json, "skipped", (double)point->skipped) &&
         cJSON_AddNumberToObject(json, "skipped_now", (double)point->skipped_now) &&
         cJSON_AddNumberToObject(json, "seconds", point->seconds) &&
+        cJSON_AddNumberToObject(json, "loss_sum", point->loss_sum) &&
+        cJSON_AddNumberToObject(json, "norm_sum", point->norm_sum) &&
+        cJSON_AddNumberToObject(json, "finite_steps", (double)point->finite_steps) &&
+        cJSON_AddNumberToObject(json, "bad_steps", (double)point->bad_steps) &&
         cJSON_AddItemToObject(json, "ema_decay",
                               cJSON_CreateDoubleArray(point->ema_decay, point->ema_count));
     *text = built ? cJSON_PrintUnformatted(json) : NULL;
@@ -91,6 +96,10 @@ static nl_status parse_point(nl_context *context, const char *path, const char *
     NL_TRY(nl_json_int(&json, "skipped", 0, most, &point->skipped));
     NL_TRY(nl_json_int(&json, "skipped_now", 0, INT32_MAX, &point->skipped_now));
     NL_TRY(nl_json_double(&json, "seconds", 0, 1e12, &point->seconds));
+    NL_TRY(nl_json_double(&json, "loss_sum", -DBL_MAX, DBL_MAX, &point->loss_sum));
+    NL_TRY(nl_json_double(&json, "norm_sum", 0, DBL_MAX, &point->norm_sum));
+    NL_TRY(nl_json_int(&json, "finite_steps", 0, most, &point->finite_steps));
+    NL_TRY(nl_json_int(&json, "bad_steps", 0, most, &point->bad_steps));
     NL_TRY(read_decays(&json, point));
     point->seed = strtoull(seed, NULL, 10);
     snprintf(point->data_sha256, sizeof(point->data_sha256), "%s", sha256);

@@ -15,6 +15,8 @@ typedef struct nl_run_point {
     int64_t skipped;      /* not finite, in all */
     int64_t skipped_now;  /* the same, in a row up to now */
     double seconds;       /* of work so far */
+    double loss_sum, norm_sum;  /* of finite steps since the last line of the log */
+    int64_t finite_steps, bad_steps;
     int ema_count;
     double ema_decay[NL_MAX_EMA];
 } nl_run_point;

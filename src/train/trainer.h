@@ -26,8 +26,6 @@ typedef struct nl_trainer {
     double clock;       /* when the last log line was written */
     int64_t clock_step;
     nl_step_report *reports; /* [log_every] */
-    double loss_sum, norm_sum;  /* of finite steps since the last log line */
-    int64_t finite_steps, bad_steps;
     nl_record record;
     nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
@@ -57,7 +55,10 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer);
 /* profile.c */
 nl_status nl_trainer_profile(nl_trainer *trainer);
 
-/* run.c: how much of the run lies behind, 0 to 1; 0 when it has no end. */
+/* run.c: everything between the first step and done. */
+nl_status nl_trainer_run(nl_trainer *trainer);
+bool nl_trainer_is_over(const nl_trainer *trainer);
+/* How much of the run lies behind, 0 to 1; 0 when it has no end. */
 double nl_trainer_done(const nl_trainer *trainer);
 /* The next step, queued. */
 nl_status nl_trainer_step(nl_trainer *trainer);
