@@ -96,6 +96,7 @@ static nl_status create_with(nl_context *context, const nl_ops *ops, int index, 
     created->activation = ops == cuda_ops ? created->dtype : NL_F32;
     if (ops->create)
         NL_TRY(ops->create(created, index));
+    nl_log(context, NL_LOG_DEBUG, "%s is ready", created->name);
     *device = created;
     return NL_OK;
 cleanup:

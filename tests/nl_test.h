@@ -25,6 +25,18 @@
                      nl_last_error(context));                                                      \
     } while (0)
 
+/* The device that tests of whole networks run on: NL_TEST_DEVICE, or the CPU. */
+static inline const char *test_device(void)
+{
+    const char *name = getenv("NL_TEST_DEVICE");
+    return name ? name : "cpu";
+}
+
+static inline bool test_on_cpu(void)
+{
+    return strcmp(test_device(), "cpu") == 0;
+}
+
 /* A context without a device, or on the named one. Ends the test program when that fails. */
 static inline nl_context *test_context(const char *device)
 {

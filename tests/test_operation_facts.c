@@ -487,14 +487,15 @@ static void test_finite(nl_device *device)
 {
     for (int at = -1; at < 130; at += 13) {
         float x[131];
-        bool finite = at >= 0;
         for (int i = 0; i < 131; i++)
             x[i] = i == at ? NAN : 3.4e38f;
         op_run run = op_begin(device);
-        nl_finite_args args = {.finite = &finite};
+        nl_finite_args args = {.mark = 9};
         args.x = GIVEN(&run, x, 131);
+        args.found = OP_TENSOR(&run, .shape = {1}, .dtype = NL_I32, .output = "found",
+                               .in_place = true, .values = &(float){0});
         op_end(&run, nl_op_finite(device, &args));
-        assert_int_equal(finite, at < 0);
+        assert_true(op_value(&run, "found")[0] == (at < 0 ? 0 : 9));
         op_run_free(&run);
     }
 }

@@ -130,7 +130,7 @@ static nl_status run(nl_context_options options, const char *path, nl_request re
 }
 
 #define REQUEST(...) ((nl_request){.sampling = {.cfg_scale = -1, .steps = 4}, __VA_ARGS__})
-#define CPU(n)       ((nl_context_options){.device = "cpu", .dtype = "f32", .threads = n})
+#define ON(n)        ((nl_context_options){.device = test_device(), .dtype = "f32", .threads = n})
 
 static nl_album one, other;
 
@@ -160,9 +160,9 @@ static void batch_does_not_matter(void **state)
             request.sampling.sampler = *name;
             request.sampling.steps = dopri5 ? 0 : 4;
             request.sampling.rtol = request.sampling.atol = dopri5 ? 1e-2 : 0;
-            assert_int_equal(run(CPU(1), path, request, &one), NL_OK);
+            assert_int_equal(run(ON(1), path, request, &one), NL_OK);
             request.batch = 4;
-            assert_int_equal(run(CPU(2), path, request, &other), NL_OK);
+            assert_int_equal(run(ON(2), path, request, &other), NL_OK);
             assert_int_equal(other.count, 7);
             same_pictures(&one, 0, &other, 7);
             for (int i = 0; i < 7; i++)
@@ -175,12 +175,12 @@ static void batch_does_not_matter(void **state)
 static void a_run_may_be_split(void **state)
 {
     (void)state;
-    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 6, .seed = 9), &one), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, REQUEST(.count = 6, .seed = 9), &one), NL_OK);
     nl_request rest = REQUEST(.count = 3, .seed = 9, .first_index = 3, .labels = labels + 3);
-    assert_int_equal(run(CPU(0), sit_path, rest, &other), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, rest, &other), NL_OK);
     same_pictures(&one, 3, &other, 3);
     rest.seed = 10;
-    assert_int_equal(run(CPU(0), sit_path, rest, &other), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, rest, &other), NL_OK);
     assert_true(test_relative_error(one.latents[3], other.latents[0], PIXELS) > 0.1);
 }
 
@@ -191,12 +191,12 @@ static void given_noise_is_drawn_noise(void **state)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < PIXELS; k += 4)
             nl_philox_normal4(8, (uint64_t)i, NL_STREAM_NOISE, (uint64_t)k, noise[i] + k);
-    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 3, .seed = 8), &one), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, REQUEST(.count = 3, .seed = 8), &one), NL_OK);
     nl_request given = REQUEST(.count = 3, .seed = 77, .batch = 2, .noise = noise[0]);
-    assert_int_equal(run(CPU(0), sit_path, given, &other), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, given, &other), NL_OK);
     same_pictures(&one, 0, &other, 3);
     noise[2][5] = NAN;
-    assert_int_equal(run(CPU(0), sit_path, given, &other), NL_ERROR_NOT_FINITE);
+    assert_int_equal(run(ON(0), sit_path, given, &other), NL_ERROR_NOT_FINITE);
     assert_int_equal(other.count, 2);
 }
 
@@ -205,20 +205,20 @@ static void guidance_acts(void **state)
     (void)state;
     nl_request request = REQUEST(.count = 2, .seed = 1);
     request.sampling.cfg_scale = 1;
-    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_OK);
     request.sampling.cfg_scale = 3;
-    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
     assert_true(test_relative_error(one.latents[0], other.latents[0], PIXELS) > 1e-3);
     request.sampling.cfg_low = 2; /* never */
     request.sampling.cfg_high = 3;
-    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
     same_pictures(&one, 0, &other, 2);
     /* The null class is its own unconditional half. */
     request = REQUEST(.count = 1, .labels = (int[]){CLASSES});
     request.sampling.cfg_scale = 1;
-    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_OK);
     request.sampling.cfg_scale = 7;
-    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
     assert_close(one.latents[0], other.latents[0], PIXELS, 1e-4);
 }
 
@@ -226,7 +226,7 @@ static void cancelling_keeps_what_is_done(void **state)
 {
     (void)state;
     one.cancel_at_step = 3;
-    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 4, .batch = 1), &one), NL_CANCELLED);
+    assert_int_equal(run(ON(0), sit_path, REQUEST(.count = 4, .batch = 1), &one), NL_CANCELLED);
     assert_int_equal(one.count, 0);
     assert_int_equal(one.steps_seen, 3);
     one.cancel_at_step = 0;
@@ -234,7 +234,7 @@ static void cancelling_keeps_what_is_done(void **state)
     one.answer_at = 2;
     nl_context *context = NULL;
     nl_model *model = NULL;
-    nl_context_options options = CPU(0);
+    nl_context_options options = ON(0);
     assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
     nl_request request = REQUEST(.count = 4, .batch = 1, .labels = labels);
     one.count = 0;
@@ -248,20 +248,34 @@ static void cancelling_keeps_what_is_done(void **state)
     assert_int_equal(nl_generate(model, &request, keep, &one), NL_OK);
     nl_model_destroy(model);
     nl_context_destroy(context);
-    assert_int_equal(run(CPU(0), sit_path, request, &other), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
     same_pictures(&one, 0, &other, 4);
+}
+
+/* What a device takes before it has any work. */
+static int64_t device_memory(void)
+{
+    nl_context *context = NULL;
+    nl_context_options options = ON(0);
+    if (test_on_cpu())
+        return 0;
+    assert_int_equal(nl_context_create(&options, &context), NL_OK);
+    int64_t bytes = atomic_load(&context->memory_used);
+    nl_context_destroy(context);
+    return bytes;
 }
 
 static void memory_only_sets_the_batch(void **state)
 {
     (void)state;
     int refused = 0, smaller = 0;
-    assert_int_equal(run(CPU(0), sit_path, REQUEST(.count = 8, .batch = 8), &one), NL_OK);
+    assert_int_equal(run(ON(0), sit_path, REQUEST(.count = 8, .batch = 8), &one), NL_OK);
     int steps_whole = one.steps_seen;
-    for (int64_t budget = 1 << 16; budget < 1 << 25; budget += budget / 4) {
+    for (int64_t more = 1 << 16; more < 1 << 25; more += more / 4) {
+        int64_t budget = device_memory() + more;
         nl_context *context = NULL;
         nl_model *model = NULL;
-        nl_context_options options = CPU(0);
+        nl_context_options options = ON(0);
         options.max_memory = budget;
         options.progress = count_steps;
         options.user = &other;
@@ -290,12 +304,12 @@ static void memory_only_sets_the_batch(void **state)
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
-    assert_int_equal(run(CPU(1), sit_path, REQUEST(.count = 3, .batch = 3), &one), NL_OK);
+    assert_int_equal(run(ON(1), sit_path, REQUEST(.count = 3, .batch = 3), &one), NL_OK);
     bool whole = false;
     for (int64_t n = 1; !whole; n++) {
         nl_context *context = NULL;
         nl_model *model = NULL;
-        nl_context_options options = CPU(1);
+        nl_context_options options = ON(1);
         assert_int_equal(nl_context_create(&options, &context), NL_OK);
         int64_t before = atomic_load(&context->allocations);
         context->fail_allocation = before + n;
@@ -320,25 +334,25 @@ static void wrong_requests(void **state)
 {
     (void)state;
     nl_request request = REQUEST(.count = 0);
-    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     request = REQUEST(.count = 1, .labels = (int[]){CLASSES + 1});
-    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     request = REQUEST(.count = 1, .labels = (int[]){-1});
-    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     request = REQUEST(.count = 1, .batch = -1);
-    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     const char *const wrong[] = {"ddpm", "hen", "", "sde"};
     for (int i = 0; i < NL_COUNT(wrong); i++) {
         request = REQUEST(.count = 1);
         request.sampling.sampler = wrong[i];
-        assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+        assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     }
     request = REQUEST(.count = 1);
     request.sampling.sampler = "sde-euler";
     request.sampling.sde_form = "sbdm"; /* 1 / 0 at t = 0 */
-    assert_int_equal(run(CPU(0), sit_path, request, &one), NL_ERROR_USAGE);
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     request.sampling.sampler = "heun";
-    assert_int_equal(run(CPU(0), dit_path, request, &one), NL_ERROR_USAGE);
+    assert_int_equal(run(ON(0), dit_path, request, &one), NL_ERROR_USAGE);
 }
 
 static void defaults_by_kind_of_model(void **state)
@@ -349,7 +363,7 @@ static void defaults_by_kind_of_model(void **state)
     for (int i = 0; i < 2; i++) {
         nl_context *context = NULL;
         nl_model *model = NULL;
-        nl_context_options options = CPU(0);
+        nl_context_options options = ON(0);
         nl_sampling sampling = NL_SAMPLING_DEFAULT;
         assert_int_equal(load(&options, paths[i], &context, &model), NL_OK);
         assert_ok(context, nl_model_resolve(model, &sampling, &sampling));
@@ -366,7 +380,7 @@ static void classes_hashes_and_sizes(void **state)
     (void)state;
     nl_context *context = NULL;
     nl_model *model = NULL;
-    nl_context_options options = CPU(0);
+    nl_context_options options = ON(0);
     assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
     int index = -1;
     assert_ok(context, nl_model_class(model, "c", &index));
@@ -402,46 +416,59 @@ static void classes_hashes_and_sizes(void **state)
     nl_context_destroy(context);
 }
 
+enum { LATENT = 4 * 32 * 32, SIDE = 256, BYTES = 3 * SIDE * SIDE };
+
 typedef struct nl_latents {
     int count;
-    float data[2][4 * 32 * 32];
+    float data[2][LATENT];
+    uint8_t rgb[2][BYTES];
 } nl_latents;
 
 static nl_status keep_latents(void *user, const nl_picture *picture)
 {
     nl_latents *latents = user;
-    memcpy(latents->data[latents->count++], picture->latents, sizeof(latents->data[0]));
+    memcpy(latents->data[latents->count], picture->latents, sizeof(latents->data[0]));
+    memcpy(latents->rgb[latents->count++], picture->rgb, sizeof(latents->rgb[0]));
     return NL_OK;
 }
 
-/* The golden trajectory, from its noise, with the checkpoint at path. Skipped without it. */
-static void golden_sample(const char *path, const char *sampler, double tolerance)
+/* The golden trajectory's noise and classes through the checkpoint at path; what it should be in *expected. */
+static void golden_run(nl_context_options options, const char *path, const char *sampler,
+                       nl_latents *latents, float **expected)
 {
     nl_context *context = NULL;
     nl_model *model = NULL;
-    nl_context_options options = CPU(0);
     char key[16];
-    test_need(path);
     snprintf(key, sizeof(key), "%s10", sampler);
     assert_int_equal(nl_context_create(&options, &context), NL_OK);
-    nl_model_options model_options = {.path = path, .vae = "none"};
+    nl_model_options model_options = {.path = path};
     assert_ok(context, nl_model_load(context, &model_options, &model));
     nl_checkpoint *golden = test_golden(context, "first_model_sample.safetensors");
     float *noise = test_read(golden, "noise", NULL), *y = test_read(golden, "y", NULL);
-    float *expected = test_read(golden, key, NULL);
     int golden_labels[] = {(int)y[0], (int)y[1]};
     nl_request request = {.labels = golden_labels, .count = 2, .noise = noise};
     request.sampling = (nl_sampling){.sampler = sampler, .steps = 10, .cfg_scale = 3};
-    nl_latents latents = {0};
-    assert_ok(context, nl_generate(model, &request, keep_latents, &latents));
-    assert_int_equal(latents.count, 2);
-    assert_close(latents.data[0], expected, 2 * 4 * 32 * 32, tolerance);
+    assert_ok(context, nl_generate(model, &request, keep_latents, latents));
+    assert_int_equal(latents->count, 2);
+    if (expected)
+        *expected = test_read(golden, key, NULL);
     free(noise);
     free(y);
-    free(expected);
     nl_checkpoint_close(golden);
     nl_model_destroy(model);
     nl_context_destroy(context);
+}
+
+static void golden_sample(const char *path, const char *sampler, double tolerance)
+{
+    nl_latents latents = {0};
+    float *expected;
+    test_need(path);
+    golden_run(ON(0), path, sampler, &latents, &expected);
+    print_message("%s, %s: relative error %.3g\n", path, sampler,
+                  test_relative_error(latents.data[0], expected, 2 * LATENT));
+    assert_close(latents.data[0], expected, 2 * LATENT, tolerance);
+    free(expected);
 }
 
 static const char first_model[] = NL_SHARED_DIR "/weights/nalasit-s2-imagenette-256.safetensors";
@@ -450,13 +477,13 @@ static const char shipped_model[] = NL_SOURCE_DIR "/weights/nalasit-s2-imagenett
 static void golden_sample_euler(void **state)
 {
     (void)state;
-    golden_sample(first_model, "euler", 1e-4);
+    golden_sample(first_model, "euler", test_on_cpu() ? 1e-4 : 1e-3);
 }
 
 static void golden_sample_heun(void **state)
 {
     (void)state;
-    golden_sample(first_model, "heun", 1e-4);
+    golden_sample(first_model, "heun", test_on_cpu() ? 1e-4 : 1e-3);
 }
 
 /* int8 moves the latents by 1.8 %. */
@@ -466,13 +493,51 @@ static void golden_sample_shipped(void **state)
     golden_sample(shipped_model, "euler", 0.03);
 }
 
+/* The other precision: its pictures differ from those of fp32 by less than the eye sees. */
+static void bf16_is_close(void **state)
+{
+    (void)state;
+    static nl_latents exact, rounded;
+    nl_context_options options = ON(0);
+    double squares = 0;
+    exact.count = rounded.count = 0;
+    golden_run(options, shipped_model, "heun", &exact, NULL);
+    options.dtype = "bf16";
+    golden_run(options, shipped_model, "heun", &rounded, NULL);
+    for (int i = 0; i < 2 * BYTES; i++) {
+        double difference = exact.rgb[i / BYTES][i % BYTES] - rounded.rgb[i / BYTES][i % BYTES];
+        squares += difference * difference;
+    }
+    double psnr = 10 * log10(255.0 * 255 * 2 * BYTES / squares);
+    print_message("bf16 against fp32: PSNR %.1f dB, latents %.2g\n", psnr,
+                  test_relative_error(rounded.data[0], exact.data[0], 2 * LATENT));
+    assert_true(squares > 0 && psnr >= 35);
+}
+
+/* The device of the tests against the CPU, in fp32. */
+static void device_is_like_the_cpu(void **state)
+{
+    (void)state;
+    static nl_latents here, there;
+    nl_context_options cpu = ON(0);
+    here.count = there.count = 0;
+    cpu.device = "cpu";
+    golden_run(cpu, shipped_model, "heun", &here, NULL);
+    golden_run(ON(0), shipped_model, "heun", &there, NULL);
+    double error = test_relative_error(there.data[0], here.data[0], 2 * LATENT);
+    print_message("fp32 against the CPU: latents %.2g\n", error);
+    assert_true(error <= 1e-3);
+    for (int i = 0; i < 2 * BYTES; i++)
+        assert_true(abs(here.rgb[i / BYTES][i % BYTES] - there.rgb[i / BYTES][i % BYTES]) <= 2);
+}
+
 /* Pixels in, pixels out; a preview has the size of the latent. */
 static void pixels_pass_through(void **state)
 {
     (void)state;
     nl_context *context = NULL;
     nl_model *model = NULL;
-    nl_context_options options = CPU(0);
+    nl_context_options options = ON(0);
     assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
     uint8_t rgb[PIXELS], back[PIXELS];
     float latents[PIXELS];
@@ -496,6 +561,20 @@ static void pixels_pass_through(void **state)
 
 int main(void)
 {
+    const struct CMUnitTest elsewhere[] = {
+        cmocka_unit_test(batch_does_not_matter),
+        cmocka_unit_test(a_run_may_be_split),
+        cmocka_unit_test(given_noise_is_drawn_noise),
+        cmocka_unit_test(guidance_acts),
+        cmocka_unit_test(cancelling_keeps_what_is_done),
+        cmocka_unit_test(memory_only_sets_the_batch),
+        cmocka_unit_test(pixels_pass_through),
+        cmocka_unit_test(golden_sample_euler),
+        cmocka_unit_test(golden_sample_heun),
+        cmocka_unit_test(golden_sample_shipped),
+        cmocka_unit_test(device_is_like_the_cpu),
+        cmocka_unit_test(bf16_is_close),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(a_run_may_be_split),
@@ -512,5 +591,6 @@ int main(void)
         cmocka_unit_test(golden_sample_heun),
         cmocka_unit_test(golden_sample_shipped),
     };
-    return cmocka_run_group_tests(tests, make_models, remove_models);
+    return test_on_cpu() ? cmocka_run_group_tests(tests, make_models, remove_models)
+                         : cmocka_run_group_tests(elsewhere, make_models, remove_models);
 }

@@ -280,6 +280,7 @@ static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_pi
             status = decode(work);
         }
         NL_TRY(status);
+        nl_log(model->context, NL_LOG_DEBUG, "%lld pictures", (long long)work->count);
     }
     for (int64_t i = 0; i < work->count; i++) {
         nl_picture made = {.index = image_index(work, work->first + i),
@@ -326,6 +327,8 @@ static nl_status run_batches(nl_work *work, nl_status (*picture)(void *, const n
     const nl_request *request = work->request;
     for (int64_t done = 0; done < request->count;) {
         NL_TRY(reserve(work)); /* decoding may have replaced the arena */
+        nl_log(work->model->context, NL_LOG_DEBUG, "a batch of up to %lld in %.1f MiB",
+               (long long)work->most, (double)work->device->arena_size / (1 << 20));
         work->first = done;
         work->count = NL_MIN(work->most, request->count - done);
         nl_progress progress = progress_of(work, "sampling", 0, nl_sampler_steps(work->sampler));
@@ -336,6 +339,7 @@ static nl_status run_batches(nl_work *work, nl_status (*picture)(void *, const n
             continue;
         }
         NL_TRY(status);
+        nl_log(work->model->context, NL_LOG_DEBUG, "%lld latents", (long long)work->count);
         NL_TRY(deliver(work, picture, user));
         done += work->count;
     }

@@ -113,9 +113,13 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *options, nl
     NL_TRY(nl_read_config(checkpoint, options, &model->config));
     NL_TRY(nl_config_print(context, &model->config, &model->config_text));
     NL_TRY(nl_dit_create(context->device, &model->config, &model->dit));
+    nl_log(context, NL_LOG_DEBUG, "%s is open", model->path);
     NL_TRY(nl_dit_load(model->dit, checkpoint));
+    nl_log(context, NL_LOG_DEBUG, "%lld parameters on %s",
+           (long long)nl_dit_parameter_count(model->dit), context->device->name);
     NL_TRY(nl_check_cancelled(context));
     NL_TRY(nl_model_open_vae(model, options->vae));
+    nl_log(context, NL_LOG_DEBUG, "the model is loaded");
     *out = model;
     model = NULL;
 cleanup:
