@@ -9,20 +9,26 @@ struct nl_arrays {
     nl_context *context;
     char *path, *names;
     nl_mapping mapping;
+    bool borrowed; /* the mapping's bytes are the caller's */
     nl_zip zip;
 };
 
-nl_status nl_arrays_open(nl_context *context, const char *path, nl_arrays **out)
+/* Takes the mapping over, also on failure. */
+static nl_status open_mapping(nl_context *context, const char *path, nl_mapping mapping,
+                              bool borrowed, nl_arrays **out)
 {
     nl_status status;
     void *memory = NULL;
     nl_arrays *arrays = NULL;
-    *out = NULL;
-    NL_TRY(nl_alloc_zero(context, "an archive of arrays", sizeof(*arrays), &memory));
+    status = nl_alloc_zero(context, "an archive of arrays", sizeof(*arrays), &memory);
+    if (status != NL_OK) {
+        if (!borrowed)
+            nl_unmap(context, &mapping);
+        return status;
+    }
     arrays = memory;
-    arrays->context = context;
+    *arrays = (nl_arrays){.context = context, .mapping = mapping, .borrowed = borrowed};
     NL_TRY(nl_strdup(context, path, &arrays->path));
-    NL_TRY(nl_map_file(context, path, &arrays->mapping));
     NL_TRY(nl_zip_open(context, arrays->path, arrays->mapping.data, arrays->mapping.size,
                        &arrays->zip));
     NL_TRY(nl_strdup(context, "", &arrays->names));
@@ -44,12 +50,29 @@ cleanup:
     return status;
 }
 
+nl_status nl_arrays_open(nl_context *context, const char *path, nl_arrays **arrays)
+{
+    nl_mapping mapping;
+    *arrays = NULL;
+    nl_status status = nl_map_file(context, path, &mapping);
+    return status == NL_OK ? open_mapping(context, path, mapping, false, arrays) : status;
+}
+
+nl_status nl_arrays_open_memory(nl_context *context, const char *name, const void *data,
+                                int64_t size, nl_arrays **arrays)
+{
+    nl_mapping mapping = {.data = data, .size = size};
+    *arrays = NULL;
+    return open_mapping(context, name, mapping, true, arrays);
+}
+
 void nl_arrays_close(nl_arrays *arrays)
 {
     if (!arrays)
         return;
     nl_zip_close(&arrays->zip);
-    nl_unmap(arrays->context, &arrays->mapping);
+    if (!arrays->borrowed)
+        nl_unmap(arrays->context, &arrays->mapping);
     nl_free(arrays->context, arrays->path);
     nl_free(arrays->context, arrays->names);
     nl_free(arrays->context, arrays);

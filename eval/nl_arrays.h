@@ -13,6 +13,9 @@
 typedef struct nl_arrays nl_arrays;
 
 nl_status nl_arrays_open(nl_context *context, const char *path, nl_arrays **arrays);
+/* The same from memory that outlives the archive; `name` stands for the path in messages. */
+nl_status nl_arrays_open_memory(nl_context *context, const char *name, const void *data,
+                                int64_t size, nl_arrays **arrays);
 void nl_arrays_close(nl_arrays *arrays); /* NULL is allowed */
 bool nl_arrays_has(const nl_arrays *arrays, const char *name);
 /* "arr_0, mu, sigma": for messages. Owned by the archive. */

@@ -52,11 +52,11 @@ static const nl_option options_table[] = {
          "is not done again. Ends when RUN/done is there."},
     {"once", 0, NL_OPTION_FLAG, FIELD(once), .help = "with --watch: those that are there"},
 #include "sampling_rows.inc"
-    NL_MACHINE_OPTIONS(NETWORK),
     {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(dtype), "NAME", .choices = nl_dtypes,
-     .help = "of the model: auto, f32 or bf16"},
+     .help = "of the model's products: auto, f32 or bf16"},
     {"batch", 'b', NL_OPTION_INT, SAMPLE(batch), "N", 1, 65536,
      .help = "samples of the model at once (as fits)"},
+    NL_MACHINE_OPTIONS(NETWORK),
     {0},
 };
 

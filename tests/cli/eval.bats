@@ -179,3 +179,170 @@ assert fid["openai"] == fid["torch-fidelity"]
 for name in ("single", "small"):
     assert abs(fid[name] - fid["openai"]) < 1e-3 * fid["openai"], fid'
 }
+
+# A small model and how it is sampled here.
+need_tiny() {
+    tiny=$BATS_FILE_TMPDIR/tiny.safetensors
+    [ -f "$tiny" ] || "$MAKE_MODEL" "$tiny"
+    sampling=(-n 70 --seed 3 --sampler euler --steps 3 --cfg-scale 1.5)
+}
+
+same_metrics() {
+    python3 -c '
+import json, sys
+metrics = [json.load(open(name))["metrics"] for name in sys.argv[1:]]
+assert metrics[0] and all(m == metrics[0] for m in metrics), metrics' "$@"
+}
+
+@test "samples made on the fly are those of an archive, which says how it was made" {
+    need_inception
+    need_tiny
+    "$NALAGEN" sample -q -m "$tiny" "${sampling[@]}" -o samples.npz
+    evaluate samples.npz --ref b.npz >stored
+    evaluate -m "$tiny" "${sampling[@]}" -b 9 --ref b.npz >made
+    evaluate -m "$tiny" "${sampling[@]}" --rounding adm --ref b.npz >adm
+    evaluate a.npz --ref b.npz >foreign
+    same_metrics stored made
+    python3 -c '
+import json
+stored, made, adm, foreign = (json.load(open(n)) for n in ("stored", "made", "adm", "foreign"))
+for x in stored, made:
+    s = x["sampling"]
+    assert (s["sampler"], s["steps"], s["cfg_scale"], s["seed"], s["number"]) == ("euler", 3, 1.5, 3, 70), s
+assert made["sampling"]["sha256"] == stored["sampling"]["sha256"] and "config" not in made["sampling"]
+assert made["metrics"] != adm["metrics"] and "sampling" not in foreign'
+    [ "$(ls ./*.png ./*.part ./*.journal 2>/dev/null | wc -l)" -eq 0 ]
+    "$NALAGEN" eval -q -w "$inception" --features pool_64 --metrics fid -m "$tiny" "${sampling[@]}" --ref b.npz >table
+    grep -q "^made by .*sha256.*euler, 3 steps, guidance 1.5.*seed 3" table
+}
+
+@test "what is evaluated is said once" {
+    need_inception
+    need_tiny
+    run -2 evaluate --ref b.npz
+    [[ $output == *--model* ]]
+    run -2 evaluate a.npz -m "$tiny" --ref b.npz
+    run -2 evaluate a.npz --once --ref b.npz
+    run -2 evaluate --watch . -m "$tiny" --ref b.npz
+    run -3 evaluate -m none.safetensors --ref b.npz
+    [[ $output == *none.safetensors* ]]
+    run -2 "$NALAGEN" eval -q -w "$inception" --features mixed_7 -m "$tiny" -n 70 --ref b.npz
+    [[ $output == *"70 pictures are too few"* ]]
+}
+
+# checkpoint FILE EMA: a training checkpoint whose averages are the tensors of EMA and whose model is nothing.
+checkpoint() {
+    numpy "
+import json, struct
+data = open('$2', 'rb').read()
+size = struct.unpack('<Q', data[:8])[0]
+header, body = json.loads(data[8:8 + size]), data[8 + size:]
+meta = header.pop('__metadata__')
+both = {'ema.' + n: t for n, t in header.items()}
+shift = len(body)
+for prefix in '', 'ema2.', 'adam.m.':
+    for n, t in header.items():
+        both[prefix + n] = dict(t, data_offsets=[x + shift for x in t['data_offsets']])
+    shift += len(body)
+meta['step'] = '1000'
+text = json.dumps(dict(both, __metadata__=meta)).encode()
+text += b' ' * (-len(text) % 8)
+open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * len(body)))
+"
+}
+
+@test "--watch evaluates the averages of each checkpoint once" {
+    need_inception
+    need_tiny
+    mkdir -p run/checkpoints
+    run -3 evaluate --watch none --ref b.npz
+    watch() { evaluate --watch run "${sampling[@]}" --ref b.npz "$@"; }
+    watch --once >nothing
+    [ ! -s nothing ] && [ ! -e run/metrics.jsonl ]
+    echo '{"step": 500, "loss": 1.5}' >run/metrics.jsonl
+    checkpoint run/checkpoints/step-0001000.safetensors "$tiny"
+    cp run/checkpoints/step-0001000.safetensors run/checkpoints/step-0000500.safetensors
+    touch run/checkpoints/step-0002000.safetensors.tmp
+    watch --once >lines
+    json_lines "x['evaluation']['n'] == 70 and x['fid_64'] == x['evaluation']['metrics']['fid_64']" <lines
+    [ "$(wc -l <lines)" -eq 2 ] && [ "$(wc -l <run/metrics.jsonl)" -eq 3 ]
+    head -1 lines | json_lines "x['step'] == 500 and x['checkpoint'] == 'step-0000500.safetensors'"
+    evaluate -m "$tiny" "${sampling[@]}" --ref b.npz >plain
+    head -1 lines | python3 -c "import json; print(json.dumps(json.loads(input())['evaluation']))" >watched
+    same_metrics plain watched
+    evaluate -m run/checkpoints/step-0001000.safetensors --key model "${sampling[@]}" --ref b.npz >zeros
+    run ! same_metrics plain zeros
+    # what is there is not done again; a run that is over ends the watch
+    cp run/checkpoints/step-0001000.safetensors run/checkpoints/step-0001500.safetensors
+    touch run/done
+    watch >more
+    [ "$(wc -l <more)" -eq 1 ] && json_lines "x['step'] == 1500" <more
+    watch >more
+    [ ! -s more ] && [ "$(wc -l <run/metrics.jsonl)" -eq 4 ]
+    # another reference is another evaluation
+    evaluate --watch run "${sampling[@]}" --ref a.npz --once | json_lines "x['evaluation']['reference'] == 'a.npz'"
+}
+
+@test "references by class, put together, are the reference of all" {
+    need_inception
+    numpy "
+import zlib, struct, os
+def png(path, x):
+    raw = b''.join(b'\\0' + row.tobytes() for row in x)
+    def chunk(kind, data):
+        return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+    head = struct.pack('>IIBBBBB', x.shape[1], x.shape[0], 8, 2, 0, 0, 0)
+    open(path, 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) +
+                           chunk(b'IDAT', zlib.compress(raw)) + chunk(b'IEND', b''))
+b = np.load('b.npz')['arr_0']
+for i, x in enumerate(b):
+    name = 'classes/' + ('n1' if i < 20 else 'n2' if i < 50 else 'n3')
+    os.makedirs(name, exist_ok=True)
+    png(f'{name}/{i:03d}.png', x)
+open('classes/notes.txt', 'w').write('no class')
+"
+    stats() { "$NALAGEN" stats -w "$inception" --allow-small -q "$@"; }
+    stats classes -o all.npz
+    stats --per-class classes -o by/
+    [ "$(ls by)" = "n1.npz
+n2.npz
+n3.npz" ]
+    stats --merge by/n1.npz by/n2.npz by/n3.npz -o merged.npz
+    stats --merge by/n1.npz by/n2.npz --images 10 -o part.npz
+    numpy "
+a, m, p = np.load('all.npz'), np.load('merged.npz'), np.load('part.npz')
+assert sorted(a.files) == sorted(m.files) == sorted(p.files), (a.files, m.files)
+assert a['count'] == m['count'] == 66 and p['count'] == 50 and a['count'].shape == ()
+assert np.array_equal(a['arr_0'], m['arr_0']) and p['arr_0'].shape == (10, 24, 32, 3)
+for name in a.files:
+    if name.startswith(('mu', 'sigma')):
+        assert np.abs(a[name] - m[name]).max() < 1e-9 * max(1, np.abs(a[name]).max()), name
+        assert np.abs(a[name] - p[name]).max() > 1e-3 * np.abs(a[name]).max(), name
+np.savez('uncounted.npz', mu_64=a['mu_64'], sigma_64=a['sigma_64'])
+np.savez('fewer.npz', mu_64=a['mu_64'], sigma_64=a['sigma_64'], count=np.int64(9))
+"
+    run -3 stats --merge all.npz uncounted.npz -o bad.npz
+    [[ $output == *"uncounted.npz: it does not say of how many pictures"* ]]
+    run -3 stats --merge all.npz fewer.npz -o bad.npz
+    [[ $output == *"fewer.npz: its statistics are not of the same features"* ]]
+    run -7 stats --merge all.npz -o merged.npz
+    run -7 stats --per-class classes -o by
+    run -3 stats --per-class b.npz -o bad
+    run -3 stats --per-class classes/n1 -o bad
+    run -2 stats a.npz b.npz -o bad.npz
+    [[ $output == *--merge* ]]
+}
+
+@test "intervals, extrapolation, fp16, all of them deterministic" {
+    need_inception
+    evaluate a.npz --ref b.npz --allow-small --bootstrap 30 --fid-infinity >one
+    evaluate packed.npz --ref b.npz --allow-small --bootstrap 30 --fid-infinity >two
+    same_metrics one two
+    json_lines "(lambda m: m['fid_64_95'][0] < m['fid_64'] < m['fid_64_95'][1] and m['fid_64_std'] > 0 and \
+        m['fid_infinity_64'] < m['fid_64'])(x['metrics'])" <one
+    evaluate a.npz --ref b.npz --distances f16 | json_lines "x['distances'] == 'f16'"
+    "$NALAGEN" eval -q -w "$inception" --features pool_64 --metrics fid,fid_infinity --bootstrap 10 a.npz --ref b.npz >table
+    grep -q "^FID (64) .*95 %: " table
+    grep -q "^FID-infinity (64)" table
+    run -2 evaluate a.npz --ref b.npz --bootstrap 1
+}
