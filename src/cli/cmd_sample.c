@@ -138,9 +138,16 @@ nl_status nl_sample_main(int argc, char **argv)
         nl_console_init(&session.console, options.quiet, options.verbose);
         context->options.log = log_message;
         context->options.user = &session;
-        bool launch = (options.gpus || options.processes) && !getenv(NL_CHILD_VARIABLE);
-        status = launch ? nl_launch(&session.console, context, &options, argc, argv)
-                        : nl_share_read(context, &options, &session.share);
+        nl_launch_options processes = {.gpus = options.gpus,
+                                       .processes = options.processes,
+                                       .device = options.device};
+        bool launch = nl_launch_wanted(&processes);
+        if (launch && (options.requests || options.rank))
+            status = nl_fail(context, NL_ERROR_USAGE,
+                             "--gpus and --processes do not go with --rank or --requests");
+        else
+            status = launch ? nl_launch(&session.console, context, &processes, argc, argv)
+                            : nl_share_read(context, &options, &session.share);
         if (status == NL_OK && !launch) {
             status = run(&session, facts);
             goto done;

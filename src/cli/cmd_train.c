@@ -1,6 +1,9 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "nl_io.h"
+#include "nl_launch.h"
+#include "ops.h"
 #include "nl_training.h"
 
 static void log_message(void *user, nl_log_level level, const char *message)
@@ -49,6 +52,21 @@ static nl_status print_options(nl_context *context, const nl_train_values *value
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
 }
 
+/* Each of several processes on a machine takes a GPU of its own; one of them tells what is going on. */
+static void take_place(nl_train_values *values, char *device, size_t size)
+{
+    nl_process process;
+    bool any = !values->device || !strcmp(values->device, "auto") || !strcmp(values->device, "cuda");
+    if (!nl_process_read(&process) || process.ranks < 2)
+        return; /* what is wrong with it is said later */
+    int gpus = any && process.local >= 0 ? nl_cuda_device_count() : 0;
+    if (gpus > 0) {
+        snprintf(device, size, "cuda:%d", process.local % gpus);
+        values->device = device;
+    }
+    values->quiet = values->quiet || process.rank > 0;
+}
+
 static nl_status run(nl_console *console, nl_train_values *values)
 {
     nl_status status = NL_OK;
@@ -95,8 +113,17 @@ nl_status nl_train_main(int argc, char **argv)
     if (status != NL_OK)
         nl_console_error(&console, context, status);
     else if (!values.help) {
+        nl_launch_options processes = {
+            .gpus = values.gpus, .device = values.device, .together = true};
+        char device[24];
+        take_place(&values, device, sizeof(device));
         nl_console_init(&console, values.quiet, values.verbose);
-        status = run(&console, &values);
+        if (nl_launch_wanted(&processes)) {
+            status = nl_launch(&console, context, &processes, argc, argv);
+            nl_console_error(&console, context, status);
+        } else {
+            status = run(&console, &values);
+        }
     }
     nl_texts_free(&texts);
     nl_core_context_destroy(context);

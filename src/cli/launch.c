@@ -1,6 +1,6 @@
 /* --gpus and --processes: this program once more for each share of the work. The processes are in groups of their own,
  * so that Ctrl-C reaches them through this one and once. */
-#include "nl_sample.h"
+#include "nl_launch.h"
 #include "ops.h"
 
 #include <errno.h>
@@ -25,18 +25,18 @@ typedef struct nl_crew {
     nl_context *context;
     nl_child *children; /* [count], allocated */
     int count, started, ended;
-    bool gpus;
+    bool gpus, together;
+    int failed; /* 1 + the first child that failed */
     uint64_t token;
     int reports[2]; /* a pipe of nl_share_report */
     nl_share_report sum;
 } nl_crew;
 
-static nl_status choose_count(nl_crew *crew, const nl_sample_options *options)
+static nl_status choose_count(nl_crew *crew, const nl_launch_options *options)
 {
     nl_context *context = crew->context;
-    if (options->requests || options->rank || (options->gpus && options->processes))
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "--gpus and --processes do not go with each other, --rank or --requests");
+    if (options->gpus && options->processes)
+        return nl_fail(context, NL_ERROR_USAGE, "--gpus and --processes do not go with each other");
     crew->count = (int)options->processes;
     if (!options->gpus)
         return NL_OK;
@@ -90,11 +90,11 @@ static nl_status start(nl_crew *crew, char **arguments)
     return NL_OK;
 }
 
-static void stop(const nl_crew *crew)
+static void stop(const nl_crew *crew, int signal)
 {
     for (int i = 0; i < crew->started; i++)
         if (crew->children[i].pid)
-            kill(crew->children[i].pid, SIGTERM);
+            kill(crew->children[i].pid, signal);
 }
 
 static void read_reports(nl_crew *crew)
@@ -119,19 +119,25 @@ static void reap(nl_crew *crew)
         if (child->pid && waitpid(child->pid, &child->state, WNOHANG) == child->pid) {
             child->pid = 0;
             crew->ended++;
+            if (!crew->failed && (!WIFEXITED(child->state) || WEXITSTATUS(child->state)))
+                crew->failed = i + 1;
         }
     }
 }
 
+/* Processes that wait for one that has gone may not hear SIGTERM. */
 static void wait_for_all(nl_crew *crew)
 {
-    bool stopped = false;
+    const double patience = 20; /* seconds */
+    double stopped = 0;
     while (crew->ended < crew->started) {
         struct pollfd fd = {.fd = crew->reports[0], .events = POLLIN};
-        if (nl_interrupted() && !stopped) {
-            stopped = true;
-            stop(crew);
+        if ((nl_interrupted() || (crew->together && crew->failed)) && !stopped) {
+            stopped = nl_seconds();
+            stop(crew, SIGTERM);
         }
+        if (crew->together && crew->failed && nl_seconds() - stopped > patience)
+            stop(crew, SIGKILL);
         if (poll(&fd, 1, 200) > 0 && fd.revents & POLLIN)
             read_reports(crew);
         reap(crew);
@@ -139,25 +145,37 @@ static void wait_for_all(nl_crew *crew)
     nl_console_clear(crew->console);
 }
 
-/* The first failure; those that the first process has not told of in its own words. */
+static nl_status code_of(const nl_crew *crew, int child)
+{
+    int state = crew->children[child].state;
+    return WIFEXITED(state) ? (nl_status)WEXITSTATUS(state) : NL_ERROR_INTERNAL;
+}
+
+static void tell_failure(const nl_crew *crew, int child)
+{
+    int state = crew->children[child].state;
+    if (WIFSIGNALED(state))
+        fprintf(stderr,
+                "nalagen: error: process %d of %d was ended by signal %d (%s): what it had not "
+                "finished is done when the same command is run again\n",
+                child, crew->count, WTERMSIG(state), strsignal(WTERMSIG(state)));
+    else
+        fprintf(stderr, "nalagen: error: process %d of %d ended with code %d (%s)\n", child,
+                crew->count, (int)code_of(crew, child), nl_status_name(code_of(crew, child)));
+}
+
+/* The first failure; told are those that the first process has not told of in its own words. Those that were ended
+ * because of another tell nothing. */
 static nl_status outcome(const nl_crew *crew)
 {
-    nl_status status = NL_OK;
-    int first = 0;
+    nl_status status = crew->together && crew->failed ? code_of(crew, crew->failed - 1) : NL_OK;
     for (int i = 0; i < crew->started; i++) {
-        int state = crew->children[i].state;
-        int code = WIFEXITED(state) ? WEXITSTATUS(state) : NL_ERROR_INTERNAL;
-        first = i ? first : code;
+        nl_status code = code_of(crew, i);
+        bool told = WIFEXITED(crew->children[i].state) && (i == 0 || code == code_of(crew, 0));
         if (status == NL_OK)
-            status = (nl_status)code;
-        if (WIFSIGNALED(state))
-            fprintf(stderr,
-                    "nalagen: error: process %d of %d was ended by signal %d (%s): what it had not "
-                    "finished is made when the same command is run again\n",
-                    i, crew->count, WTERMSIG(state), strsignal(WTERMSIG(state)));
-        else if (code != NL_OK && code != first)
-            fprintf(stderr, "nalagen: error: process %d of %d ended with code %d (%s)\n", i,
-                    crew->count, code, nl_status_name((nl_status)code));
+            status = code;
+        if (code != NL_OK && !told && (!crew->together || i == crew->failed - 1))
+            tell_failure(crew, i);
     }
     if (nl_interrupted())
         return NL_CANCELLED;
@@ -166,10 +184,18 @@ static nl_status outcome(const nl_crew *crew)
                : nl_fail(crew->context, status, "not every process came to its end: see above");
 }
 
-nl_status nl_launch(nl_console *console, nl_context *context, const nl_sample_options *options,
+bool nl_launch_wanted(const nl_launch_options *options)
+{
+    return (options->gpus || options->processes) && !getenv(NL_CHILD_VARIABLE);
+}
+
+nl_status nl_launch(nl_console *console, nl_context *context, const nl_launch_options *options,
                     int argc, char **argv)
 {
-    nl_crew crew = {.console = console, .context = context, .reports = {-1, -1}};
+    nl_crew crew = {.console = console,
+                    .context = context,
+                    .together = options->together,
+                    .reports = {-1, -1}};
     nl_status status = NL_OK;
     char **arguments = NULL;
     struct timespec now;
@@ -189,7 +215,7 @@ nl_status nl_launch(nl_console *console, nl_context *context, const nl_sample_op
     nl_catch_interrupt(context);
     status = start(&crew, arguments);
     if (status != NL_OK)
-        stop(&crew);
+        stop(&crew, SIGTERM);
     wait_for_all(&crew);
     nl_release_interrupt();
     if (status == NL_OK)

@@ -7,6 +7,7 @@
 
 #include "nl_console.h"
 #include "nl_npz.h"
+#include "nl_launch.h"
 #include "nl_options.h"
 #include "nl_pipeline.h"
 
@@ -101,21 +102,11 @@ typedef struct nl_share {
     int report;      /* descriptor that takes nl_share_report, or -1 */
 } nl_share;
 
-/* Set by nl_launch for its processes: "rank/ranks token descriptor gpu". */
-#define NL_CHILD_VARIABLE "NALAGEN_CHILD"
-
 /* From the parent process, --rank, or the environment of mpirun and srun. May set device and threads
  * in options. */
 nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_share *share);
 
-typedef struct nl_share_report {
-    int64_t there, todo, made; /* pictures, to be added up */
-} nl_share_report;
 void nl_share_tell(const nl_share *share, nl_share_report report);
-
-/* Starts the processes of --gpus and --processes with the same arguments and waits for them. */
-nl_status nl_launch(nl_console *console, nl_context *context, const nl_sample_options *options,
-                    int argc, char **argv);
 
 /* The pictures that this process makes, by their number in the job, in units of one batch. */
 typedef struct nl_work_list {

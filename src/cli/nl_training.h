@@ -12,7 +12,7 @@ typedef struct nl_train_values {
     nl_train_options train;
     bool help, quiet, verbose;
     const char *options; /* JSON file of the same options */
-    const char *device, *dtype;
+    const char *device, *dtype, *gpus;
     int64_t threads, max_memory;
 } nl_train_values;
 

@@ -119,6 +119,8 @@ static const nl_option options[] = {
     FLAG("profile", 0, TRAIN(profile), .help = "say where the time of a step goes, and stop"),
     {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .where = RECORD,
      .help = "auto, cpu, cuda, cuda:1"},
+    {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .help = "one process for each GPU",
+     .detail = "mpirun and srun start them as well; on CPUs mpirun alone does."},
     {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes, .where = RECORD,
      .help = "of matrix products: auto, f32 or bf16"},
     {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024, .where = RECORD,

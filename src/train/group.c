@@ -1,13 +1,48 @@
-#include "nl_group.h"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
-nl_status nl_group_create(nl_context *context, nl_group **group)
+#include "nl_group.h"
+#include "nl_process.h"
+
+static nl_status open_group(nl_group *group, const nl_process *process, const char *folder)
 {
-    void *memory;
-    nl_status status = nl_alloc_zero(context, "a group of processes", sizeof(**group), &memory);
-    *group = status == NL_OK ? memory : NULL;
-    if (status == NL_OK)
-        **group =
-            (nl_group){.context = context, .device = context->device, .rank = 0, .size = 1};
+    const nl_ops *ops = group->device->ops;
+    char token[80];
+    if (process->token[0])
+        snprintf(token, sizeof(token), "%s", process->token);
+    else /* children of one launcher on one machine */
+        snprintf(token, sizeof(token), "parent-%ld", (long)getppid());
+    for (char *c = token; *c; c++)
+        *c = strchr("/ @:", *c) ? '-' : *c;
+    group->rank = process->rank;
+    group->size = process->ranks;
+    return !strcmp(ops->name, "cuda") ? nl_group_open_nccl(group, folder, token)
+                                      : nl_group_open_mpi(group);
+}
+
+nl_status nl_group_create(nl_context *context, const char *folder, nl_group **group)
+{
+    nl_status status = NL_OK;
+    nl_process process;
+    void *memory = NULL;
+    *group = NULL;
+    if (!nl_process_read(&process))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: nalagen sets it for the processes that it starts: unset it",
+                       NL_CHILD_VARIABLE);
+    NL_TRY(nl_alloc_zero(context, "a group of processes", sizeof(**group), &memory));
+    nl_group *made = memory;
+    *made = (nl_group){.context = context, .device = context->device, .rank = 0, .size = 1};
+    if (process.ranks > 1) {
+        nl_log(context, NL_LOG_DEBUG, "process %d of %d, says %s", process.rank, process.ranks,
+               process.launcher);
+        NL_TRY(open_group(made, &process, folder));
+    }
+    *group = made;
+cleanup:
+    if (status != NL_OK)
+        nl_free(context, memory);
     return status;
 }
 

@@ -37,8 +37,9 @@ struct nl_group {
     void *state;       /* of the implementation */
 };
 
-/* The group that this process was started in (mpirun, srun, several GPUs), or of one. */
-nl_status nl_group_create(nl_context *context, nl_group **group);
+/* The group that this process was started in (nalagen itself, mpirun, srun), or of one. GPUs talk through NCCL and find
+ * each other by a file in `folder`, which all of them see; CPUs talk through MPI. */
+nl_status nl_group_create(nl_context *context, const char *folder, nl_group **group);
 void nl_group_destroy(nl_group *group); /* NULL is allowed */
 
 nl_status nl_group_all_reduce_sum(nl_group *group, const nl_tensor *x);
@@ -47,5 +48,9 @@ nl_status nl_group_broadcast(nl_group *group, const nl_tensor *x);
 nl_status nl_group_maximum(nl_group *group, int64_t *value);
 nl_status nl_group_barrier(nl_group *group);
 void nl_group_abort(nl_group *group, nl_status status);
+
+/* group_mpi.c, group_nccl.c: set ops and state of a group whose rank and size are known. */
+nl_status nl_group_open_mpi(nl_group *group);
+nl_status nl_group_open_nccl(nl_group *group, const char *folder, const char *token);
 
 #endif

@@ -105,8 +105,10 @@ static nl_status run_part(void *user)
     stepper->ready_count = 0;
     NL_TRY(nl_dit_backward(state->model, device, &saved, &dprediction, state->gradient, NULL,
                            reduce ? gradients_ready : NULL, stepper));
-    if (reduce)
+    if (reduce) {
         NL_TRY(reduce_ready(stepper));
+        NL_TRY(nl_group_join(stepper->group)); /* a recording ends with nothing under way */
+    }
 cleanup:
     nl_dit_saved_free(device, &saved);
     nl_arena_release(device, mark);

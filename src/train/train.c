@@ -166,7 +166,7 @@ static nl_status open_trainer(nl_trainer *trainer)
     if (options->ema)
         NL_TRY(nl_train_parse_ema(context, options->ema, NL_MAX_EMA, trainer->point.ema_decay,
                                   &trainer->point.ema_count));
-    NL_TRY(nl_group_create(context, &trainer->group));
+    NL_TRY(nl_group_create(context, options->out, &trainer->group));
     if (options->batch % ((int64_t)trainer->group->size * options->accumulate))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "--batch %lld is not a multiple of %d processes times %lld parts",

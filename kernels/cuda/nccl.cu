@@ -1,0 +1,192 @@
+/* Collectives between GPUs. Sums run on a stream of their own, so that those of one layer's gradients travel while
+ * the layer before is at work. */
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda_common.cuh"
+#include "nl_nccl.h"
+
+#ifdef NL_NCCL
+#include <nccl.h>
+
+static_assert(sizeof(ncclUniqueId) == NL_NCCL_ID, "NCCL's id");
+
+struct nl_nccl {
+    nl_device *device;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    cudaEvent_t before, after;
+    int64_t *value; /* on the device */
+};
+
+static nl_status check(nl_context *context, ncclResult_t result, const char *what)
+{
+    return result == ncclSuccess || result == ncclInProgress
+               ? NL_OK
+               : nl_fail(context, NL_ERROR_DEVICE, "NCCL: %s: %s", what, ncclGetErrorString(result));
+}
+
+extern "C" nl_status nl_nccl_id(nl_context *context, uint8_t id[NL_NCCL_ID])
+{
+    ncclUniqueId made;
+    nl_status status = check(context, ncclGetUniqueId(&made), "making a group");
+    if (status == NL_OK)
+        memcpy(id, &made, NL_NCCL_ID);
+    return status;
+}
+
+extern "C" nl_status nl_nccl_create(nl_device *device, const uint8_t id[NL_NCCL_ID], int rank,
+                                    int size, nl_nccl **nccl)
+{
+    nl_nccl *made = (nl_nccl *)calloc(1, sizeof(*made));
+    ncclUniqueId group;
+    *nccl = NULL;
+    if (!made)
+        return nl_fail(device->context, NL_ERROR_MEMORY, "no memory for a group of GPUs");
+    made->device = device;
+    memcpy(&group, id, NL_NCCL_ID);
+    nl_status status =
+        nl_cuda_check(device, cudaSetDevice(nl_cuda_of(device)->index), "choosing the GPU");
+    if (status == NL_OK)
+        status = nl_cuda_check(
+            device, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "a stream");
+    if (status == NL_OK)
+        status = nl_cuda_check(
+            device, cudaEventCreateWithFlags(&made->before, cudaEventDisableTiming), "an event");
+    if (status == NL_OK)
+        status = nl_cuda_check(
+            device, cudaEventCreateWithFlags(&made->after, cudaEventDisableTiming), "an event");
+    if (status == NL_OK)
+        status = nl_cuda_check(device, cudaMalloc((void **)&made->value, sizeof(*made->value)),
+                               "a number on the device");
+    if (status == NL_OK)
+        status = check(device->context, ncclCommInitRank(&made->comm, size, group, rank),
+                       "joining the group (each process needs a GPU of its own)");
+    if (status == NL_OK)
+        *nccl = made;
+    else
+        nl_nccl_destroy(made);
+    return status;
+}
+
+extern "C" void nl_nccl_destroy(nl_nccl *nccl)
+{
+    if (!nccl)
+        return;
+    if (nccl->comm)
+        ncclCommDestroy(nccl->comm);
+    if (nccl->value)
+        cudaFree(nccl->value);
+    if (nccl->before)
+        cudaEventDestroy(nccl->before);
+    if (nccl->after)
+        cudaEventDestroy(nccl->after);
+    if (nccl->stream)
+        cudaStreamDestroy(nccl->stream);
+    free(nccl);
+}
+
+extern "C" nl_status nl_nccl_sum(nl_nccl *nccl, void *x, int64_t count)
+{
+    nl_device *device = nccl->device;
+    cudaError_t error = cudaEventRecord(nccl->before, nl_cuda_of(device)->stream);
+    if (error == cudaSuccess)
+        error = cudaStreamWaitEvent(nccl->stream, nccl->before, 0);
+    nl_status status = nl_cuda_check(device, error, "ordering a sum over GPUs");
+    return status != NL_OK ? status
+                           : check(device->context,
+                                   ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum,
+                                                 nccl->comm, nccl->stream),
+                                   "a sum over GPUs");
+}
+
+extern "C" nl_status nl_nccl_join(nl_nccl *nccl)
+{
+    cudaError_t error = cudaEventRecord(nccl->after, nccl->stream);
+    if (error == cudaSuccess)
+        error = cudaStreamWaitEvent(nl_cuda_of(nccl->device)->stream, nccl->after, 0);
+    return nl_cuda_check(nccl->device, error, "ordering a sum over GPUs");
+}
+
+extern "C" nl_status nl_nccl_broadcast(nl_nccl *nccl, void *x, int64_t bytes)
+{
+    return check(nccl->device->context,
+                 ncclBroadcast(x, x, (size_t)bytes, ncclUint8, 0, nccl->comm,
+                               nl_cuda_of(nccl->device)->stream),
+                 "sending to all GPUs");
+}
+
+extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
+{
+    nl_device *device = nccl->device;
+    nl_status status = device->ops->upload(device, nccl->value, value, sizeof(*value));
+    if (status == NL_OK)
+        status = check(device->context,
+                       ncclAllReduce(nccl->value, nccl->value, 1, ncclInt64, ncclMax, nccl->comm,
+                                     nl_cuda_of(device)->stream),
+                       "asking all GPUs");
+    return status == NL_OK ? device->ops->download(device, value, nccl->value, sizeof(*value))
+                           : status;
+}
+
+extern "C" void nl_nccl_abort(nl_nccl *nccl)
+{
+    ncclCommAbort(nccl->comm);
+    nccl->comm = NULL;
+}
+
+#else
+
+static nl_status missing(nl_context *context)
+{
+    return nl_fail(context, NL_ERROR_DEVICE,
+                   "this build has no NCCL: one GPU trains (build with NCCL installed for more)");
+}
+
+extern "C" nl_status nl_nccl_id(nl_context *context, uint8_t id[NL_NCCL_ID])
+{
+    (void)id;
+    return missing(context);
+}
+
+extern "C" nl_status nl_nccl_create(nl_device *device, const uint8_t id[NL_NCCL_ID], int rank,
+                                    int size, nl_nccl **nccl)
+{
+    (void)id, (void)rank, (void)size, (void)nccl;
+    return missing(device->context);
+}
+
+extern "C" void nl_nccl_destroy(nl_nccl *nccl)
+{
+    (void)nccl;
+}
+
+extern "C" nl_status nl_nccl_sum(nl_nccl *nccl, void *x, int64_t count)
+{
+    (void)nccl, (void)x, (void)count;
+    return NL_ERROR_DEVICE;
+}
+
+extern "C" nl_status nl_nccl_join(nl_nccl *nccl)
+{
+    (void)nccl;
+    return NL_ERROR_DEVICE;
+}
+
+extern "C" nl_status nl_nccl_broadcast(nl_nccl *nccl, void *x, int64_t bytes)
+{
+    (void)nccl, (void)x, (void)bytes;
+    return NL_ERROR_DEVICE;
+}
+
+extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
+{
+    (void)nccl, (void)value;
+    return NL_ERROR_DEVICE;
+}
+
+extern "C" void nl_nccl_abort(nl_nccl *nccl)
+{
+    (void)nccl;
+}
+#endif
