@@ -44,6 +44,10 @@ static inline nl_context *test_context(const char *device)
     nl_context_options options = {.device = device, .dtype = "f32"};
     nl_status status = device ? nl_context_create(&options, &context)
                               : nl_core_context_create(&options, &context);
+    if (status == NL_ERROR_DEVICE) { /* ctest reports the test as skipped */
+        print_message("SKIPPED: no device %s\n", device);
+        exit(77);
+    }
     if (status != NL_OK)
         fail_msg("no context: %s", nl_status_name(status));
     return context;

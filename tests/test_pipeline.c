@@ -591,6 +591,8 @@ int main(void)
         cmocka_unit_test(golden_sample_heun),
         cmocka_unit_test(golden_sample_shipped),
     };
+    if (!test_on_cpu())
+        nl_context_destroy(test_context(test_device()));
     return test_on_cpu() ? cmocka_run_group_tests(tests, make_models, remove_models)
                          : cmocka_run_group_tests(elsewhere, make_models, remove_models);
 }
