@@ -344,6 +344,12 @@ nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *p)
     return run(dnnl, key, make_matmul, p, data);
 }
 
+bool nl_dnnl_multiply(const nl_dnnl_gemm *g)
+{
+    return dnnl_sgemm(g->a_transposed ? 'T' : 'N', 'N', g->m, g->n, g->k, 1, g->a, g->a_stride,
+                      g->b, g->b_stride, g->add ? 1 : 0, g->c, g->c_stride) == dnnl_success;
+}
+
 /* ---- Convolutions, NHWC */
 
 static void nhwc(const nl_tensor *tensor, dnnl_dims_t shape, dnnl_dims_t strides)

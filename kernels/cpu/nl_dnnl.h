@@ -30,6 +30,22 @@ typedef struct nl_dnnl_product {
 
 nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *product);
 
+/* c [m, n] = a b, added to what is there if `add`; all F32 with elements between rows. a is [m, k], or [k, m] when
+ * a_transposed; b is [k, n]. Threads of a team may call it at the same time, each then works alone. */
+typedef struct nl_dnnl_gemm {
+    bool add, a_transposed;
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_stride;
+    const float *b;
+    int64_t b_stride;
+    float *c;
+    int64_t c_stride;
+} nl_dnnl_gemm;
+
+/* false: oneDNN refuses. */
+bool nl_dnnl_multiply(const nl_dnnl_gemm *gemm);
+
 /* The whole operation conv2d, y contiguous. */
 nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *args);
 

@@ -186,4 +186,18 @@ static inline float nlv_sin_angle(float x)
     return (p * y + 7.853981422e-01f) * x;
 }
 
+/* Derivative of the angle pi/4 tanh x, |x| <= 1. */
+static inline float nlv_angle_slope(float x)
+{
+    float y = x * x;
+    float p = -3.490049619e-03f;
+    p = p * y + 2.111209154e-02f;
+    p = p * y + -6.561697987e-02f;
+    p = p * y + 1.499813246e-01f;
+    p = p * y + -2.956141607e-01f;
+    p = p * y + 5.234688944e-01f;
+    p = p * y + -7.853921994e-01f;
+    return p * y + 7.853981181e-01f;
+}
+
 #endif

@@ -1,0 +1,166 @@
+/*
+ * Both products are cut into tiles, each the work of one thread over the whole length of its sums, so that their
+ * order does not depend on the number of threads.
+ */
+#include "nl_cpu.h"
+#include "slope.h"
+
+enum {
+    DATA_ROWS = 128,   /* of a tile of dx */
+    DATA_COLUMNS = 64, /* the same when there are no more rows than that; otherwise all columns */
+    WEIGHT_ROWS = 64,  /* of a tile of dweight */
+    WEIGHT_COLUMNS = 384,
+    BIAS_COLUMNS = 64,
+    BIAS_ROWS = 64 /* summed one after the other */
+};
+
+static nl_status failed(nl_device *device)
+{
+    return nl_fail(device->context, NL_ERROR_MEMORY, "oneDNN is out of memory in a matrix product");
+}
+
+/* dx [count] times the slope of the epilogue at pre. */
+static void apply_slope(nl_epilogue epilogue, const float *pre, int64_t count, float *dx)
+{
+    switch (epilogue) {
+    case NL_EPILOGUE_NONE:
+        break;
+    case NL_EPILOGUE_GELU_TANH:
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            dx[i] *= nlv_gelu_tanh_slope(pre[i]);
+        break;
+    case NL_EPILOGUE_SILU:
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            dx[i] *= nlv_silu_slope(pre[i]);
+        break;
+    }
+}
+
+/* Rows [row, row + rows) and columns [column, column + columns) of dx. */
+static bool data_tile(const nl_linear_backward_data_args *args, const float *weight, int64_t row,
+                      int64_t rows, int64_t column, int64_t columns)
+{
+    bool done = nl_dnnl_multiply(&(nl_dnnl_gemm){
+        .m = rows,
+        .n = columns,
+        .k = args->dy.shape[1],
+        .a = nl_cpu_row(&args->dy, row),
+        .a_stride = args->dy.row_stride,
+        .b = weight + column,
+        .b_stride = args->weight.shape[1],
+        .c = nl_cpu_row_out(&args->dx, row) + column,
+        .c_stride = args->dx.row_stride,
+    });
+    for (int64_t i = row; args->pre.data && i < row + rows; i++)
+        apply_slope(args->epilogue, nl_cpu_row(&args->pre, i) + column, columns,
+                    nl_cpu_row_out(&args->dx, i) + column);
+    return done;
+}
+
+/* The weight as F32: itself, or in working memory. */
+static nl_status plain_weight(nl_device *device, const nl_tensor *weight, const float **plain)
+{
+    int64_t count = nl_tensor_count(weight);
+    void *scratch;
+    *plain = weight->data;
+    if (weight->dtype == NL_F32)
+        return NL_OK;
+    nl_status status = nl_cpu_scratch(device, count * (int64_t)sizeof(float), &scratch);
+    if (status != NL_OK)
+        return status;
+    const uint16_t *from = weight->data;
+    float *to = scratch;
+#pragma omp parallel for simd num_threads(nl_cpu_team(device, count)) schedule(static)
+    for (int64_t i = 0; i < count; i++)
+        to[i] = nlv_from_bits((uint32_t)from[i] << 16);
+    *plain = to;
+    return NL_OK;
+}
+
+/* dy [M, N], weight [N, K], pre [M, K] -> dx [M, K] */
+nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backward_data_args *args)
+{
+    int64_t rows = args->dy.shape[0], columns = args->weight.shape[1];
+    int64_t width = rows > DATA_ROWS ? columns : DATA_COLUMNS;
+    int64_t across = (columns + width - 1) / width;
+    int64_t tiles = (rows + DATA_ROWS - 1) / DATA_ROWS * across;
+    const float *weight;
+    bool done = true;
+    nl_status status = plain_weight(device, &args->weight, &weight);
+    if (status != NL_OK)
+        return status;
+#pragma omp parallel for num_threads(device->threads) schedule(dynamic) reduction(&& : done)
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t row = tile / across * DATA_ROWS, column = tile % across * width;
+        bool good = data_tile(args, weight, row, NL_MIN(DATA_ROWS, rows - row), column,
+                              NL_MIN(width, columns - column));
+        done = done && good;
+    }
+    return done ? NL_OK : failed(device);
+}
+
+/* ---- Weights */
+
+/* dbias [column, column + columns) += sums over all rows of dy, by runs of BIAS_ROWS. */
+static void bias_tile(const nl_linear_backward_weight_args *args, int64_t column, int64_t columns)
+{
+    float total[BIAS_COLUMNS] = {0}, *dbias = (float *)args->dbias.data + column;
+    int64_t rows = args->dy.shape[0];
+    for (int64_t first = 0; first < rows; first += BIAS_ROWS) {
+        float sum[BIAS_COLUMNS] = {0};
+        for (int64_t row = first; row < NL_MIN(first + BIAS_ROWS, rows); row++) {
+            const float *dy = nl_cpu_row(&args->dy, row) + column;
+#pragma omp simd
+            for (int64_t i = 0; i < columns; i++)
+                sum[i] += dy[i];
+        }
+        for (int64_t i = 0; i < columns; i++)
+            total[i] += sum[i];
+    }
+    for (int64_t i = 0; i < columns; i++)
+        dbias[i] += total[i];
+}
+
+static bool weight_tile(const nl_linear_backward_weight_args *args, int64_t row, int64_t column)
+{
+    return nl_dnnl_multiply(&(nl_dnnl_gemm){
+        .add = true,
+        .a_transposed = true,
+        .m = NL_MIN(WEIGHT_ROWS, args->dweight.shape[0] - row),
+        .n = NL_MIN(WEIGHT_COLUMNS, args->dweight.shape[1] - column),
+        .k = args->dy.shape[0],
+        .a = (const float *)args->dy.data + row,
+        .a_stride = args->dy.row_stride,
+        .b = (const float *)args->x.data + column,
+        .b_stride = args->x.row_stride,
+        .c = nl_cpu_row_out(&args->dweight, row) + column,
+        .c_stride = args->dweight.row_stride,
+    });
+}
+
+/* dy [M, N], x [M, K]; dweight [N, K] and dbias [N] are added to */
+nl_status NL_CPU(linear_backward_weight)(nl_device *device,
+                                         const nl_linear_backward_weight_args *args)
+{
+    int64_t outputs = args->dweight.shape[0], inputs = args->dweight.shape[1];
+    int64_t across = (inputs + WEIGHT_COLUMNS - 1) / WEIGHT_COLUMNS;
+    int64_t tiles = (outputs + WEIGHT_ROWS - 1) / WEIGHT_ROWS * across;
+    bool done = true;
+#pragma omp parallel num_threads(device->threads)
+    {
+#pragma omp for schedule(dynamic) reduction(&& : done) nowait
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            bool good =
+                weight_tile(args, tile / across * WEIGHT_ROWS, tile % across * WEIGHT_COLUMNS);
+            done = done && good;
+        }
+        if (args->dbias.data) {
+#pragma omp for schedule(dynamic)
+            for (int64_t column = 0; column < outputs; column += BIAS_COLUMNS)
+                bias_tile(args, column, NL_MIN(BIAS_COLUMNS, outputs - column));
+        }
+    }
+    return done ? NL_OK : failed(device);
+}

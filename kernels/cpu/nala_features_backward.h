@@ -1,0 +1,129 @@
+/* Backward of nala_features.h: dphi [F] -> dx [d]. Powers of 0 have the derivative 0. */
+#ifndef NL_CPU_NALA_FEATURES_BACKWARD_H
+#define NL_CPU_NALA_FEATURES_BACKWARD_H
+
+#include "nala_features.h"
+#include "vector.h"
+
+/* p, the exponent, is that of this query when it `varies` with the norm. */
+typedef struct nl_magnitude {
+    bool query; /* the base is the direction, not x itself */
+    bool split; /* by sign instead of by angle */
+    bool cube;  /* p is 3 */
+    bool varies;
+} nl_magnitude;
+
+/* The maps in which |base|^p stands; nala-attention.md. `kind` is constant to the compiler. */
+NL_INLINE void nl_magnitude_backward(nl_magnitude kind, const float *x, int64_t d, float norm,
+                                     float p, float lambda, const float *dphi, float *dx)
+{
+    float inverse = 1.0f / (norm + NL_NORM_EPS), along = 0, dexponent = 0;
+#pragma omp simd reduction(+ : along, dexponent)
+    for (int64_t i = 0; i < d; i++) {
+        float direction = inverse * x[i], base = kind.query ? direction : x[i];
+        float magnitude = fabsf(base), lower, log2_magnitude = 0;
+        if (kind.cube) {
+            lower = magnitude * magnitude;
+        } else {
+            float e, log_m = nlv_log_parts(magnitude, &e);
+            log2_magnitude = log_m * 1.44269504f + e;
+            lower = magnitude > 0 ? nlv_exp2((p - 1.0f) * log2_magnitude) : magnitude * 0.0f;
+        }
+        float power = lower * magnitude, dpower, ddirection = 0;
+        if (kind.split) {
+            dpower = base > 0 ? dphi[i] : dphi[d + i];
+        } else {
+            float c = nlv_cos_angle(direction), s = nlv_sin_angle(direction);
+            dpower = dphi[i] * c + dphi[d + i] * s;
+            ddirection = power * nlv_angle_slope(direction) * (dphi[d + i] * c - dphi[i] * s);
+        }
+        float dbase = p * lower * (base < 0 ? -dpower : dpower);
+        if (kind.varies)
+            dexponent += magnitude > 0 ? power * log2_magnitude * dpower : 0;
+        if (kind.query)
+            ddirection += dbase;
+        along += ddirection * x[i];
+        dx[i] = kind.query ? ddirection * inverse : ddirection * inverse + dbase;
+    }
+    float dnorm = -along * inverse * inverse;
+    if (kind.varies) {
+        float tangent = nlv_tanh(norm);
+        dnorm += 0.693147181f * dexponent * lambda * (1.0f - tangent * tangent);
+    }
+    float factor = norm > 0 ? dnorm / norm : norm * 0.0f;
+#pragma omp simd
+    for (int64_t i = 0; i < d; i++)
+        dx[i] += factor * x[i];
+}
+
+/* norm2(r) r^lambda / (norm2(r^lambda) + 1e-6), r = relu(x) */
+static inline void nl_power_backward(const float *x, int64_t d, float lambda, const float *dphi,
+                                     float *dx)
+{
+    float squares = 0, powers = 0, product = 0;
+#pragma omp simd reduction(+ : squares, powers, product)
+    for (int64_t i = 0; i < d; i++) {
+        float r = x[i] < 0 ? 0 : x[i], power = nlv_pow(r, lambda);
+        squares += r * r;
+        powers += power * power;
+        product += dphi[i] * power;
+    }
+    float norm = sqrtf(squares), power_norm = sqrtf(powers);
+    float inverse = 1.0f / (power_norm + NL_NORM_EPS), factor = norm * inverse;
+    float common = power_norm > 0 ? product * norm * inverse * inverse / power_norm : 0;
+    float straight = norm > 0 ? product * inverse / norm : 0;
+#pragma omp simd
+    for (int64_t i = 0; i < d; i++) {
+        float r = x[i] < 0 ? 0 : x[i], power = nlv_pow(r, lambda);
+        float slope = lambda * nlv_pow(r, lambda - 1.0f);
+        dx[i] = (factor * dphi[i] - common * power) * slope + straight * r;
+    }
+}
+
+static inline void nl_features_backward(const nl_nala_attention_args *args, bool query,
+                                        const float *x, const float *dphi, float *dx)
+{
+    int64_t d = args->head_size;
+    float lambda = args->lambda, norm = nl_norm2(x, d);
+    float varying = lambda * (args->tau + nlv_tanh(norm));
+#define BACKWARD(p, ...)                                                                           \
+    nl_magnitude_backward((nl_magnitude){__VA_ARGS__}, x, d, norm, p, lambda, dphi, dx)
+    switch (args->feature_map) {
+    case NL_FEATURES_COSINE:
+        if (query)
+            BACKWARD(varying, .query = true, .varies = true);
+        else if (lambda == 3.0f)
+            BACKWARD(lambda, .cube = true);
+        else
+            BACKWARD(lambda, .cube = false);
+        break;
+    case NL_FEATURES_COSINE_CONSTANT:
+        if (query)
+            BACKWARD(lambda, .query = true);
+        else
+            BACKWARD(lambda, .query = false);
+        break;
+    case NL_FEATURES_SPLIT:
+        if (query)
+            BACKWARD(varying, .query = true, .varies = true, .split = true);
+        else
+            BACKWARD(lambda, .split = true);
+        break;
+    case NL_FEATURES_RELU:
+#pragma omp simd
+        for (int64_t i = 0; i < d; i++)
+            dx[i] = x[i] > 0 ? dphi[i] : x[i] * 0.0f;
+        break;
+    case NL_FEATURES_ELU1:
+#pragma omp simd
+        for (int64_t i = 0; i < d; i++)
+            dx[i] = dphi[i] * (x[i] > 0 ? 1.0f : nlv_exp(x[i]));
+        break;
+    case NL_FEATURES_POWER:
+        nl_power_backward(x, d, lambda, dphi, dx);
+        break;
+    }
+#undef BACKWARD
+}
+
+#endif
