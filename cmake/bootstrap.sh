@@ -3,7 +3,7 @@
 # Everything it says goes to stderr: stdout belongs to the program that runs afterwards.
 
 build_packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libcjson-dev libzip-dev zlib1g-dev libjpeg-dev libpng-dev libstb-dev libopenblas-dev liblapacke-dev"
-test_packages="libcmocka-dev bats python3-minimal python3-numpy python3-scipy"
+test_packages="libopenmpi-dev libcmocka-dev bats python3-minimal python3-numpy python3-scipy openmpi-bin"
 
 say() { printf 'nalagen: %s\n' "$*" >&2; }
 

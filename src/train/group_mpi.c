@@ -69,9 +69,11 @@ static nl_status mpi_barrier(nl_group *group)
     return check(group, MPI_Barrier(MPI_COMM_WORLD), "waiting for all processes");
 }
 
+/* Does not come back: what went wrong is said before. */
 static void mpi_abort(nl_group *group, nl_status status)
 {
-    (void)group;
+    nl_log(group->context, NL_LOG_ERROR, "process %d of %d: %s", group->rank, group->size,
+           nl_last_error(group->context));
     MPI_Abort(MPI_COMM_WORLD, (int)status);
 }
 
