@@ -1,22 +1,15 @@
 /*
  * A zip archive of stored .npy files written in one pass: sizes are known at the start of an array, its
- * checksum only at its end, so it follows the data (a data descriptor, zip64; flag bit 3). Every number has
- * its zip64 field, whatever its size. Layout: weights/zip.c. Times are the zip epoch, so that the same
- * arrays give the same file.
+ * checksum only at its end, so it follows the data.
  */
 #include "nl_arrays.h"
+#include "zip.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <zlib.h>
 
-enum { MOST_ARRAYS = 32, HEADER = 256 };
-
-typedef struct member {
-    char name[64];
-    int64_t offset, size;
-    uint32_t crc;
-} member;
+enum { MOST_ARRAYS = 32, NAME = 64, RECORD = 256 };
 
 struct nl_arrays_writer {
     nl_context *context;
@@ -24,20 +17,9 @@ struct nl_arrays_writer {
     int64_t offset; /* bytes written */
     int64_t left;   /* of the array at work */
     int count;
-    member members[MOST_ARRAYS];
+    char names[MOST_ARRAYS][NAME];
+    nl_zip_member members[MOST_ARRAYS];
 };
-
-/* Little-endian fields one after the other. */
-typedef struct fields {
-    uint8_t bytes[HEADER];
-    int size;
-} fields;
-
-static void put(fields *f, int count, uint64_t value)
-{
-    for (int i = 0; i < count; i++)
-        f->bytes[f->size++] = (uint8_t)(value >> 8 * i);
-}
 
 static nl_status emit(nl_arrays_writer *w, const void *data, int64_t size)
 {
@@ -62,87 +44,42 @@ cleanup:
     return status;
 }
 
-/* Signature to extra field as both headers have them, for version, flags, method, time, date. */
-static void put_common(fields *f, uint32_t crc, uint64_t size, int name_size, int extra_size)
-{
-    put(f, 2, 45); /* zip64 */
-    put(f, 2, 8);  /* checksum after the data */
-    put(f, 2, 0);  /* stored */
-    put(f, 2, 0);
-    put(f, 2, 0x21); /* 1980-01-01 */
-    put(f, 4, crc);
-    put(f, 4, size);
-    put(f, 4, size);
-    put(f, 2, (uint64_t)name_size);
-    put(f, 2, (uint64_t)extra_size);
-}
-
-/* The .npy header of the array. */
-static int npy_header(const nl_array *array, char *text)
-{
-    const char *descr = array->dtype == NL_U8    ? "|u1"
-                        : array->dtype == NL_F64 ? "<f8"
-                        : array->dtype == NL_I64 ? "<i8"
-                                                 : "<f4";
-    char shape[128] = "";
-    for (int i = 0; i < array->ndim; i++)
-        snprintf(shape + strlen(shape), sizeof(shape) - strlen(shape), "%lld,%s",
-                 (long long)array->shape[i], i + 1 < array->ndim ? " " : "");
-    int n = snprintf(text + 10, HEADER - 10,
-                     "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, shape);
-    int total = (10 + n + 1 + 63) / 64 * 64;
-    memset(text + 10 + n, ' ', (size_t)(total - 10 - n));
-    text[total - 1] = '\n';
-    memcpy(text, "\x93NUMPY\x01\x00", 8);
-    text[8] = (char)((total - 10) & 0xff);
-    text[9] = (char)((total - 10) >> 8);
-    return total;
-}
-
 static nl_status end_array(nl_arrays_writer *w)
 {
+    uint8_t record[RECORD];
     if (w->count == 0)
         return NL_OK;
-    const member *m = &w->members[w->count - 1];
+    const nl_zip_member *m = &w->members[w->count - 1];
     if (w->left != 0)
         return nl_fail(w->context, NL_ERROR_INTERNAL, "%s: %lld bytes are missing", m->name,
                        (long long)w->left);
-    fields f = {.size = 0};
-    put(&f, 4, 0x08074b50);
-    put(&f, 4, m->crc);
-    put(&f, 8, (uint64_t)m->size);
-    put(&f, 8, (uint64_t)m->size);
-    return emit(w, f.bytes, f.size);
+    return emit(w, record, nl_zip_put_descriptor(m, record));
 }
 
 nl_status nl_arrays_begin(nl_arrays_writer *w, const char *name, const nl_array *array)
 {
-    char header[HEADER];
-    fields f = {.size = 0};
+    char header[NL_NPY_HEADER];
+    uint8_t record[RECORD];
     nl_status status;
+    int size = nl_npy_put_header(array->dtype, array->ndim, array->shape, header);
     NL_TRY(end_array(w));
-    if (w->count == MOST_ARRAYS)
-        return nl_fail(w->context, NL_ERROR_INTERNAL, "too many arrays for one archive");
-    member *m = &w->members[w->count++];
-    int name_size = snprintf(m->name, sizeof(m->name), "%s.npy", name);
-    int header_size = npy_header(array, header);
+    if (w->count == MOST_ARRAYS || size == 0 || strlen(name) + 4 >= NAME)
+        return nl_fail(w->context, NL_ERROR_INTERNAL,
+                       "array %s of type %s, number %d of an archive", name,
+                       nl_dtype_name(array->dtype), w->count);
     w->left = nl_dtype_size(array->dtype);
     for (int i = 0; i < array->ndim; i++)
         w->left *= array->shape[i];
-    m->offset = w->offset;
-    m->size = header_size + w->left;
-    m->crc = (uint32_t)crc32(0, (const Bytef *)header, (uInt)header_size);
-    put(&f, 4, 0x04034b50);
-    put_common(&f, 0, 0xffffffff, name_size, 20);
-    NL_TRY(emit(w, f.bytes, f.size));
-    NL_TRY(emit(w, m->name, name_size));
-    f.size = 0;
-    put(&f, 2, 1);
-    put(&f, 2, 16);
-    put(&f, 8, (uint64_t)m->size);
-    put(&f, 8, (uint64_t)m->size);
-    NL_TRY(emit(w, f.bytes, f.size));
-    NL_TRY(emit(w, header, header_size));
+    snprintf(w->names[w->count], NAME, "%s.npy", name);
+    nl_zip_member *m = &w->members[w->count];
+    *m = (nl_zip_member){.name = w->names[w->count],
+                         .offset = w->offset,
+                         .size = size + w->left,
+                         .crc = (uint32_t)crc32_z(0, (const Bytef *)header, (size_t)size),
+                         .crc_follows = true};
+    w->count++;
+    NL_TRY(emit(w, record, nl_zip_put_local(m, record)));
+    NL_TRY(emit(w, header, size));
 cleanup:
     return status;
 }
@@ -151,7 +88,7 @@ nl_status nl_arrays_write(nl_arrays_writer *w, const void *data, int64_t bytes)
 {
     if (w->count == 0 || bytes > w->left)
         return nl_fail(w->context, NL_ERROR_INTERNAL, "more bytes than the array has");
-    member *m = &w->members[w->count - 1];
+    nl_zip_member *m = &w->members[w->count - 1];
     m->crc = (uint32_t)crc32_z(m->crc, data, (size_t)bytes);
     w->left -= bytes;
     return emit(w, data, bytes);
@@ -159,54 +96,12 @@ nl_status nl_arrays_write(nl_arrays_writer *w, const void *data, int64_t bytes)
 
 static nl_status write_directory(nl_arrays_writer *w)
 {
-    nl_status status;
+    uint8_t record[RECORD];
     int64_t start = w->offset;
-    for (int i = 0; i < w->count; i++) {
-        const member *m = &w->members[i];
-        fields f = {.size = 0};
-        put(&f, 4, 0x02014b50);
-        put(&f, 2, 45);
-        put_common(&f, m->crc, 0xffffffff, (int)strlen(m->name), 28);
-        put(&f, 2, 0); /* comment */
-        put(&f, 2, 0); /* disk */
-        put(&f, 2, 0);
-        put(&f, 4, 0);
-        put(&f, 4, 0xffffffff);
-        NL_TRY(emit(w, f.bytes, f.size));
-        NL_TRY(emit(w, m->name, (int64_t)strlen(m->name)));
-        f.size = 0;
-        put(&f, 2, 1);
-        put(&f, 2, 24);
-        put(&f, 8, (uint64_t)m->size);
-        put(&f, 8, (uint64_t)m->size);
-        put(&f, 8, (uint64_t)m->offset);
-        NL_TRY(emit(w, f.bytes, f.size));
-    }
-    fields f = {.size = 0};
-    int64_t end = w->offset;
-    put(&f, 4, 0x06064b50); /* zip64 record */
-    put(&f, 8, 44);
-    put(&f, 2, 45);
-    put(&f, 2, 45);
-    put(&f, 4, 0);
-    put(&f, 4, 0);
-    put(&f, 8, (uint64_t)w->count);
-    put(&f, 8, (uint64_t)w->count);
-    put(&f, 8, (uint64_t)(end - start));
-    put(&f, 8, (uint64_t)start);
-    put(&f, 4, 0x07064b50); /* its locator */
-    put(&f, 4, 0);
-    put(&f, 8, (uint64_t)end);
-    put(&f, 4, 1);
-    put(&f, 4, 0x06054b50); /* end record */
-    put(&f, 2, 0);
-    put(&f, 2, 0);
-    put(&f, 2, 0xffff);
-    put(&f, 2, 0xffff);
-    put(&f, 4, 0xffffffff);
-    put(&f, 4, 0xffffffff);
-    put(&f, 2, 0);
-    NL_TRY(emit(w, f.bytes, f.size));
+    nl_status status = NL_OK;
+    for (int i = 0; i < w->count; i++)
+        NL_TRY(emit(w, record, nl_zip_put_central(&w->members[i], record)));
+    NL_TRY(emit(w, record, nl_zip_put_end(w->count, start, w->offset - start, 0, record)));
 cleanup:
     return status;
 }

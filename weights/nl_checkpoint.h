@@ -177,6 +177,9 @@ nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *
 nl_status nl_npy_read_header(nl_context *context, const char *name, const void *data,
                              int64_t available, int64_t size, nl_npy *npy, int64_t *offset);
 void nl_npy_close(nl_context *context, nl_npy *npy);
+/* The bytes in front of an array's elements into text; returns how many, a multiple of 64. 0: npy has no such type. */
+enum { NL_NPY_HEADER = 320 };
+int nl_npy_put_header(nl_dtype dtype, int ndim, const int64_t *shape, char text[NL_NPY_HEADER]);
 nl_status nl_npy_write(nl_context *context, const char *path, bool overwrite, nl_dtype dtype, int ndim,
                        const int64_t *shape, const void *data);
 

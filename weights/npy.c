@@ -231,35 +231,45 @@ void nl_npy_close(nl_context *context, nl_npy *npy)
     memset(npy, 0, sizeof(*npy));
 }
 
+/* Magic, version, length, then the dictionary padded with spaces. */
+int nl_npy_put_header(nl_dtype dtype, int ndim, const int64_t *shape, char text[NL_NPY_HEADER])
+{
+    const char *descr = NULL;
+    for (int i = 0; i < NL_COUNT(types); i++)
+        if (types[i].dtype == dtype)
+            descr = types[i].descr;
+    if (!descr)
+        return 0;
+    int n = 10 + snprintf(text + 10, NL_NPY_HEADER - 10,
+                          "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
+    for (int i = 0; i < ndim; i++)
+        n += snprintf(text + n, NL_NPY_HEADER - (size_t)n, "%s%lld", i ? ", " : "",
+                      (long long)shape[i]);
+    n += snprintf(text + n, NL_NPY_HEADER - (size_t)n, "%s), }", ndim == 1 ? "," : "");
+    int total = (n + 1 + 63) / 64 * 64;
+    memset(text + n, ' ', (size_t)(total - n));
+    text[total - 1] = '\n';
+    memcpy(text, "\x93NUMPY\x01\x00", 8);
+    text[8] = (char)((total - 10) & 0xff);
+    text[9] = (char)((total - 10) >> 8);
+    return total;
+}
+
 nl_status nl_npy_write(nl_context *context, const char *path, bool overwrite, nl_dtype dtype,
                        int ndim, const int64_t *shape, const void *data)
 {
     nl_status status = NL_OK;
     nl_writer *writer = NULL;
-    const char *descr = NULL;
-    char text[256], head[10] = "\x93NUMPY\x01";
+    char header[NL_NPY_HEADER];
     int64_t bytes = nl_dtype_size(dtype);
-    for (int i = 0; i < NL_COUNT(types); i++)
-        if (types[i].dtype == dtype)
-            descr = types[i].descr;
-    if (!descr)
+    int size = nl_npy_put_header(dtype, ndim, shape, header);
+    if (size == 0)
         return nl_fail(context, NL_ERROR_INTERNAL, "%s: npy has no type for %s", path,
                        nl_dtype_name(dtype));
-    int n =
-        snprintf(text, sizeof(text), "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
-    for (int i = 0; i < ndim; i++) {
-        n += snprintf(text + n, sizeof(text) - (size_t)n, "%s%lld", i ? ", " : "",
-                      (long long)shape[i]);
+    for (int i = 0; i < ndim; i++)
         bytes *= shape[i];
-    }
-    n += snprintf(text + n, sizeof(text) - (size_t)n, "%s), }", ndim == 1 ? "," : "");
-    /* The elements start at a multiple of 64. */
-    int padded = (10 + n + 1 + 63) / 64 * 64 - 10;
-    head[8] = (char)(padded & 0xff);
-    head[9] = (char)(padded >> 8);
     NL_TRY(nl_writer_open(context, path, overwrite, &writer));
-    NL_TRY(nl_writer_write(writer, head, sizeof(head)));
-    NL_TRY(nl_writer_printf(writer, "%-*s\n", padded - 1, text));
+    NL_TRY(nl_writer_write(writer, header, (size_t)size));
     NL_TRY(nl_writer_write(writer, data, (size_t)bytes));
     NL_TRY(nl_writer_commit(&writer));
 cleanup:

@@ -1,4 +1,5 @@
-/* The table of contents of a zip archive in memory. Stored entries are read where they lie. */
+/* Zip archives: the table of contents of one in memory, whose stored entries are read where they lie; and the records of
+ * one to be written. */
 #ifndef NL_ZIP_H
 #define NL_ZIP_H
 
@@ -35,5 +36,27 @@ const nl_zip_entry *nl_zip_find(const nl_zip *zip, const char *name, int64_t nam
  * stored ones is never looked at: that would read a whole checkpoint once more, and torch need not
  * write it. */
 nl_status nl_zip_inflate(const nl_zip *zip, const nl_zip_entry *entry, void *to);
+
+/* ---- Writing: records of stored members. Every number stands in its zip64 field, whatever its size; times are the zip
+ * epoch, so that the same content gives the same file. */
+
+typedef struct nl_zip_member {
+    const char *name;
+    int64_t offset; /* of the local header */
+    int64_t size;
+    uint32_t crc;
+    bool crc_follows; /* in a descriptor behind the data; the local header's is 0 */
+} nl_zip_member;
+
+/* Bytes of the records, the first two without the name. */
+enum { NL_ZIP_LOCAL = 30 + 20, NL_ZIP_CENTRAL = 46 + 28, NL_ZIP_DESCRIPTOR = 24, NL_ZIP_END = 56 + 20 + 22 };
+
+/* Each fills its record and returns its size with the name. */
+int nl_zip_put_local(const nl_zip_member *member, uint8_t *bytes);
+int nl_zip_put_descriptor(const nl_zip_member *member, uint8_t *bytes);
+int nl_zip_put_central(const nl_zip_member *member, uint8_t *bytes);
+/* The end records, all but the comment; directory: offset of the first central record. */
+int nl_zip_put_end(int64_t count, int64_t directory, int64_t directory_size, int64_t comment_size,
+                   uint8_t *bytes);
 
 #endif
