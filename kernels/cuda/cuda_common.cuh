@@ -49,7 +49,7 @@ void nl_cuda_forget_records(nl_cuda *cuda);
 
 #define NL_OPERATION(operation)                                                                    \
     nl_status nl_cuda_##operation(nl_device *, const nl_##operation##_args *);
-NL_OPERATIONS(NL_OPERATION)
+NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 }
 

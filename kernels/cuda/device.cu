@@ -247,4 +247,4 @@ extern "C" const nl_ops nl_cuda_ops = {"cuda",
                                        cuda_download_start,
                                        cuda_download_wait,
                                        nl_cuda_replay,
-                                       NL_OPERATIONS(NL_OPERATION)};
+                                       NL_ALL_OPERATIONS(NL_OPERATION)};

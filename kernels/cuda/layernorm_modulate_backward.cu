@@ -1,0 +1,283 @@
+/* Gradients of layernorm_modulate: every activation crosses memory once each way; sums over the rows of an image in two
+ * stages, parts of NL_PART_ROWS rows and then the parts. */
+#include "layernorm_backward.cuh"
+
+template <typename T, typename M> struct modulate_gradient {
+    const T *x, *dy, *branch;
+    T *dx, *dbranch, *y;
+    const M *scale, *shift, *gate;
+    int64_t rows_per_image, scale_stride, shift_stride, gate_stride;
+    int width, parts; /* parts of an image */
+    float eps;
+    float *sums; /* [images, parts, (dshift, dscale, dgate), width] */
+};
+
+template <typename T, typename S, bool BRANCH> struct raw_row {
+    nl_piece<T, S::VEC> x[S::CHUNKS], dy[S::CHUNKS], dx[S::CHUNKS], branch[BRANCH ? S::CHUNKS : 1];
+};
+
+template <typename T, typename M, typename S, bool BRANCH>
+__device__ __forceinline__ void fetch(const modulate_gradient<T, M> &p, int64_t row,
+                                      raw_row<T, S, BRANCH> &raw)
+{
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++)
+        if (S::there(c, p.width)) {
+            const int64_t at = row * p.width + S::at(c);
+            raw.x[c] = nl_piece_at<T, S::VEC>(p.x + at);
+            raw.dy[c] = nl_piece_at<T, S::VEC>(p.dy + at);
+            raw.dx[c] = nl_piece_at<T, S::VEC>(p.dx + at);
+            if (BRANCH)
+                raw.branch[c] = nl_piece_at<T, S::VEC>(p.branch + at);
+        }
+}
+
+/* The modulation of an image, as it lies in memory. */
+template <typename M, typename S, bool BRANCH> struct modulation {
+    nl_piece<M, S::VEC> scale[S::CHUNKS], shift[S::CHUNKS], gate[BRANCH ? S::CHUNKS : 1];
+};
+
+template <typename T, typename M, typename S, bool BRANCH>
+__device__ __forceinline__ void gradient_of_row(const modulate_gradient<T, M> &p, int64_t row,
+                                                const raw_row<T, S, BRANCH> &raw,
+                                                const modulation<M, S, BRANCH> &m, float *sums)
+{
+    constexpr int CHUNKS = S::CHUNKS, VEC = S::VEC;
+    float v[CHUNKS][VEC] = {}, d[CHUNKS][VEC] = {};
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+        if (S::there(c, p.width))
+            raw.x[c].unpack(v[c]);
+    const nl_moments moments = nl_row_moments<S>(v, p.width, p.eps);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+        if (S::there(c, p.width)) {
+            float scale[VEC], shift[VEC], y[VEC], product[VEC];
+            m.scale[c].unpack(scale);
+            raw.dy[c].unpack(d[c]);
+            nl_add_to_sums<S>(sums, c, d[c]);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) {
+                v[c][i] = moments(v[c][i]);
+                product[i] = d[c][i] * v[c][i];
+                d[c][i] *= 1.f + scale[i];
+            }
+            nl_add_to_sums<S>(sums + p.width, c, product);
+            if (p.y) {
+                m.shift[c].unpack(shift);
+#pragma unroll
+                for (int i = 0; i < VEC; i++)
+                    y[i] = fmaf(v[c][i], 1.f + scale[i], shift[i]);
+                nl_put_piece(p.y + row * p.width + S::at(c), y);
+            }
+        }
+    nl_normalise_gradient<S>(v, d, p.width, moments.scale);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+        if (S::there(c, p.width)) {
+            const int64_t at = row * p.width + S::at(c);
+            float dx[VEC];
+            raw.dx[c].unpack(dx);
+#pragma unroll
+            for (int i = 0; i < VEC; i++)
+                dx[i] += d[c][i];
+            nl_put_piece(p.dx + at, dx);
+            if (BRANCH) {
+                float gate[VEC], branch[VEC];
+                m.gate[c].unpack(gate);
+                raw.branch[c].unpack(branch);
+#pragma unroll
+                for (int i = 0; i < VEC; i++) {
+                    branch[i] *= dx[i];
+                    gate[i] *= dx[i];
+                }
+                nl_add_to_sums<S>(sums + 2 * p.width, c, branch);
+                nl_put_piece(p.dbranch + at, gate);
+            }
+        }
+}
+
+/* grid (parts, images) */
+template <typename T, typename M, typename S, bool BRANCH>
+__global__ void __launch_bounds__(32 * NL_PART_WARPS)
+    modulate_gradient_kernel(const modulate_gradient<T, M> p)
+{
+    extern __shared__ __align__(16) float shared[];
+    constexpr int KINDS = BRANCH ? 3 : 2;
+    const int warp = threadIdx.x / 32;
+    float *sums = shared + warp * KINDS * p.width;
+    for (int i = threadIdx.x % 32; i < KINDS * p.width; i += 32)
+        sums[i] = 0.f;
+    __syncwarp();
+    const int64_t image = blockIdx.y, begin = image * p.rows_per_image;
+    const int64_t first = begin + blockIdx.x * NL_PART_ROWS + warp;
+    const int64_t last = begin + min((blockIdx.x + 1) * (int64_t)NL_PART_ROWS, p.rows_per_image);
+    modulation<M, S, BRANCH> m;
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++)
+        if (S::there(c, p.width)) {
+            m.scale[c] = nl_piece_at<M, S::VEC>(p.scale + image * p.scale_stride + S::at(c));
+            if (p.y)
+                m.shift[c] = nl_piece_at<M, S::VEC>(p.shift + image * p.shift_stride + S::at(c));
+            if (BRANCH)
+                m.gate[c] = nl_piece_at<M, S::VEC>(p.gate + image * p.gate_stride + S::at(c));
+        }
+    raw_row<T, S, BRANCH> next;
+    if (nl_row_ahead<S>::value && first < last)
+        fetch<T, M, S, BRANCH>(p, first, next);
+    for (int64_t row = first; row < last; row += NL_PART_WARPS) {
+        raw_row<T, S, BRANCH> raw;
+        if (nl_row_ahead<S>::value) {
+            raw = next;
+            if (row + NL_PART_WARPS < last)
+                fetch<T, M, S, BRANCH>(p, row + NL_PART_WARPS, next);
+        } else {
+            fetch<T, M, S, BRANCH>(p, row, raw);
+        }
+        gradient_of_row<T, M, S, BRANCH>(p, row, raw, m, sums);
+    }
+    nl_store_part(shared, KINDS * p.width, p.sums + (image * p.parts + blockIdx.x) * 3 * p.width);
+}
+
+template <typename M> struct modulation_gradient {
+    M *dshift, *dscale, *dgate; /* dgate may be NULL */
+    int64_t dshift_stride, dscale_stride, dgate_stride;
+};
+
+/* grid (3 width / 256, images) */
+template <typename M>
+__global__ void add_parts_kernel(const float *sums, int parts, int width, modulation_gradient<M> to)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, column = i % width;
+    const int64_t image = blockIdx.y;
+    if (i >= (to.dgate ? 3 : 2) * width)
+        return;
+    float sum = 0.f;
+#pragma unroll 8
+    for (int part = 0; part < parts; part++)
+        sum += sums[(image * parts + part) * 3 * width + i];
+    nl_put(i < width       ? to.dshift + image * to.dshift_stride + column
+           : i < 2 * width ? to.dscale + image * to.dscale_stride + column
+                           : to.dgate + image * to.dgate_stride + column,
+           sum);
+}
+
+/* Any width: a block for a row; then a thread for a column of an image. */
+template <typename T, typename M>
+__global__ void any_row_kernel(const modulate_gradient<T, M> p, float *moments)
+{
+    const int64_t row = blockIdx.x, image = row / p.rows_per_image, at = row * p.width;
+    const nl_moments m = nl_block_moments(p.x + at, p.width, p.eps);
+    const M *scale = p.scale + image * p.scale_stride;
+    float sum = 0.f, product = 0.f;
+    for (int i = threadIdx.x; i < p.width; i += blockDim.x) {
+        const float d = nl_get(p.dy + at + i) * (1.f + nl_get(scale + i));
+        sum += d, product = fmaf(d, m(nl_get(p.x + at + i)), product);
+    }
+    sum = nl_block_sum(sum) / p.width, product = nl_block_sum(product) / p.width;
+    for (int i = threadIdx.x; i < p.width; i += blockDim.x) {
+        const float n = m(nl_get(p.x + at + i)), a = 1.f + nl_get(scale + i);
+        const float dx =
+            nl_get(p.dx + at + i) + m.scale * (nl_get(p.dy + at + i) * a - sum - n * product);
+        nl_put(p.dx + at + i, dx);
+        if (p.branch)
+            nl_put(p.dbranch + at + i, nl_get(p.gate + image * p.gate_stride + i) * dx);
+        if (p.y)
+            nl_put(p.y + at + i, fmaf(n, a, nl_get(p.shift + image * p.shift_stride + i)));
+    }
+    if (threadIdx.x == 0)
+        moments[3 * row] = m.center, moments[3 * row + 1] = m.scale,
+                    moments[3 * row + 2] = m.offset;
+}
+
+template <typename T, typename M>
+__global__ void any_column_kernel(const modulate_gradient<T, M> p, const float *moments,
+                                  modulation_gradient<M> to)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    const int64_t image = blockIdx.y;
+    if (i >= p.width)
+        return;
+    float shift = 0.f, scale = 0.f, gate = 0.f;
+    for (int64_t row = image * p.rows_per_image; row < (image + 1) * p.rows_per_image; row++) {
+        const int64_t at = row * p.width + i;
+        const nl_moments m = {moments[3 * row], moments[3 * row + 1], moments[3 * row + 2]};
+        const float dy = nl_get(p.dy + at);
+        shift += dy, scale = fmaf(dy, m(nl_get(p.x + at)), scale);
+        if (p.branch)
+            gate = fmaf(nl_get(p.dx + at), nl_get(p.branch + at), gate);
+    }
+    nl_put(to.dshift + image * to.dshift_stride + i, shift);
+    nl_put(to.dscale + image * to.dscale_stride + i, scale);
+    if (to.dgate)
+        nl_put(to.dgate + image * to.dgate_stride + i, gate);
+}
+
+template <typename T, typename M, typename S, bool BRANCH>
+static cudaError_t launch(const modulate_gradient<T, M> &p, int64_t images, cudaStream_t stream)
+{
+    const int bytes = NL_PART_WARPS * (BRANCH ? 3 : 2) * p.width * 4;
+    auto kernel = modulate_gradient_kernel<T, M, S, BRANCH>;
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaSuccess)
+        kernel<<<dim3((unsigned)p.parts, (unsigned)images), 32 * NL_PART_WARPS, bytes, stream>>>(p);
+    return error;
+}
+
+template <typename T, typename M>
+static nl_status run(nl_device *device, const nl_layernorm_modulate_backward_args *a)
+{
+    cudaStream_t stream = nl_cuda_of(device)->stream;
+    const int64_t rows = a->x.shape[0];
+    if (rows == 0)
+        return NL_OK;
+    const int64_t images = rows / a->rows_per_image;
+    modulate_gradient<T, M> p = {};
+    p.x = (const T *)a->x.data, p.dy = (const T *)a->dy.data;
+    p.branch = (const T *)a->branch.data;
+    p.dx = (T *)a->dx.data, p.dbranch = (T *)a->dbranch.data, p.y = (T *)a->y.data;
+    p.scale = (const M *)a->scale.data, p.shift = (const M *)a->shift.data;
+    p.gate = (const M *)a->gate.data;
+    p.scale_stride = a->scale.row_stride, p.shift_stride = p.y ? a->shift.row_stride : 0;
+    p.gate_stride = p.branch ? a->gate.row_stride : 0;
+    p.rows_per_image = a->rows_per_image, p.width = (int)a->x.shape[1], p.eps = a->eps;
+    p.parts = (int)((a->rows_per_image + NL_PART_ROWS - 1) / NL_PART_ROWS);
+    const modulation_gradient<M> to = {(M *)a->dshift.data,  (M *)a->dscale.data,
+                                       (M *)a->dgate.data,   a->dshift.row_stride,
+                                       a->dscale.row_stride, a->dgate.row_stride};
+    const bool vectors = nl_row_vectors(p.width) &&
+                         (p.scale_stride | p.shift_stride | p.gate_stride) % 4 == 0 &&
+                         ((uintptr_t)p.scale | (uintptr_t)p.shift | (uintptr_t)p.gate) % 16 == 0;
+    void *scratch;
+    const int64_t bytes = vectors ? images * p.parts * 3 * p.width * 4 : rows * 3 * 4;
+    nl_status status = nl_cuda_scratch(device, "sums of a normalisation", bytes, &scratch);
+    if (status != NL_OK)
+        return status;
+    cudaError_t error = cudaSuccess;
+    if (vectors) {
+        p.sums = (float *)scratch;
+        NL_FOR_GRADIENT_SHAPE(p.width, S, {
+            error = p.branch ? launch<T, M, S, true>(p, images, stream)
+                             : launch<T, M, S, false>(p, images, stream);
+        });
+        add_parts_kernel<M>
+            <<<dim3(nl_blocks(3 * p.width, 256), (unsigned)images), 256, 0, stream>>>(
+                p.sums, p.parts, p.width, to);
+    } else {
+        any_row_kernel<T, M><<<(unsigned)rows, 128, 0, stream>>>(p, (float *)scratch);
+        any_column_kernel<T, M><<<dim3(nl_blocks(p.width, 64), (unsigned)images), 64, 0, stream>>>(
+            p, (const float *)scratch, to);
+    }
+    return error == cudaSuccess ? NL_CUDA_LAUNCHED(device, "layernorm_modulate_backward")
+                                : nl_cuda_check(device, error, "layernorm_modulate_backward");
+}
+
+extern "C" nl_status
+nl_cuda_layernorm_modulate_backward(nl_device *device,
+                                    const nl_layernorm_modulate_backward_args *args)
+{
+    nl_status status = NL_OK;
+    NL_FOR_TYPE(args->x, T, NL_FOR_TYPE(args->scale, M, status = (run<T, M>(device, args))));
+    return status;
+}

@@ -1,0 +1,153 @@
+/* Gradients of linear: dx = dy W through cuBLASLt, with GELU's derivative in its epilogue where that is bf16; and
+ * dW += dy^T x, db += column sums of dy. */
+#include "activation.cuh"
+#include "column_sums.cuh"
+#include "product.cuh"
+
+template <typename T>
+__global__ void derivative_kernel(const T *pre, T *dx, int64_t rows, int64_t width, int64_t stride,
+                                  nl_epilogue epilogue)
+{
+    NL_GRID_LOOP(i, rows * width)
+    {
+        T *at = dx + i / width * stride + i % width;
+        const float x = nl_get(pre + i);
+        nl_put(at, nl_get(at) * (epilogue == NL_EPILOGUE_GELU_TANH ? nl_gelu_derivative(x)
+                                                                   : nl_silu_derivative(x)));
+    }
+}
+
+template <typename A, typename B> __global__ void convert_kernel(const A *x, B *y, int64_t count)
+{
+    NL_GRID_LOOP(i, count)
+    nl_put(y + i, nl_get(x + i));
+}
+
+/* Shapes that tensor cores do not take: a thread for each element, in fp32. */
+template <typename T, typename W>
+__global__ void plain_data_kernel(const T *dy, int64_t dy_stride, const W *weight, T *dx,
+                                  int64_t dx_stride, int64_t rows, int64_t width, int64_t depth)
+{
+    NL_GRID_LOOP(i, rows * width)
+    {
+        const int64_t row = i / width, k = i % width;
+        float sum = 0.f;
+        for (int64_t n = 0; n < depth; n++)
+            sum = fmaf(nl_get(dy + row * dy_stride + n), nl_get(weight + n * width + k), sum);
+        nl_put(dx + row * dx_stride + k, sum);
+    }
+}
+
+template <typename T, typename X>
+__global__ void plain_weight_kernel(const T *dy, int64_t dy_stride, const X *x, int64_t x_stride,
+                                    float *dweight, int64_t stride, int64_t outputs, int64_t width,
+                                    int64_t rows)
+{
+    NL_GRID_LOOP(i, outputs * width)
+    {
+        const int64_t n = i / width, k = i % width;
+        float sum = 0.f;
+        for (int64_t row = 0; row < rows; row++)
+            sum = fmaf(nl_get(dy + row * dy_stride + n), nl_get(x + row * x_stride + k), sum);
+        dweight[n * stride + k] += sum;
+    }
+}
+
+static bool aligned(const nl_tensor *tensor)
+{
+    return (uintptr_t)tensor->data % 16 == 0 &&
+           tensor->row_stride * nl_dtype_size(tensor->dtype) % 16 == 0;
+}
+
+/* The weight in dy's type. */
+static nl_status converted_weight(nl_device *device, const nl_linear_backward_data_args *a,
+                                  const void **weight)
+{
+    const int64_t count = nl_tensor_count(&a->weight);
+    void *scratch;
+    nl_status status =
+        nl_cuda_scratch(device, "a converted weight", count * nl_dtype_size(a->dy.dtype), &scratch);
+    if (status != NL_OK)
+        return status;
+    NL_FOR_TYPE(a->weight, A, NL_FOR_TYPE(a->dy, B, {
+                    convert_kernel<<<nl_blocks(count, 256), 256, 0, nl_cuda_of(device)->stream>>>(
+                        (const A *)a->weight.data, (B *)scratch, count);
+                }));
+    *weight = scratch;
+    return NL_OK;
+}
+
+extern "C" nl_status nl_cuda_linear_backward_data(nl_device *device,
+                                                  const nl_linear_backward_data_args *a)
+{
+    cudaStream_t stream = nl_cuda_of(device)->stream;
+    const int64_t rows = a->dy.shape[0], depth = a->dy.shape[1], width = a->dx.shape[1];
+    if (rows == 0 || width == 0)
+        return NL_OK;
+    const bool derivative = a->pre.data && a->epilogue != NL_EPILOGUE_NONE;
+    const bool products = aligned(&a->dy) && aligned(&a->weight) && aligned(&a->dx) && depth > 0;
+    const bool fused = derivative && products && a->epilogue == NL_EPILOGUE_GELU_TANH &&
+                       a->dx.dtype == NL_BF16 && aligned(&a->pre);
+    const void *weight = a->weight.data;
+    nl_status status = NL_OK;
+    if (products) {
+        nl_product product = {};
+        product.rows = rows, product.columns = width, product.depth = depth;
+        product.w_by_depth = true;
+        product.x_stride = a->dy.row_stride, product.w_stride = width;
+        product.y_stride = a->dx.row_stride;
+        product.x_type = product.w_type = a->dy.dtype, product.y_type = a->dx.dtype;
+        product.alpha = 1.f;
+        if (fused)
+            product.aux = NL_AUX_GELU_GRADIENT, product.aux_stride = width;
+        if (a->weight.dtype != a->dy.dtype)
+            status = converted_weight(device, a, &weight);
+        if (status == NL_OK)
+            status = nl_cuda_product_aux(device, &product, a->dy.data, weight, NULL, a->pre.data,
+                                         a->dx.data);
+    } else {
+        NL_FOR_TYPE(a->dy, T, NL_FOR_TYPE(a->weight, W, {
+                        plain_data_kernel<<<nl_blocks(rows * width, 256), 256, 0, stream>>>(
+                            (const T *)a->dy.data, a->dy.row_stride, (const W *)weight,
+                            (T *)a->dx.data, a->dx.row_stride, rows, width, depth);
+                    }));
+    }
+    if (status == NL_OK && derivative && !fused)
+        NL_FOR_TYPE(a->dx, T, {
+            derivative_kernel<<<nl_blocks(rows * width, 256), 256, 0, stream>>>(
+                (const T *)a->pre.data, (T *)a->dx.data, rows, width, a->dx.row_stride,
+                a->epilogue);
+        });
+    return status == NL_OK ? NL_CUDA_LAUNCHED(device, "linear_backward_data") : status;
+}
+
+extern "C" nl_status nl_cuda_linear_backward_weight(nl_device *device,
+                                                    const nl_linear_backward_weight_args *a)
+{
+    cudaStream_t stream = nl_cuda_of(device)->stream;
+    const int64_t rows = a->dy.shape[0], outputs = a->dy.shape[1], width = a->x.shape[1];
+    if (rows == 0 || outputs == 0)
+        return NL_OK;
+    nl_status status = NL_OK;
+    if (width > 0 && a->dy.dtype == a->x.dtype && aligned(&a->dy) && aligned(&a->x) &&
+        aligned(&a->dweight)) {
+        nl_product product = {};
+        product.rows = outputs, product.columns = width, product.depth = rows;
+        product.x_by_depth = product.w_by_depth = product.accumulate = true;
+        product.x_stride = a->dy.row_stride, product.w_stride = a->x.row_stride;
+        product.y_stride = a->dweight.row_stride;
+        product.x_type = product.w_type = a->x.dtype, product.y_type = NL_F32;
+        product.alpha = 1.f;
+        status = nl_cuda_product(device, &product, a->dy.data, a->x.data, NULL, a->dweight.data);
+    } else {
+        NL_FOR_TYPE(a->dy, T, NL_FOR_TYPE(a->x, X, {
+                        plain_weight_kernel<<<nl_blocks(outputs * width, 256), 256, 0, stream>>>(
+                            (const T *)a->dy.data, a->dy.row_stride, (const X *)a->x.data,
+                            a->x.row_stride, (float *)a->dweight.data, a->dweight.row_stride,
+                            outputs, width, rows);
+                    }));
+    }
+    if (status == NL_OK && a->dbias.data)
+        status = nl_cuda_column_sums(device, &a->dy, (float *)a->dbias.data);
+    return status == NL_OK ? NL_CUDA_LAUNCHED(device, "linear_backward_weight") : status;
+}

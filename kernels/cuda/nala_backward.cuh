@@ -1,0 +1,541 @@
+/*
+ * NaLa attention backward on tensor cores, cosine map, bf16 in and out, fp32 sums. q, k, v, o, do are read once, dq, dk,
+ * dv are written once, features exist in registers and in one tile of shared memory. With phi' = phi_q / denominator
+ * and r_t = do_t . o_t:
+ *
+ *   queries  dS = phi'^T do, dz = -phi'^T r, dphi_q = (do S^T - r z) / denominator, dq
+ *   keys     dv = phi_k dS / N, dphi_k = (v dS^T + dz) / N, dk
+ *
+ * A warp owns 16 tokens of a tile. The A fragments of q or k and the fp32 accumulators of dphi put the same elements
+ * into the same threads, so the maps and their gradients are local, up to sums over the four lanes of a row. In the
+ * gradient the features serve once more: with (c, s) the two halves of dphi and m the magnitude,
+ *   m G = c phi_1 + s phi_2 = m (c cos t + s sin t),   m H = s phi_1 - c phi_2 = m (s cos t - c sin t),
+ * so no power, sine or cosine is computed twice.
+ *
+ * The query kernel leaves dS, dz of its chunk of tokens: where one chunk is all, as the key kernel wants them (bf16 and
+ * fp32), otherwise in fp32 for reduce_kernel, which adds the chunks in order.
+ */
+#ifndef NL_NALA_BACKWARD_CUH
+#define NL_NALA_BACKWARD_CUH
+
+#include "nala_features_backward.cuh"
+#include "nala_tensor_core.cuh"
+
+struct nl_nala_gradient {
+    const __nv_bfloat16 *q, *k, *v;  /* of image 0, head 0; rows `stride` apart, heads head_size */
+    const __nv_bfloat16 *out, *dout; /* rows `out_stride` apart */
+    __nv_bfloat16 *dq, *dk, *dv;     /* rows `gradient_stride` apart */
+    int64_t stride, out_stride, gradient_stride; /* elements */
+    const float *state, *total;                  /* [B h, F, d], [B h, F] */
+    int tokens, heads;
+    float lambda, tau;
+    /* Workspace, placed by the launcher. */
+    float *partial;        /* [chunks, B h, F, columns] fp32, or NULL: one chunk */
+    __nv_bfloat16 *dstate; /* [B h, F, STRIDE] */
+    float *dtotal;         /* [B h, F] */
+    int query_chunk, key_chunk;
+};
+
+namespace nl_nala_gradients
+{
+
+using nl_nala::add_squares;
+using nl_nala::commit_async;
+using nl_nala::copy_async;
+using nl_nala::load_columns;
+using nl_nala::load_matrix;
+using nl_nala::load_matrix_transposed;
+using nl_nala::multiply;
+using nl_nala::pack;
+using nl_nala::shared_address;
+using nl_nala::unpack;
+using nl_nala::wait_async;
+
+/* F here counts padded dimensions: feature (half, i) is row half * DP + i. */
+template <int D> struct shape {
+    static constexpr int DP = (D + 15) / 16 * 16, CHUNKS = DP / 16, F = 2 * DP;
+    static constexpr int NT = D / 8 + 1; /* 8-column tiles of [do | r] */
+    static constexpr int WIDE =
+        F + 8; /* row of [q | o], then of features: an odd number of 16-byte units */
+    static constexpr int COLUMNS = NT * 8 > DP ? NT * 8 : DP;
+    static constexpr int STRIDE = COLUMNS / 8 % 2 ? COLUMNS : COLUMNS + 8;
+    static constexpr int STATE = F * STRIDE;
+
+    static constexpr int QUERY_WARPS = F / 16; /* each owns 16 rows of dS */
+    static constexpr int QUERY_TILE = 16 * QUERY_WARPS;
+    static constexpr int QUERY_RESIDENT = D <= 64 ? 2 : 1;
+    static constexpr int QUERY_BYTES =
+        2 * (QUERY_TILE * (WIDE + STRIDE) + STATE + 2 * WIDE) + 4 * F;
+
+    static constexpr int KEY_WARPS = 4, KEY_TILE = 16 * KEY_WARPS, STAGES = 2;
+    static constexpr int KEY_RESIDENT = D <= 64 ? 4 : 2;
+    static constexpr int KEY_BYTES = 2 * (2 * STAGES * KEY_TILE * STRIDE + STATE) + 4 * F;
+};
+
+/* Queues the copy of ROWS tokens from `first` on, zeros from `last` on. */
+template <int D, int ROWS, int STRIDE>
+__device__ __forceinline__ void load_rows(__nv_bfloat16 *to, const __nv_bfloat16 *from,
+                                          int64_t stride, int first, int last)
+{
+    constexpr int PIECES = D / 8;
+    for (int i = threadIdx.x; i < ROWS * PIECES; i += blockDim.x) {
+        const int row = i / PIECES, piece = i % PIECES;
+        copy_async(shared_address(to + row * STRIDE + piece * 8),
+                   from + min(first + row, last - 1) * stride + piece * 8, first + row < last);
+    }
+}
+
+/* A fragments of 16 rows, dimensions 16 c ..; those beyond the head are 0. */
+template <int D, int STRIDE>
+__device__ __forceinline__ void load_fragment(uint32_t (&a)[4], const __nv_bfloat16 *rows, int c)
+{
+    const int lane = threadIdx.x % 32;
+    load_matrix(a, shared_address(rows + lane % 16 * STRIDE + c * 16 + lane / 16 * 8));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (c * 16 + i / 2 * 8 >= D)
+            a[i] = 0;
+}
+
+/* Two 8-column tiles of x S^T: acc[t] += x [16, d] times rows f + 8 t .. + 7 of `matrix` [F, d] for 16 dimensions. */
+template <int STRIDE>
+__device__ __forceinline__ void multiply_transposed(float (&acc)[2][4], const uint32_t (&a)[4],
+                                                    const __nv_bfloat16 *matrix, int f, int c)
+{
+    const int lane = threadIdx.x % 32;
+    uint32_t b[4];
+    load_matrix(b, shared_address(matrix + (f + lane / 16 * 8 + lane % 8) * STRIDE + c * 16 +
+                                  lane / 8 % 2 * 8));
+    multiply(acc[0], a, b[0], b[1]);
+    multiply(acc[1], a, b[2], b[3]);
+}
+
+__device__ __forceinline__ float quad_sum(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/* 1 / x, 0 where x is so small that its features are 0. */
+__device__ __forceinline__ float safe_reciprocal(float x)
+{
+    return fabsf(x) > 1e-30f ? __fdividef(1.f, x) : 0.f;
+}
+
+/* S in bf16 and z in shared memory: rows of dimensions and columns beyond the head are 0. zt: z as the sum of two bf16
+ * numbers, [2, WIDE]. */
+template <int D>
+__device__ __forceinline__ void load_state(const nl_nala_gradient &p, int64_t pair,
+                                           __nv_bfloat16 *state, float *total, __nv_bfloat16 *zt)
+{
+    using S = shape<D>;
+    constexpr int PIECES = S::STRIDE / 4;
+    const float *from = p.state + pair * 2 * D * D;
+    for (int i = threadIdx.x; i < S::F * PIECES; i += blockDim.x) {
+        const int f = i / PIECES, column = i % PIECES * 4, half = f / S::DP, dim = f % S::DP;
+        float4 x = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (dim < D && column < D)
+            x = *(const float4 *)(from + (half * D + dim) * D + column);
+        *(uint2 *)(state + f * S::STRIDE + column) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
+    }
+    for (int f = threadIdx.x; f < S::F; f += blockDim.x) {
+        const int half = f / S::DP, dim = f % S::DP;
+        const float z = dim < D ? p.total[pair * 2 * D + half * D + dim] : 0.f;
+        const __nv_bfloat16 high = __float2bfloat16(z);
+        total[f] = z;
+        zt[f] = high;
+        zt[S::WIDE + f] = __float2bfloat16(z - __bfloat162float(high));
+    }
+}
+
+/* What the map's gradient needs of the two rows (lane / 4 and lane / 4 + 8) of a thread. */
+struct row_pair {
+    float norm[2], scale[2], power[2];
+};
+
+template <int D, bool QUERY>
+__device__ __forceinline__ row_pair row_scalars(const nl_nala_gradient &p,
+                                                const uint32_t (&raw)[shape<D>::CHUNKS][4])
+{
+    float sums[4] = {};
+#pragma unroll
+    for (int c = 0; c < shape<D>::CHUNKS; c++)
+        add_squares(sums, raw[c]);
+    row_pair rows;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float norm = nl_root<false>(sums[2 * r]);
+        rows.norm[r] = norm;
+        rows.scale[r] = nl_reciprocal<false>(norm + NL_NORM_EPS);
+        rows.power[r] = QUERY ? p.lambda * (p.tau + nl_tanh<false>(norm)) : p.lambda;
+    }
+    return rows;
+}
+
+/* One chunk of 16 dimensions of the map's gradient: own parts as bf16 pairs, and the sums of the two rows. c, s: the
+ * gradients by the two halves (times the denominator, which the features carry). */
+template <bool QUERY>
+__device__ __forceinline__ void chunk_gradient(const uint32_t (&raw)[4], const uint32_t (&first)[4],
+                                               const uint32_t (&second)[4], const float (&c)[2][4],
+                                               const float (&s)[2][4], const row_pair &rows,
+                                               uint32_t (&own)[4], float2 (&sums)[2])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int r = i % 2, t = i / 2;
+        const float2 x2 = unpack(raw[i]), f2 = unpack(first[i]), g2 = unpack(second[i]);
+        float result[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float x = e ? x2.y : x2.x, f = e ? f2.y : f2.x, g = e ? g2.y : g2.x;
+            const float dc = c[t][2 * r + e], ds = s[t][2 * r + e];
+            const float by_magnitude = fmaf(dc, f, ds * g);
+            const float by_angle = nl_angle_slope<false>(x * rows.scale[r]) * fmaf(ds, f, -dc * g);
+            const float by_base = rows.power[r] * by_magnitude * safe_reciprocal(x);
+            result[e] = fmaf(by_angle, rows.scale[r], by_base);
+            if (QUERY) {
+                /* log2|x|; that of the scale is added to the whole sum's factor later */
+                const float log = __log2f(fmaxf(fabsf(x) * rows.scale[r], 1e-30f));
+                sums[r].x = fmaf(log, by_magnitude, sums[r].x);
+                sums[r].y = fmaf(result[e], x, sums[r].y);
+            } else {
+                sums[r].y = fmaf(by_angle, x, sums[r].y);
+            }
+        }
+        own[i] = pack(result[0], result[1]);
+    }
+}
+
+/* dx = mean (own + x shared) of 16 tokens, four bytes a lane. */
+template <int D>
+__device__ __forceinline__ void
+store_gradient(__nv_bfloat16 *to, int64_t stride, int first, int last, float mean,
+               const uint32_t (&raw)[shape<D>::CHUNKS][4],
+               const uint32_t (&own)[shape<D>::CHUNKS][4], const float (&shared)[2])
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int c = 0; c < shape<D>::CHUNKS; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int token = first + lane / 4 + i % 2 * 8,
+                      column = c * 16 + i / 2 * 8 + lane % 4 * 2;
+            const float2 x = unpack(raw[c][i]), o = unpack(own[c][i]);
+            if (c * 16 + i / 2 * 8 < D && token < last)
+                *(uint32_t *)(to + token * stride + column) = pack(
+                    mean * fmaf(x.x, shared[i % 2], o.x), mean * fmaf(x.y, shared[i % 2], o.y));
+        }
+}
+
+/* grid (heads, batch, chunks of queries) */
+template <int D, bool CUBE>
+__global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RESIDENT)
+    query_kernel(const nl_nala_gradient p)
+{
+    using S = shape<D>;
+    constexpr int CHUNKS = S::CHUNKS, WIDE = S::WIDE, STRIDE = S::STRIDE;
+    extern __shared__ __align__(16) unsigned char shared[];
+    __nv_bfloat16 *tile = (__nv_bfloat16 *)shared;      /* [QUERY_TILE, WIDE]: q | o, then phi' */
+    __nv_bfloat16 *dtile = tile + S::QUERY_TILE * WIDE; /* [QUERY_TILE, STRIDE]: do | -r */
+    __nv_bfloat16 *state = dtile + S::QUERY_TILE * STRIDE; /* [F, STRIDE] */
+    __nv_bfloat16 *zt = state + S::STATE;
+    float *total = (float *)(zt + 2 * WIDE);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t pairs = (int64_t)gridDim.x * gridDim.y;
+    const int64_t pair = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
+    const int64_t image = blockIdx.y * (int64_t)p.tokens, head = blockIdx.x * D;
+    const int first = blockIdx.z * p.query_chunk, last = min(first + p.query_chunk, p.tokens);
+
+    float acc[S::NT][4] = {}; /* dS | dz of the warp's 16 features */
+    for (int begin = first; begin < last; begin += S::QUERY_TILE) {
+        __syncthreads(); /* the tile before is done with */
+        load_rows<D, S::QUERY_TILE, WIDE>(tile, p.q + image * p.stride + head, p.stride, begin,
+                                          last);
+        load_rows<D, S::QUERY_TILE, WIDE>(tile + S::DP, p.out + image * p.out_stride + head,
+                                          p.out_stride, begin, last);
+        load_rows<D, S::QUERY_TILE, STRIDE>(dtile, p.dout + image * p.out_stride + head,
+                                            p.out_stride, begin, last);
+        commit_async();
+        if (begin == first) {
+            load_state<D>(p, pair, state, total, zt);
+            for (int row = threadIdx.x; row < S::QUERY_TILE; row += blockDim.x)
+                *(uint4 *)(dtile + row * STRIDE + D) = make_uint4(0, 0, 0, 0);
+        }
+        wait_async<0>();
+        __syncthreads();
+
+        __nv_bfloat16 *rows = tile + warp * 16 * WIDE, *drows = dtile + warp * 16 * STRIDE;
+        uint32_t raw[CHUNKS][4], phi[2][CHUNKS][4];
+        float r[2] = {0.f, 0.f}; /* do . o */
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            uint32_t o[4], d[4];
+            load_fragment<D, WIDE>(raw[c], rows, c);
+            load_fragment<D, WIDE>(o, rows + S::DP, c);
+            load_fragment<D, STRIDE>(d, drows, c);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float2 a = unpack(o[i]), b = unpack(d[i]);
+                r[i % 2] = fmaf(a.x, b.x, fmaf(a.y, b.y, r[i % 2]));
+            }
+        }
+        const row_pair scalars = row_scalars<D, true>(p, raw);
+        float denominator[4] = {}; /* by z in two parts: columns 0 and 1 */
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                nl_query_pair<CUBE>(raw[c][i], nl_pair_of(scalars.scale[i % 2]),
+                                    scalars.power[i % 2],
+                                    scalars.power[i % 2] * __log2f(scalars.scale[i % 2]),
+                                    &phi[0][c][i], &phi[1][c][i]);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const __nv_bfloat16 *z =
+                    zt + lane / 4 * WIDE + half * S::DP + c * 16 + lane % 4 * 2;
+                const uint32_t b0 = lane < 8 ? *(const uint32_t *)z : 0;
+                const uint32_t b1 = lane < 8 ? *(const uint32_t *)(z + 8) : 0;
+                multiply(denominator, phi[half][c], b0, b1);
+            }
+        }
+        float inverse[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            r[i] = quad_sum(r[i]);
+            const float sum = denominator[2 * i] + denominator[2 * i + 1];
+            inverse[i] = 1.f / (__shfl_sync(~0u, sum, lane & ~3) + 1e-6f);
+            if (lane % 4 == 0) { /* -r as the sum of two bf16 numbers */
+                const float high = __bfloat162float(__float2bfloat16(-r[i]));
+                *(uint32_t *)(drows + (lane / 4 + i * 8) * STRIDE + D) = pack(high, -r[i] - high);
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    phi[half][c][i] =
+                        nl_bits(__hmul2(nl_pair(phi[half][c][i]), nl_pair_of(inverse[i % 2])));
+                    *(uint32_t *)(rows + (lane / 4 + i % 2 * 8) * WIDE + half * S::DP + c * 16 +
+                                  i / 2 * 8 + lane % 4 * 2) = phi[half][c][i];
+                }
+
+        uint32_t own[CHUNKS][4];
+        float2 sums[2] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            float d[2][2][4];
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int t = 0; t < 2; t++) {
+                    const float2 z =
+                        *(const float2 *)(total + half * S::DP + c * 16 + t * 8 + lane % 4 * 2);
+                    d[half][t][0] = -r[0] * z.x, d[half][t][1] = -r[0] * z.y;
+                    d[half][t][2] = -r[1] * z.x, d[half][t][3] = -r[1] * z.y;
+                }
+#pragma unroll
+            for (int k = 0; k < CHUNKS; k++) {
+                uint32_t a[4];
+                load_fragment<D, STRIDE>(a, drows, k);
+                multiply_transposed<STRIDE>(d[0], a, state, c * 16, k);
+                multiply_transposed<STRIDE>(d[1], a, state, S::DP + c * 16, k);
+            }
+            chunk_gradient<true>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, own[c], sums);
+        }
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float by_power = 0.6931471805599453f * quad_sum(sums[i].x);
+            const float t = nl_tanh<false>(scalars.norm[i]);
+            const float by_norm =
+                p.lambda * by_power * (1.f - t * t) - quad_sum(sums[i].y) * scalars.scale[i];
+            factor[i] = by_norm * safe_reciprocal(scalars.norm[i]);
+        }
+        store_gradient<D>(p.dq + image * p.gradient_stride + head, p.gradient_stride,
+                          begin + warp * 16, last, 1.f, raw, own, factor);
+
+        __syncthreads(); /* features and r of the whole tile are there */
+#pragma unroll 4
+        for (int token = 0; token < S::QUERY_TILE; token += 16) {
+            uint32_t a[4];
+            load_matrix_transposed(a,
+                                   shared_address(tile + (token + lane % 8 + lane / 16 * 8) * WIDE +
+                                                  warp * 16 + lane / 8 % 2 * 8));
+#pragma unroll
+            for (int n = 0; n < S::NT; n += 2) {
+                uint32_t b[4];
+                load_columns<S::NT, STRIDE>(b, dtile + token * STRIDE, n);
+                multiply(acc[n], a, b[0], b[1]);
+                if (n + 1 < S::NT)
+                    multiply(acc[n + 1], a, b[2], b[3]);
+            }
+        }
+    }
+
+#pragma unroll
+    for (int n = 0; n < S::NT; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int64_t f = warp * 16 + lane / 4 + i * 8;
+            const int column = n * 8 + lane % 4 * 2;
+            const float a = acc[n][2 * i], b = acc[n][2 * i + 1];
+            if (p.partial)
+                *(float2 *)(p.partial + ((blockIdx.z * pairs + pair) * S::F + f) * S::NT * 8 +
+                            column) = make_float2(a, b);
+            else if (column < D)
+                *(uint32_t *)(p.dstate + (pair * S::F + f) * STRIDE + column) = pack(a, b);
+            else if (column == D)
+                p.dtotal[pair * S::F + f] = a + b;
+        }
+}
+
+/* Adds the chunks in order; a thread for two neighbouring columns. grid (F * NT * 4 / 256, B h) */
+template <int D> __global__ void reduce_kernel(const nl_nala_gradient p, int chunks)
+{
+    using S = shape<D>;
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= S::F * S::NT * 4)
+        return;
+    const int f = i / (S::NT * 4), column = i % (S::NT * 4) * 2;
+    const int64_t pair = blockIdx.y, step = gridDim.y * (int64_t)S::F * S::NT * 8;
+    const float *from = p.partial + (pair * S::F + f) * S::NT * 8 + column;
+    float2 sum = make_float2(0.f, 0.f);
+#pragma unroll 8
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        const float2 x = *(const float2 *)(from + chunk * step);
+        sum.x += x.x, sum.y += x.y;
+    }
+    if (column < D)
+        *(uint32_t *)(p.dstate + (pair * S::F + f) * S::STRIDE + column) = pack(sum.x, sum.y);
+    else if (column == D)
+        p.dtotal[pair * S::F + f] = sum.x + sum.y;
+}
+
+/* grid (heads, batch, chunks of keys) */
+template <int D, bool CUBE>
+__global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDENT)
+    key_kernel(const nl_nala_gradient p)
+{
+    using S = shape<D>;
+    constexpr int CHUNKS = S::CHUNKS, STRIDE = S::STRIDE, TILE = S::KEY_TILE;
+    extern __shared__ __align__(16) unsigned char shared[];
+    __nv_bfloat16 *tiles = (__nv_bfloat16 *)shared; /* [STAGES, (k, v), TILE, STRIDE] */
+    __nv_bfloat16 *dstate = tiles + 2 * S::STAGES * TILE * STRIDE; /* [F, STRIDE] */
+    float *dtotal = (float *)(dstate + S::STATE);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t pair = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
+    const int64_t image = blockIdx.y * (int64_t)p.tokens, head = blockIdx.x * D;
+    const int first = blockIdx.z * p.key_chunk, last = min(first + p.key_chunk, p.tokens);
+    const int count = (last - first + TILE - 1) / TILE;
+    const float mean = 1.f / p.tokens;
+
+    auto fetch = [&](int t) {
+        if (t < count) {
+            __nv_bfloat16 *stage = tiles + t % S::STAGES * 2 * TILE * STRIDE;
+            load_rows<D, TILE, STRIDE>(stage, p.k + image * p.stride + head, p.stride,
+                                       first + t * TILE, last);
+            load_rows<D, TILE, STRIDE>(stage + TILE * STRIDE, p.v + image * p.stride + head,
+                                       p.stride, first + t * TILE, last);
+        }
+        commit_async();
+    };
+    fetch(0);
+    /* Columns beyond the head are read as columns of dv or meet zeros of v: they must be finite. */
+    constexpr int PIECES = STRIDE / 8;
+    for (int i = threadIdx.x; i < S::F * PIECES; i += blockDim.x) {
+        const int piece = i % PIECES;
+        *(uint4 *)(dstate + i * 8) = piece < D / 8
+                                         ? *(const uint4 *)(p.dstate + pair * S::STATE + i * 8)
+                                         : make_uint4(0, 0, 0, 0);
+    }
+    for (int i = threadIdx.x; i < S::F; i += blockDim.x)
+        dtotal[i] = p.dtotal[pair * S::F + i];
+
+    for (int t = 0; t < count; t++) {
+        __syncthreads(); /* the stage fetched next is free; dstate is there */
+        fetch(t + 1);
+        wait_async<1>();
+        __syncthreads();
+        const __nv_bfloat16 *krows = tiles + (t % S::STAGES * 2 * TILE + warp * 16) * STRIDE;
+        const __nv_bfloat16 *vrows = krows + TILE * STRIDE;
+        const int token = first + t * TILE + warp * 16;
+
+        uint32_t raw[CHUNKS][4], phi[2][CHUNKS][4];
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+            load_fragment<D, STRIDE>(raw[c], krows, c);
+        const row_pair scalars = row_scalars<D, false>(p, raw);
+        float dv[S::NT - 1][4] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                nl_key_pair<CUBE>(raw[c][i], nl_bits(nl_pair_of(scalars.scale[i % 2])), p.lambda,
+                                  &phi[0][c][i], &phi[1][c][i]);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int n = 0; n < S::NT - 1; n += 2) {
+                    uint32_t b[4];
+                    load_columns<S::NT - 1, STRIDE>(b, dstate + (half * S::DP + c * 16) * STRIDE,
+                                                    n);
+                    multiply(dv[n], phi[half][c], b[0], b[1]);
+                    if (n + 1 < S::NT - 1)
+                        multiply(dv[n + 1], phi[half][c], b[2], b[3]);
+                }
+        }
+        __nv_bfloat16 *to = p.dv + image * p.gradient_stride + head;
+#pragma unroll
+        for (int n = 0; n < S::NT - 1; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (token + lane / 4 + i * 8 < last)
+                    *(uint32_t *)(to + (token + lane / 4 + i * 8) * p.gradient_stride + n * 8 +
+                                  lane % 4 * 2) =
+                        pack(dv[n][2 * i] * mean, dv[n][2 * i + 1] * mean);
+
+        uint32_t own[CHUNKS][4];
+        float2 sums[2] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            float d[2][2][4];
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float2 z =
+                        *(const float2 *)(dtotal + half * S::DP + c * 16 + i * 8 + lane % 4 * 2);
+                    d[half][i][0] = d[half][i][2] = z.x, d[half][i][1] = d[half][i][3] = z.y;
+                }
+#pragma unroll
+            for (int k = 0; k < CHUNKS; k++) {
+                uint32_t a[4];
+                load_fragment<D, STRIDE>(a, vrows, k);
+                multiply_transposed<STRIDE>(d[0], a, dstate, c * 16, k);
+                multiply_transposed<STRIDE>(d[1], a, dstate, S::DP + c * 16, k);
+            }
+            chunk_gradient<false>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, own[c], sums);
+        }
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            factor[i] = -quad_sum(sums[i].y) * scalars.scale[i] * scalars.scale[i] *
+                        safe_reciprocal(scalars.norm[i]);
+        store_gradient<D>(p.dk + image * p.gradient_stride + head, p.gradient_stride, token, last,
+                          mean, raw, own, factor);
+    }
+    wait_async<0>();
+}
+
+} // namespace nl_nala_gradients
+
+/* Bytes of workspace of nl_nala_backward. */
+int64_t nl_nala_backward_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size);
+/* bf16, cosine map; head sizes 32, 48, 64, 72, 80 and 96; no rope. cudaErrorInvalidValue otherwise. */
+cudaError_t nl_nala_backward(nl_nala_gradient problem, int64_t batch, int64_t head_size,
+                             void *workspace, cudaStream_t stream);
+
+#endif
