@@ -357,7 +357,7 @@ static bool stop_after(void *user, const nl_progress *progress)
 
 static void assert_same_data(const char *a, const char *b)
 {
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 4; i++) {
         char one[300], other[300];
         snprintf(one, sizeof(one), "%s/%s", a, i ? "shard-0000x.safetensors" : "dataset.json");
         snprintf(other, sizeof(other), "%s/%s", b, i ? "shard-0000x.safetensors" : "dataset.json");
@@ -377,8 +377,8 @@ static ino_t file_number(const char *path)
     return info.st_ino;
 }
 
-/* 15 pictures in shards of 3, stopped once before every shard: the bytes are those of one run, and what was
- * there stays untouched. */
+/* 16 pictures, one of them broken, in shards of 6, stopped after every second one: the bytes are those of one run,
+ * and shards that were there stay untouched. */
 static void test_stopped_and_gone_on_with(void **state)
 {
     (void)state;
@@ -390,22 +390,20 @@ static void test_stopped_and_gone_on_with(void **state)
     write_classes(context, 5, 6, 6);
     write_bytes(context, "source/b/0.png", "broken", 6);
     nl_encode_options options = pixel_options(6);
-    options.shard_pictures = 4; /* with the broken one: 16 */
+    options.shard_pictures = 6;
     options.out = in_folder("whole");
     assert_ok(context, nl_encode_dataset(context, &options, &result));
     assert_int_equal(result.count, 15);
     assert_int_equal(result.skipped, 1);
-    options.shard_pictures = 3;
-    options.force = true;
-    assert_ok(context, nl_encode_dataset(context, &options, &result));
-    options.force = false;
+    options.chunk_pictures = 2;
     options.out = in_folder("data");
     ino_t first = 0;
-    for (stop = 3; stop < 16; stop += 3) {
+    for (stop = 2; stop <= 16; stop += 2) {
         assert_int_equal(nl_encode_dataset(context, &options, &result), NL_CANCELLED);
         assert_false(nl_path_exists(in_folder("data/dataset.json")));
-        /* the shard after whose last picture it was stopped is not written; picture 5 is broken */
-        assert_int_equal(result.there, NL_MAX(stop - 6 - (stop - 6 > 5), 0));
+        assert_int_equal(result.there, stop - 2 - (stop - 2 > 5)); /* picture 5 is the broken one */
+        assert_int_equal(nl_path_exists(in_folder("data/shard-00000.part")), stop < 6);
+        assert_int_equal(nl_path_exists(in_folder("data/shard-00002.part")), stop == 14);
         if (stop == 6)
             first = file_number(in_folder("data/shard-00000.safetensors"));
     }

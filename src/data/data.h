@@ -14,6 +14,7 @@
 #define NL_SHARD_PICTURES "pictures"
 #define NL_SHARD_ENCODING "nalagen.encoding"
 #define NL_SHARD_SKIPPED  "nalagen.skipped"
+#define NL_SHARD_DONE     "nalagen.done"
 
 enum { NL_DATASET_VERSION = 1, NL_DATA_MAX_SIDE = 1 << 14 };
 

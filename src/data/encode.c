@@ -1,12 +1,13 @@
 /*
- * From a source of pictures to a data set. The work is cut into shards of a fixed range of the source, so that
- * a run that was stopped goes on with the first shard that is not there. Within a shard a thread reads the
- * next chunk of pictures while the device encodes the present one.
+ * From a source of pictures to a data set. The work is cut into shards of a fixed range of the source; a run
+ * that was stopped goes on with the first shard that is not there, or with the part of it that is. Within a
+ * shard a thread reads the next chunk of pictures while the device encodes the present one.
  */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "encode.h"
 
@@ -14,7 +15,9 @@ enum {
     SHARD_BYTES = 64 << 20,
     MAX_SHARD = 8192, /* pictures */
     CHUNK_BYTES = 32 << 20,
-    MAX_CHUNK = 256, /* pictures */
+    MAX_CHUNK = 256,        /* pictures */
+    MAX_ENCODED_CHUNK = 32, /* the same with an autoencoder: what a run that is stopped loses */
+    KEEP_SECONDS = 30,
     DEFAULT_SIDE = 256
 };
 
@@ -51,7 +54,10 @@ static nl_status plan_sizes(nl_encode_job *job)
                               ? o->shard_pictures
                               : NL_MAX(1, NL_MIN(SHARD_BYTES / job->sample_bytes, MAX_SHARD));
     job->shard_count = (source->count + job->shard_pictures - 1) / job->shard_pictures;
-    job->chunk_pictures = NL_MAX(1, NL_MIN(CHUNK_BYTES / job->picture_bytes, MAX_CHUNK));
+    int64_t most = o->vae ? MAX_ENCODED_CHUNK : MAX_CHUNK;
+    job->chunk_pictures = NL_MAX(1, NL_MIN(CHUNK_BYTES / job->picture_bytes, most));
+    if (o->chunk_pictures)
+        job->chunk_pictures = o->chunk_pictures;
     job->chunk_pictures = NL_MIN(job->chunk_pictures, job->shard_pictures);
     return NL_OK;
 }
@@ -103,6 +109,13 @@ static nl_status finish_reading(nl_reader *reader, nl_chunk **chunk)
 
 /* ---- Shards */
 
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static nl_status report(const nl_encode_job *job)
 {
     return nl_report_progress(job->context,
@@ -111,32 +124,52 @@ static nl_status report(const nl_encode_job *job)
                                              .images = job->source->count});
 }
 
-static nl_status make_shard(const nl_encode_job *job, nl_reader *reader, nl_shard_builder *builder,
+/* Reads and encodes what the shard lacks. What was done is kept from time to time, and when it is stopped. */
+static nl_status fill_shard(const nl_encode_job *job, nl_reader *reader, nl_shard_builder *builder,
                             int64_t number)
 {
-    int64_t first = number * job->shard_pictures;
-    int64_t end = NL_MIN(first + job->shard_pictures, job->source->count);
+    int64_t first = number * job->shard_pictures, share = nl_shard_share(job, number);
+    double kept = seconds();
     nl_chunk *chunk;
-    nl_status status;
-    builder->count = 0;
-    while (cJSON_GetArraySize(builder->broken) > 0)
-        cJSON_DeleteItemFromArray(builder->broken, 0);
-    NL_TRY(start_reading(reader, first, end - first));
-    while (first < end) {
+    nl_status status = NL_OK;
+    if (builder->done < share)
+        NL_TRY(start_reading(reader, first + builder->done, share - builder->done));
+    while (builder->done < share) {
+        int64_t after = builder->done + reader->chunks[reader->current].count;
         NL_TRY(finish_reading(reader, &chunk));
         NL_TRY(nl_check_cancelled(job->context));
-        first += chunk->count;
-        if (first < end)
-            NL_TRY(start_reading(reader, first, end - first));
-        job->result->skipped += chunk->count - chunk->good;
-        job->result->count += chunk->good;
+        if (after < share)
+            NL_TRY(start_reading(reader, first + after, share - after));
+        int64_t good = chunk->good;
         NL_TRY(nl_shard_append(job, builder, chunk));
+        job->result->count += good;
+        job->result->skipped += chunk->count - good;
         NL_TRY(report(job));
+        if (builder->done < share && seconds() - kept > KEEP_SECONDS) {
+            NL_TRY(nl_shard_write(job, number, builder));
+            kept = seconds();
+        }
     }
-    NL_TRY(nl_shard_write(job, number, builder));
 cleanup:
     if (reader->running)
         (void)finish_reading(reader, &chunk);
+    return status;
+}
+
+static nl_status make_shard(const nl_encode_job *job, nl_reader *reader, nl_shard_builder *builder,
+                            int64_t number)
+{
+    nl_status status;
+    NL_TRY(nl_shard_begin(job, number, builder));
+    job->result->there += builder->count;
+    job->result->count += builder->count;
+    job->result->skipped += builder->done - builder->count;
+    status = fill_shard(job, reader, builder, number);
+    if (status == NL_OK || (status == NL_CANCELLED && builder->done > 0)) {
+        nl_status written = nl_shard_write(job, number, builder);
+        status = written == NL_OK ? status : written;
+    }
+cleanup:
     return status;
 }
 
@@ -188,12 +221,15 @@ static nl_status clear_folder(const nl_encode_job *job)
         goto cleanup;
     NL_TRY(nl_path_join(context, job->options->out, NL_DATASET_FILE, &path));
     (void)remove(path);
-    for (int64_t i = 0;; i++) {
-        nl_free(context, path);
-        path = NULL;
-        NL_TRY(nl_shard_path(job, i, &path));
-        if (remove(path) != 0 && i >= job->shard_count)
-            break;
+    bool found = true;
+    for (int64_t i = 0; i < job->shard_count || found; i++) {
+        found = false;
+        for (int part = 0; part < 2; part++) {
+            nl_free(context, path);
+            path = NULL;
+            NL_TRY(nl_shard_path(job, i, part, &path));
+            found = remove(path) == 0 || found;
+        }
     }
 cleanup:
     nl_free(context, path);

@@ -37,7 +37,8 @@ nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk);
 
 /* A shard that is being filled. */
 typedef struct nl_shard_builder {
-    int64_t count;
+    int64_t count; /* samples */
+    int64_t done;  /* pictures of the source behind them, broken ones included */
     uint8_t *images;
     int32_t *labels;
     int64_t *numbers;
@@ -48,12 +49,17 @@ nl_status nl_shard_builder_create(const nl_encode_job *job, nl_shard_builder *bu
 void nl_shard_builder_free(nl_context *context, nl_shard_builder *builder);
 /* Encodes a chunk and appends it. */
 nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, nl_chunk *chunk);
+/* Under the shard's name when it is whole, otherwise as its part, which nl_shard_begin goes on with. */
 nl_status nl_shard_write(const nl_encode_job *job, int64_t number, const nl_shard_builder *builder);
+/* Begins a shard: empty, or with the part that an earlier run has left. */
+nl_status nl_shard_begin(const nl_encode_job *job, int64_t number, nl_shard_builder *builder);
 /* The shard of this number as an earlier run left it, and what was left out of it (to be deleted by the
  * caller); *count -1: it is not there. One of another encoding is refused. */
 nl_status nl_shard_find(const nl_encode_job *job, int64_t number, int64_t *count, cJSON **broken);
-/* Allocated: "shard-00012.safetensors", in the folder. */
-nl_status nl_shard_path(const nl_encode_job *job, int64_t number, char **path);
+/* Pictures of the source that this shard is made of. */
+int64_t nl_shard_share(const nl_encode_job *job, int64_t number);
+/* Allocated: "shard-00012.safetensors", or "shard-00012.part", in the folder. */
+nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, char **path);
 
 /* dataset.json. counts [shard_count]; skipped: an array of [name, message]. */
 nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped);

@@ -109,7 +109,7 @@ static bool take_name(const char *line, const char *end, const char *id, char *n
 /* The name of a class in the text, or the id itself. */
 static const char *find_name(const nl_mapping *text, const char *id, char *name, size_t size)
 {
-    const char *line = (const char *)text->data, *end = line + text->size;
+    const char *line = (const char *)text->data, *end = line ? line + text->size : line;
     while (line < end) {
         const char *stop = memchr(line, '\n', (size_t)(end - line));
         stop = stop ? stop : end;

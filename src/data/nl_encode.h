@@ -16,11 +16,11 @@ typedef struct nl_encode_options {
     double latent_scale, latent_shift; /* noted for the model */
     const char *class_names;           /* text file, "folder name" a line, or NULL */
     bool no_flips;
-    bool strict; /* a broken picture is an error; otherwise it is named and left out */
-    bool force;  /* begin anew, whatever is in `out` */
-    int threads; /* that decode pictures */
-    int64_t
-        shard_pictures; /* what a run that was stopped may lose; 0: 64 MiB of samples, at most 8192 */
+    bool strict;            /* a broken picture is an error; otherwise it is named and left out */
+    bool force;             /* begin anew, whatever is in `out` */
+    int threads;            /* that decode pictures */
+    int64_t shard_pictures; /* pictures of a file; 0: 64 MiB of samples, at most 8192 */
+    int64_t chunk_pictures; /* read and encoded at once; 0: as many as pay */
 } nl_encode_options;
 
 typedef struct nl_encode_result {
@@ -29,7 +29,7 @@ typedef struct nl_encode_result {
 } nl_encode_result;
 
 /* Goes on with what an earlier run with the same source and options has left in `out`, or finds it finished.
- * Reports progress; NL_CANCELLED leaves whole shards. */
+ * Reports progress. What was encoded by then is kept when the work is cancelled, and every half minute. */
 nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *options,
                             nl_encode_result *result);
 

@@ -5,9 +5,12 @@
  *   labels   I32 [n]
  *   pictures I64 [n], number in the sorted list of the source
  *
- * Metadata: what they depend on, and what was left out. A shard that stands under its name is whole.
+ * Metadata: what they depend on, what was left out, and how many pictures of the source that is. A shard that
+ * stands under its name is whole; "shard-00012.part" is the beginning of one.
  */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "encode.h"
@@ -25,9 +28,6 @@ nl_status nl_shard_builder_create(const nl_encode_job *job, nl_shard_builder *bu
     builder->labels = memory;
     NL_TRY(nl_alloc_array(context, "a shard's pictures", n, sizeof(int64_t), &memory));
     builder->numbers = memory;
-    builder->broken = cJSON_CreateArray();
-    if (!builder->broken)
-        status = nl_fail(context, NL_ERROR_MEMORY, "no memory for a list");
 cleanup:
     return status;
 }
@@ -86,6 +86,7 @@ nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, n
         builder->numbers[builder->count] = chunk->numbers[i];
         builder->labels[builder->count++] = job->source->pictures[chunk->numbers[i]].label;
     }
+    builder->done += chunk->count;
     for (cJSON *item; (item = cJSON_DetachItemFromArray(chunk->broken, 0));)
         cJSON_AddItemToArray(builder->broken, item);
 cleanup:
@@ -93,45 +94,68 @@ cleanup:
     return status;
 }
 
-nl_status nl_shard_path(const nl_encode_job *job, int64_t number, char **path)
+int64_t nl_shard_share(const nl_encode_job *job, int64_t number)
 {
-    return nl_format(job->context, path, "%s/shard-%05lld.safetensors", job->options->out,
-                     (long long)number);
+    return NL_MIN(job->shard_pictures, job->source->count - number * job->shard_pictures);
+}
+
+nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, char **path)
+{
+    return nl_format(job->context, path, "%s/shard-%05lld.%s", job->options->out, (long long)number,
+                     part ? "part" : "safetensors");
+}
+
+/* The tensors of a shard of n samples. */
+enum { IMAGES, PICTURES, LABELS, TENSORS };
+static void describe(const nl_encode_job *job, int64_t n, nl_tensor_header tensors[TENSORS])
+{
+    tensors[IMAGES] = (nl_tensor_header){
+        NL_SHARD_IMAGES, NL_F16, 5, {n, job->orientations, job->channels, job->rows, job->columns}};
+    if (job->kind == NL_DATA_PIXELS)
+        tensors[IMAGES] =
+            (nl_tensor_header){NL_SHARD_IMAGES, NL_U8, 4, {n, job->height, job->width, 3}};
+    tensors[PICTURES] = (nl_tensor_header){NL_SHARD_PICTURES, NL_I64, 1, {n}};
+    tensors[LABELS] = (nl_tensor_header){NL_SHARD_LABELS, NL_I32, 1, {n}};
 }
 
 nl_status nl_shard_write(const nl_encode_job *job, int64_t number, const nl_shard_builder *builder)
 {
     nl_context *context = job->context;
     nl_safetensors_writer *writer = NULL;
+    nl_tensor_header tensors[TENSORS];
     int64_t n = builder->count;
-    bool pixels = job->kind == NL_DATA_PIXELS;
-    nl_tensor_header tensors[] = {
-        {NL_SHARD_IMAGES,
-         NL_F16,
-         5,
-         {n, job->orientations, job->channels, job->rows, job->columns}},
-        {NL_SHARD_PICTURES, NL_I64, 1, {n}},
-        {NL_SHARD_LABELS, NL_I32, 1, {n}},
-    };
-    if (pixels)
-        tensors[0] = (nl_tensor_header){NL_SHARD_IMAGES, NL_U8, 4, {n, job->height, job->width, 3}};
-    char *path = NULL, *broken = cJSON_PrintUnformatted(builder->broken);
+    bool whole = builder->done == nl_shard_share(job, number);
+    char *path = NULL, *broken = cJSON_PrintUnformatted(builder->broken), done[32];
     nl_status status;
     if (!broken)
         return nl_fail(context, NL_ERROR_MEMORY, "no memory for the list of broken pictures");
-    const char *metadata[] = {NL_SHARD_ENCODING, job->encoding, NL_SHARD_SKIPPED, broken, NULL};
-    NL_TRY(nl_shard_path(job, number, &path));
-    NL_TRY(
-        nl_safetensors_create(context, path, true, metadata, tensors, NL_COUNT(tensors), &writer));
+    snprintf(done, sizeof(done), "%lld", (long long)builder->done);
+    const char *metadata[] = {
+        NL_SHARD_ENCODING, job->encoding, NL_SHARD_SKIPPED, broken, NL_SHARD_DONE, done, NULL};
+    describe(job, n, tensors);
+    NL_TRY(nl_shard_path(job, number, !whole, &path));
+    NL_TRY(nl_safetensors_create(context, path, true, metadata, tensors, TENSORS, &writer));
     NL_TRY(nl_safetensors_write(writer, builder->images, n * job->sample_bytes));
     NL_TRY(nl_safetensors_write(writer, builder->numbers, n * (int64_t)sizeof(int64_t)));
     NL_TRY(nl_safetensors_write(writer, builder->labels, n * (int64_t)sizeof(int32_t)));
     NL_TRY(nl_safetensors_commit(&writer));
+    if (whole) {
+        nl_free(context, path);
+        path = NULL;
+        NL_TRY(nl_shard_path(job, number, true, &path));
+        (void)remove(path);
+    }
 cleanup:
     nl_safetensors_abort(&writer);
     cJSON_free(broken);
     nl_free(context, path);
     return status;
+}
+
+static nl_status damaged(const nl_encode_job *job, const char *path)
+{
+    return nl_fail(job->context, NL_ERROR_INPUT, "%s: damaged: delete it, and it is made again",
+                   path);
 }
 
 static nl_status read_broken(const nl_encode_job *job, const nl_checkpoint *file, cJSON **broken)
@@ -152,36 +176,102 @@ static nl_status read_broken(const nl_encode_job *job, const nl_checkpoint *file
             return nl_fail(context, NL_ERROR_INPUT, "left out earlier: %s",
                            item->child->next->valuestring);
     }
-    return good ? NL_OK
-                : nl_fail(context, NL_ERROR_INPUT, "%s: damaged: delete it, and it is made again",
-                          file->path);
+    return good ? NL_OK : damaged(job, file->path);
+}
+
+/* Opens what an earlier run has written, of this encoding; *file NULL: it is not there. broken: allocated. */
+static nl_status open_earlier(const nl_encode_job *job, int64_t number, bool part,
+                              nl_checkpoint **file, int64_t *done, cJSON **broken)
+{
+    nl_context *context = job->context;
+    char *path = NULL;
+    nl_status status;
+    NL_TRY(nl_shard_path(job, number, part, &path));
+    if (job->options->force || !nl_path_exists(path))
+        goto cleanup;
+    NL_TRY(nl_checkpoint_open(context, path, file));
+    NL_TRY(nl_encoding_compare(job, path, nl_checkpoint_metadata(*file, NL_SHARD_ENCODING)));
+    const char *text = nl_checkpoint_metadata(*file, NL_SHARD_DONE);
+    *done = text ? strtoll(text, NULL, 10) : 0;
+    int64_t share = nl_shard_share(job, number);
+    if (*done < 1 || *done > share || (!part && *done != share))
+        NL_TRY(damaged(job, path));
+    NL_TRY(read_broken(job, *file, broken));
+cleanup:
+    nl_free(context, path);
+    return status;
+}
+
+/* The tensors are as they were described, with as many samples as there must be. */
+static nl_status check_tensors(const nl_encode_job *job, const nl_checkpoint *file, int64_t samples,
+                               const nl_entry *entries[TENSORS])
+{
+    nl_tensor_header tensors[TENSORS];
+    describe(job, samples, tensors);
+    for (int i = 0; i < TENSORS; i++) {
+        entries[i] = nl_checkpoint_find(file, tensors[i].name);
+        if (!entries[i] || entries[i]->dtype != tensors[i].dtype ||
+            entries[i]->ndim != tensors[i].ndim ||
+            memcmp(entries[i]->shape, tensors[i].shape,
+                   (size_t)tensors[i].ndim * sizeof(int64_t)) != 0)
+            return damaged(job, file->path);
+    }
+    return NL_OK;
 }
 
 nl_status nl_shard_find(const nl_encode_job *job, int64_t number, int64_t *count, cJSON **broken)
 {
-    nl_context *context = job->context;
     nl_checkpoint *file = NULL;
-    char *path = NULL;
+    const nl_entry *entries[TENSORS];
+    int64_t done = 0;
     nl_status status;
     *count = -1;
     *broken = NULL;
-    NL_TRY(nl_shard_path(job, number, &path));
-    if (job->options->force || !nl_path_exists(path))
+    NL_TRY(open_earlier(job, number, false, &file, &done, broken));
+    if (!file)
         goto cleanup;
-    NL_TRY(nl_checkpoint_open(context, path, &file));
-    NL_TRY(nl_encoding_compare(job, path, nl_checkpoint_metadata(file, NL_SHARD_ENCODING)));
-    const nl_entry *labels = nl_checkpoint_find(file, NL_SHARD_LABELS);
-    if (!labels || labels->ndim != 1 || labels->shape[0] > job->shard_pictures)
-        NL_TRY(
-            nl_fail(context, NL_ERROR_INPUT, "%s: damaged: delete it, and it is made again", path));
-    NL_TRY(read_broken(job, file, broken));
-    *count = labels->shape[0];
+    NL_TRY(check_tensors(job, file, done - cJSON_GetArraySize(*broken), entries));
+    *count = done - cJSON_GetArraySize(*broken);
 cleanup:
     if (status != NL_OK) {
         cJSON_Delete(*broken);
         *broken = NULL;
     }
     nl_checkpoint_close(file);
-    nl_free(context, path);
+    return status;
+}
+
+nl_status nl_shard_begin(const nl_encode_job *job, int64_t number, nl_shard_builder *builder)
+{
+    nl_context *context = job->context;
+    nl_checkpoint *file = NULL;
+    const nl_entry *entries[TENSORS];
+    cJSON *broken = NULL;
+    int64_t done = 0, first = number * job->shard_pictures;
+    nl_status status;
+    builder->count = builder->done = 0;
+    cJSON_Delete(builder->broken);
+    builder->broken = cJSON_CreateArray();
+    if (!builder->broken)
+        return nl_fail(context, NL_ERROR_MEMORY, "no memory for a list");
+    NL_TRY(open_earlier(job, number, true, &file, &done, &broken));
+    if (!file)
+        goto cleanup;
+    int64_t count = done - cJSON_GetArraySize(broken);
+    NL_TRY(check_tensors(job, file, count, entries));
+    nl_entry_copy(entries[IMAGES], builder->images);
+    nl_entry_copy(entries[PICTURES], builder->numbers);
+    nl_entry_copy(entries[LABELS], builder->labels);
+    for (int64_t i = 0; i < count; i++)
+        if (builder->numbers[i] < first || builder->numbers[i] >= first + done)
+            NL_TRY(damaged(job, file->path));
+    cJSON_Delete(builder->broken);
+    builder->broken = broken;
+    broken = NULL;
+    builder->count = count;
+    builder->done = done;
+cleanup:
+    cJSON_Delete(broken);
+    nl_checkpoint_close(file);
     return status;
 }

@@ -190,7 +190,7 @@ static nl_status name_cifar(nl_source *source)
     if (!nl_path_exists(path))
         goto cleanup;
     NL_TRY(nl_map_file(context, path, &text));
-    const char *at = (const char *)text.data, *end = at + text.size;
+    const char *at = (const char *)text.data, *end = at ? at + text.size : at;
     while (at < end && line < CIFAR_CLASSES) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         int length = (int)NL_MIN((stop ? stop : end) - at, 255);
