@@ -216,6 +216,171 @@ static void test_golden_gradients(void **state)
             check_golden(devices[i], &goldens[j]);
 }
 
+/* ---- 20 steps of the optimiser, as PyTorch takes them (make_training_golden.py) */
+
+enum { STEPS = 20, STRIDE = 37 };
+
+/* What a step needs beside the trial. */
+typedef struct optimiser {
+    nl_dit *master, *first, *second, *average;
+    nl_tensor target, coefficients, loss, mean, hyper, norm, counter, segment_table;
+    nl_segment *segments;
+    int segment_count;
+} optimiser;
+
+static void open_optimiser(const trial *run, optimiser *o)
+{
+    nl_device *device = run->device;
+    nl_dit **twins[] = {&o->master, &o->first, &o->second, &o->average};
+    const float hyper[NL_HYPER_COLUMNS] = {1e-3f, 0.9f, 0.999f, 1e-6f, 0.01f, 0.6f, 0.9f};
+    int64_t batch = run->x.shape[0];
+    float rows[8 * NL_LOSS_COLUMNS] = {0};
+    for (int i = 0; i < NL_COUNT(twins); i++)
+        assert_ok(context, nl_dit_create_flat(device, &run->dit->config, twins[i]));
+    assert_ok(context, nl_dit_copy(run->dit, o->master));
+    assert_ok(context, nl_dit_copy(run->dit, o->average));
+    assert_ok(context, nl_dit_segments(run->dit, o->master, &o->segments, &o->segment_count));
+    assert_true(batch <= 8);
+    for (int64_t i = 0; i < batch; i++)
+        rows[i * NL_LOSS_COLUMNS + NL_LOSS_TARGET_DATA] =
+            rows[i * NL_LOSS_COLUMNS + NL_LOSS_WEIGHT] = 1;
+    int64_t one = 1, columns = NL_HYPER_COLUMNS,
+            bytes = o->segment_count * (int64_t)sizeof(nl_segment);
+    o->target = on_device(device, NL_F32, 4, run->prediction.shape, NULL);
+    o->coefficients = on_device(device, NL_F32, 2, (int64_t[]){batch, NL_LOSS_COLUMNS}, rows);
+    o->loss = on_device(device, NL_F32, 1, &batch, NULL);
+    o->mean = on_device(device, NL_F32, 1, &one, NULL);
+    o->norm = on_device(device, NL_F32, 1, &one, NULL);
+    o->hyper = on_device(device, NL_F32, 1, &columns, hyper);
+    o->counter = on_device(device, NL_I32, 1, (int64_t[]){2}, (int32_t[]){0, 0});
+    o->segment_table = on_device(device, NL_U8, 1, &bytes, o->segments);
+}
+
+static void close_optimiser(const trial *run, optimiser *o)
+{
+    nl_tensor *tensors[] = {&o->target, &o->coefficients, &o->loss,    &o->mean,
+                            &o->hyper,  &o->norm,         &o->counter, &o->segment_table};
+    nl_dit *twins[] = {o->master, o->first, o->second, o->average};
+    for (int i = 0; i < NL_COUNT(tensors); i++)
+        forget(run->device, tensors[i]);
+    for (int i = 0; i < NL_COUNT(twins); i++)
+        nl_dit_destroy(twins[i]);
+    nl_free(context, o->segments);
+}
+
+/* factor times values, on the device. */
+static void upload_scaled(nl_device *device, const nl_tensor *tensor, const float *values,
+                          double factor)
+{
+    int64_t count = nl_tensor_count(tensor);
+    float *scaled = malloc((size_t)count * sizeof(float));
+    for (int64_t i = 0; i < count; i++)
+        scaled[i] = (float)(factor * values[i]);
+    assert_ok(context, device->ops->upload(device, tensor->data, scaled, nl_tensor_bytes(tensor)));
+    assert_ok(context, device->ops->sync(device));
+    free(scaled);
+}
+
+static nl_status take_step(trial *run, optimiser *o)
+{
+    nl_status status;
+    nl_device *device = run->device;
+    nl_dit_saved saved = {0};
+    int64_t mark = nl_arena_mark(device);
+    nl_tensor gradient = nl_dit_flat(run->gradients);
+    NL_TRY(NL_OP(device, zero, .x = gradient));
+    NL_TRY(nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels, false,
+                                 &run->prediction, &saved));
+    NL_TRY(NL_OP(device, regression_loss, .prediction = run->prediction, .data = o->target,
+                 .noise = o->target, .coefficients = o->coefficients, .loss = o->loss,
+                 .dprediction = run->dprediction, .gradient_scale = 1 / (float)run->x.shape[0]));
+    NL_TRY(NL_OP(device, mean, .x = o->loss, .y = o->mean));
+    NL_TRY(nl_dit_backward(run->dit, device, &saved, &run->dprediction, run->gradients, NULL, NULL,
+                           NULL));
+    NL_TRY(NL_OP(device, gradient_norm, .x = gradient, .norm = o->norm));
+    NL_TRY(NL_OP(device, adamw, .master = nl_dit_flat(o->master), .first = nl_dit_flat(o->first),
+                 .second = nl_dit_flat(o->second), .gradient = gradient, .ema_count = 1,
+                 .ema = {nl_dit_flat(o->average)}, .hyper = o->hyper, .norm = o->norm,
+                 .counter = o->counter, .segment_count = o->segment_count, .segments = o->segments,
+                 .segment_table = o->segment_table));
+cleanup:
+    nl_dit_saved_free(device, &saved);
+    nl_arena_release(device, mark);
+    return status;
+}
+
+/* Every STRIDE-th element of the parameters against "<model>.<kind>.<name>". */
+static double check_parameters(const trial *run, const nl_dit *dit, const nl_checkpoint *expected,
+                               const char *model, const char *kind)
+{
+    double worst = 0;
+    for (int i = 0; i < dit->param_count; i++) {
+        char name[160];
+        nl_tensor shape;
+        snprintf(name, sizeof(name), "%s.%s.%s", model, kind, dit->params[i].name);
+        float *wanted = test_read(expected, name, &shape);
+        float *found = download(run->device, dit->params[i].tensor);
+        int64_t count = shape.shape[0];
+        assert_int_equal(count, (nl_tensor_count(dit->params[i].tensor) + STRIDE - 1) / STRIDE);
+        for (int64_t j = 0; j < count; j++)
+            found[j] = found[j * STRIDE];
+        double error = test_relative_error(found, wanted, count);
+        if (!(error <= 1e-4))
+            fail_msg("%s: %s: relative error %.3g", run->device->name, name, error);
+        worst = fmax(worst, error);
+        free(wanted);
+        free(found);
+    }
+    return worst;
+}
+
+static void check_steps(nl_device *device, const struct golden *golden)
+{
+    char model[64], name[96];
+    optimiser o;
+    float losses[STEPS], norms[STEPS];
+    nl_checkpoint *file = test_golden(context, golden->file);
+    nl_checkpoint *expected = test_golden(context, "training.safetensors");
+    trial run = open_trial(device, golden, file);
+    float *x = test_read(file, "x", NULL), *target = test_read(file, "target", NULL);
+    snprintf(model, sizeof(model), "%.*s", (int)strcspn(golden->file + 9, "."), golden->file + 9);
+    open_optimiser(&run, &o);
+    reserve(&run, false);
+    for (int k = 0; k < STEPS; k++) {
+        upload_scaled(device, &run.x, x, cos(k / 10.0));
+        upload_scaled(device, &o.target, target, sin(1 + k / 5.0));
+        assert_ok(context, take_step(&run, &o));
+        assert_ok(context, device->ops->download(device, &losses[k], o.mean.data, 4));
+        assert_ok(context, device->ops->download(device, &norms[k], o.norm.data, 4));
+    }
+    snprintf(name, sizeof(name), "%s.loss", model);
+    float *loss = test_read(expected, name, NULL);
+    snprintf(name, sizeof(name), "%s.norm", model);
+    float *norm = test_read(expected, name, NULL);
+    assert_close(losses, loss, STEPS, 1e-5);
+    assert_close(norms, norm, STEPS, 1e-4);
+    double parameters = check_parameters(&run, o.master, expected, model, "p");
+    double averages = check_parameters(&run, o.average, expected, model, "ema");
+    print_message("%s, %s: losses %.2g, norms %.2g, parameters %.2g, averages %.2g\n", device->name,
+                  model, test_relative_error(losses, loss, STEPS),
+                  test_relative_error(norms, norm, STEPS), parameters, averages);
+    float *all[] = {x, target, loss, norm};
+    for (int i = 0; i < NL_COUNT(all); i++)
+        free(all[i]);
+    close_optimiser(&run, &o);
+    close_trial(&run);
+    nl_checkpoint_close(file);
+    nl_checkpoint_close(expected);
+}
+
+static void test_steps_of_adamw(void **state)
+{
+    (void)state;
+    for (int i = 0; i < device_count; i++)
+        for (int j = 0; j < NL_COUNT(goldens); j++)
+            check_steps(devices[i], &goldens[j]);
+}
+
 /* ---- Twins */
 
 static void test_twins_are_laid_out_alike(void **state)
@@ -331,6 +496,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_gradients),
+        cmocka_unit_test(test_steps_of_adamw),
         cmocka_unit_test(test_twins_are_laid_out_alike),
         cmocka_unit_test(test_named_models_in_one_file),
     };

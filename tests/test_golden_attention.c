@@ -11,6 +11,7 @@ static int device_count;
 typedef struct golden {
     int64_t d;
     float *q, *k, *v, *out, *features_q, *features_k; /* [1, HEADS, TOKENS, d or 2d] */
+    float *grad_out, *grad[3];                        /* of q, k, v */
 } golden;
 
 static void read_golden(const char *name, golden *g)
@@ -27,12 +28,17 @@ static void read_golden(const char *name, golden *g)
     g->out = test_read(file, "out", NULL);
     g->features_q = test_read(file, "features_q", NULL);
     g->features_k = test_read(file, "features_k", NULL);
+    g->grad_out = test_read(file, "grad_out", NULL);
+    g->grad[0] = test_read(file, "grad_q", NULL);
+    g->grad[1] = test_read(file, "grad_k", NULL);
+    g->grad[2] = test_read(file, "grad_v", NULL);
     nl_checkpoint_close(file);
 }
 
 static void free_golden(golden *g)
 {
-    float *all[] = {g->q, g->k, g->v, g->out, g->features_q, g->features_k};
+    float *all[] = {g->q,          g->k,        g->v,       g->out,     g->features_q,
+                    g->features_k, g->grad_out, g->grad[0], g->grad[1], g->grad[2]};
     for (int i = 0; i < NL_COUNT(all); i++)
         free(all[i]);
 }
@@ -72,6 +78,48 @@ static void check_output(nl_device *device, const golden *g)
     print_message("%s, d = %lld: out %.2g\n", device->name, (long long)g->d,
                   test_relative_error(out, g->out, TOKENS * size));
     assert_close(out, g->out, TOKENS * size, 1e-5);
+    op_run_free(&run);
+}
+
+static void check_gradients(nl_device *device, const golden *g)
+{
+    int64_t size = HEADS * g->d, count = TOKENS * size;
+    double errors[3];
+    op_run run = op_begin(device);
+    float *qkv = op_normal(&run, 3 * count), *dout = op_normal(&run, 3 * count);
+    float *found = op_normal(&run, count);
+    interleave(g->q, 0, g->d, qkv);
+    interleave(g->k, 1, g->d, qkv);
+    interleave(g->v, 2, g->d, qkv);
+    for (int64_t i = 0; i < count; i++) { /* head by head to token by token */
+        int64_t head = i / (TOKENS * g->d), token = i / g->d % TOKENS;
+        dout[token * size + head * g->d + i % g->d] = g->grad_out[i];
+    }
+    nl_nala_attention_args args = attention(1, TOKENS, HEADS, g->d);
+    args.qkvg = OP_TENSOR(&run, .shape = {TOKENS, 3 * size}, .values = qkv);
+    args.out = OP_TENSOR(&run, .shape = {TOKENS, size}, .output = "out");
+    args.state = OP_TENSOR(&run, .shape = {HEADS, 2 * g->d, g->d}, .output = "state");
+    args.total = OP_TENSOR(&run, .shape = {HEADS, 2 * g->d}, .output = "total");
+    nl_tensor gradient = OP_TENSOR(&run, .shape = {TOKENS, size}, .values = dout);
+    nl_tensor dqkv = OP_TENSOR(&run, .shape = {TOKENS, 3 * size}, .output = "dqkv");
+    nl_status status = nl_op_nala_attention(device, &args);
+    if (status == NL_OK)
+        status = NL_OP(device, nala_attention_backward, .qkvg = args.qkvg, .out = args.out,
+                       .dout = gradient, .state = args.state, .total = args.total, .dqkv = dqkv,
+                       .batch = 1, .tokens = TOKENS, .heads = HEADS, .head_size = g->d,
+                       .lambda = args.lambda, .tau = args.tau);
+    op_end(&run, status);
+    for (int64_t part = 0; part < 3; part++) {
+        for (int64_t i = 0; i < count; i++) {
+            int64_t head = i / (TOKENS * g->d), token = i / g->d % TOKENS;
+            found[i] = (float)op_value(
+                &run, "dqkv")[((token * 3 + part) * HEADS + head) * g->d + i % g->d];
+        }
+        errors[part] = test_relative_error(found, g->grad[part], count);
+        assert_close(found, g->grad[part], count, 1e-5);
+    }
+    print_message("%s, d = %lld: dq %.2g, dk %.2g, dv %.2g\n", device->name, (long long)g->d,
+                  errors[0], errors[1], errors[2]);
     op_run_free(&run);
 }
 
@@ -136,6 +184,7 @@ static void check(const char *name)
     read_golden(name, &g);
     for (int i = 0; i < device_count; i++) {
         check_output(devices[i], &g);
+        check_gradients(devices[i], &g);
         check_key_features(devices[i], &g);
         check_query_features(devices[i], &g, false);
         check_query_features(devices[i], &g, true);
