@@ -31,9 +31,8 @@ static void run_loss(const nl_config *config, nl_weighting weighting, const doub
                              .coefficients = of_rows, .y = of_x));
     for (int b = 0; b < B; b++)
         network(x + b * E, t[b], p + b * wide[1] * 16);
-    assert_ok(context,
-              NL_OP(device, regression_loss, .prediction = prediction, .data = of_data,
-                    .noise = of_noise, .coefficients = of_rows, .loss = of_loss));
+    assert_ok(context, NL_OP(device, regression_loss, .prediction = prediction, .data = of_data,
+                             .noise = of_noise, .coefficients = of_rows, .loss = of_loss));
     if (nl_loss_is_variational(loss))
         assert_ok(context, NL_OP(device, variational_loss, .prediction = prediction, .x = of_x,
                                  .data = of_data, .coefficients = of_vb, .loss = of_loss));
@@ -43,8 +42,7 @@ static void run_loss(const nl_config *config, nl_weighting weighting, const doub
 static void transport_network(const float *x, float t, float *prediction)
 {
     for (int i = 0; i < E; i++)
-        prediction[i] =
-            tanhf(0.8f * x[i]) * (1 + 0.5f * cosf(6 * t)) - 0.3f * x[i];
+        prediction[i] = tanhf(0.8f * x[i]) * (1 + 0.5f * cosf(6 * t)) - 0.3f * x[i];
 }
 
 static void diffusion_network(const float *x, float t, float *prediction)
@@ -212,7 +210,8 @@ static void refusals(void **state)
     nl_config_init(&config);
     config.architecture = NL_ARCH_SIT;
     assert_int_equal(nl_loss_create(context, &config,
-                                    &(nl_loss_options){.weighting = NL_WEIGHTING_LIKELIHOOD}, &loss),
+                                    &(nl_loss_options){.weighting = NL_WEIGHTING_LIKELIHOOD},
+                                    &loss),
                      NL_ERROR_USAGE);
     assert_null(loss);
     assert_non_null(strstr(nl_last_error(context), "predicts the velocity"));

@@ -73,8 +73,8 @@ static nl_status plot_main(int argc, char **argv)
     nl_status status;
     int operands;
     nl_console_init(&console, false, false);
-    status = nl_core_context_create(
-        &(nl_context_options){.log = log_message, .user = &console}, &context);
+    status = nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
+                                    &context);
     if (status != NL_OK)
         return status;
     nl_texts texts = {.context = context};

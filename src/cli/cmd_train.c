@@ -3,8 +3,8 @@
 
 #include "nl_io.h"
 #include "nl_launch.h"
-#include "ops.h"
 #include "nl_training.h"
+#include "ops.h"
 
 static void log_message(void *user, nl_log_level level, const char *message)
 {
@@ -30,8 +30,8 @@ static nl_status read_options(nl_context *context, int argc, char **argv, nl_tex
         *values = (nl_train_values){.train = nl_train_defaults};
         NL_TRY(nl_map_file(context, path, &file));
         NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &object));
-        NL_TRY(nl_options_apply(context, &nl_train_command, path, object, NL_IN_REQUEST, NULL, texts,
-                                values));
+        NL_TRY(nl_options_apply(context, &nl_train_command, path, object, NL_IN_REQUEST, NULL,
+                                texts, values));
         NL_TRY(nl_options_parse(context, &nl_train_command, argc, argv, values, &operands));
     }
 cleanup:
@@ -45,8 +45,8 @@ static nl_status print_options(nl_context *context, const nl_train_values *value
 {
     const nl_train_values defaults = {.train = nl_train_defaults};
     cJSON *object = cJSON_CreateObject();
-    bool built = object &&
-                 nl_options_to_json(&nl_train_command, values, &defaults, NL_IN_REQUEST, object);
+    bool built =
+        object && nl_options_to_json(&nl_train_command, values, &defaults, NL_IN_REQUEST, object);
     *text = built ? cJSON_PrintUnformatted(object) : NULL;
     cJSON_Delete(object);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
@@ -56,7 +56,8 @@ static nl_status print_options(nl_context *context, const nl_train_values *value
 static void take_place(nl_train_values *values, char *device, size_t size)
 {
     nl_process process;
-    bool any = !values->device || !strcmp(values->device, "auto") || !strcmp(values->device, "cuda");
+    bool any =
+        !values->device || !strcmp(values->device, "auto") || !strcmp(values->device, "cuda");
     if (!nl_process_read(&process) || process.ranks < 2)
         return; /* what is wrong with it is said later */
     int gpus = any && process.local >= 0 ? nl_cuda_device_count() : 0;
@@ -100,8 +101,8 @@ nl_status nl_train_main(int argc, char **argv)
     nl_context *context = NULL;
     nl_status status;
     nl_console_init(&console, false, false);
-    status =
-        nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console}, &context);
+    status = nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
+                                    &context);
     if (status != NL_OK)
         return status;
     nl_texts texts = {.context = context};

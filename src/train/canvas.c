@@ -10,8 +10,7 @@ nl_status nl_canvas_open(nl_context *context, int width, int height, nl_canvas *
     int64_t pixels = (int64_t)width * height;
     *canvas = (nl_canvas){.context = context, .width = width, .height = height};
     NL_TRY(nl_alloc_array(context, "a drawing", pixels, 3, (void **)&canvas->rgb));
-    NL_TRY(
-        nl_alloc_array(context, "a drawing", pixels, sizeof(float), (void **)&canvas->cover));
+    NL_TRY(nl_alloc_array(context, "a drawing", pixels, sizeof(float), (void **)&canvas->cover));
     memset(canvas->rgb, 255, (size_t)pixels * 3);
     memset(canvas->cover, 0, (size_t)pixels * sizeof(float));
     canvas->svg = open_memstream(&canvas->svg_text, &canvas->svg_size);
@@ -141,7 +140,11 @@ void nl_canvas_text(nl_canvas *canvas, double x, double y, double anchor, double
     nl_box touched = {canvas->width, canvas->height, 0, 0};
     fprintf(canvas->svg,
             "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%.1f\" text-anchor=\"%s\" fill=\"#%06x\">", x,
-            y, size * 1.4, anchor <= 0 ? "start" : anchor < 1 ? "middle" : "end", colour);
+            y, size * 1.4,
+            anchor <= 0  ? "start"
+            : anchor < 1 ? "middle"
+                         : "end",
+            colour);
     print_xml(canvas->svg, text);
     fputs("</text>\n", canvas->svg);
     for (; *text; text++, left += scale * GLYPH_STEP) {

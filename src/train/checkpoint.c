@@ -36,22 +36,21 @@ static nl_status print_point(nl_context *context, const nl_run_point *point, cha
     char seed[24];
     cJSON *json = cJSON_CreateObject();
     snprintf(seed, sizeof(seed), "%llu", (unsigned long long)point->seed);
-    bool built =
-        json && cJSON_AddStringToObject(json, "seed", seed) &&
-        cJSON_AddNumberToObject(json, "batch", (double)point->batch) &&
-        cJSON_AddNumberToObject(json, "samples", (double)point->samples) &&
-        cJSON_AddStringToObject(json, "data_sha256", point->data_sha256) &&
-        cJSON_AddNumberToObject(json, "step", (double)point->step) &&
-        cJSON_AddNumberToObject(json, "applied", (double)point->applied) &&
-        cJSON_AddNumberToObject(json, "skipped", (double)point->skipped) &&
-        cJSON_AddNumberToObject(json, "skipped_now", (double)point->skipped_now) &&
-        cJSON_AddNumberToObject(json, "seconds", point->seconds) &&
-        cJSON_AddNumberToObject(json, "loss_sum", point->loss_sum) &&
-        cJSON_AddNumberToObject(json, "norm_sum", point->norm_sum) &&
-        cJSON_AddNumberToObject(json, "finite_steps", (double)point->finite_steps) &&
-        cJSON_AddNumberToObject(json, "bad_steps", (double)point->bad_steps) &&
-        cJSON_AddItemToObject(json, "ema_decay",
-                              cJSON_CreateDoubleArray(point->ema_decay, point->ema_count));
+    bool built = json && cJSON_AddStringToObject(json, "seed", seed) &&
+                 cJSON_AddNumberToObject(json, "batch", (double)point->batch) &&
+                 cJSON_AddNumberToObject(json, "samples", (double)point->samples) &&
+                 cJSON_AddStringToObject(json, "data_sha256", point->data_sha256) &&
+                 cJSON_AddNumberToObject(json, "step", (double)point->step) &&
+                 cJSON_AddNumberToObject(json, "applied", (double)point->applied) &&
+                 cJSON_AddNumberToObject(json, "skipped", (double)point->skipped) &&
+                 cJSON_AddNumberToObject(json, "skipped_now", (double)point->skipped_now) &&
+                 cJSON_AddNumberToObject(json, "seconds", point->seconds) &&
+                 cJSON_AddNumberToObject(json, "loss_sum", point->loss_sum) &&
+                 cJSON_AddNumberToObject(json, "norm_sum", point->norm_sum) &&
+                 cJSON_AddNumberToObject(json, "finite_steps", (double)point->finite_steps) &&
+                 cJSON_AddNumberToObject(json, "bad_steps", (double)point->bad_steps) &&
+                 cJSON_AddItemToObject(json, "ema_decay",
+                                       cJSON_CreateDoubleArray(point->ema_decay, point->ema_count));
     *text = built ? cJSON_PrintUnformatted(json) : NULL;
     cJSON_Delete(json);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a checkpoint's header");
@@ -198,8 +197,8 @@ nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, 
     NL_TRY(nl_make_folder(context, folder));
     NL_TRY(nl_path_join(context, folder, name, &path));
     NL_TRY(print_point(context, point, &text));
-    NL_TRY(nl_dit_save_named(models, count, path, true,
-                             (const char *const[]){POINT_KEY, text, NULL}));
+    NL_TRY(
+        nl_dit_save_named(models, count, path, true, (const char *const[]){POINT_KEY, text, NULL}));
     remove_old(context, folder, keep);
 cleanup:
     cJSON_free(text);
@@ -220,9 +219,8 @@ nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *p
     NL_TRY(nl_checkpoint_sort(file));
     NL_TRY(parse_point(context, path, nl_checkpoint_metadata(file, POINT_KEY), point));
     if (point->ema_count != state->ema_count)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                       "%s: expected %d moving averages (--ema), found %d", path, state->ema_count,
-                       point->ema_count));
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: expected %d moving averages (--ema), found %d",
+                       path, state->ema_count, point->ema_count));
     for (int i = 0; i < count; i++)
         NL_TRY(nl_dit_load_named((nl_dit *)models[i].dit, file, models[i].prefix));
     int32_t counter[2] = {(int32_t)point->applied, (int32_t)point->skipped_now};

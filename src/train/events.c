@@ -178,7 +178,8 @@ cleanup:
 
 nl_status nl_events_scalar(nl_append *file, int64_t step, const char *tag, double value)
 {
-    return write_event(file, &(nl_event){.scalar = &(float){(float)value}, .tag = tag, .step = step});
+    return write_event(file,
+                       &(nl_event){.scalar = &(float){(float)value}, .tag = tag, .step = step});
 }
 
 nl_status nl_events_image(nl_append *file, int64_t step, const char *tag, int height, int width,

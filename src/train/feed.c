@@ -16,8 +16,8 @@ static void place(nl_tensor *tensor, nl_dtype dtype, int ndim, const int64_t *sh
 static int64_t lay_out(nl_feed *feed, const nl_dataset_info *info, char *base)
 {
     int64_t used = 0, n = feed->size;
-    place(&feed->x, NL_F32, 4,
-          (int64_t[]){n, info->sample_channels, info->height, info->width}, base, &used);
+    place(&feed->x, NL_F32, 4, (int64_t[]){n, info->sample_channels, info->height, info->width},
+          base, &used);
     place(&feed->t, NL_F32, 1, (int64_t[]){n}, base, &used);
     place(&feed->labels, NL_I32, 1, (int64_t[]){n}, base, &used);
     place(&feed->coefficients, NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
@@ -93,8 +93,8 @@ nl_status nl_feed_next(nl_feed *feed)
     nl_loss_draw(feed->loss, feed->options.times_seed, nl_feed_samples(feed), feed->size,
                  in_slot(feed, &feed->t), in_slot(feed, &feed->coefficients),
                  in_slot(feed, &feed->variational));
-    NL_TRY(device->ops->upload(device, feed->memory,
-                               feed->staging + feed->slot * feed->slot_bytes, feed->slot_bytes));
+    NL_TRY(device->ops->upload(device, feed->memory, feed->staging + feed->slot * feed->slot_bytes,
+                               feed->slot_bytes));
     feed->slot++;
     feed->part++;
 cleanup:

@@ -1,6 +1,7 @@
 /* Too many steps in a row that were not finite: the state is written down, and the first bad tensor named. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "trainer.h"
 
@@ -17,8 +18,7 @@ static nl_status is_finite(nl_device *device, const nl_tensor *tensor, bool *fin
         return NL_OK;
     NL_TRY(nl_alloc_array(device->context, "a tensor", count, (size_t)nl_dtype_size(tensor->dtype),
                           &raw));
-    NL_TRY(
-        nl_alloc_array(device->context, "a tensor", count, sizeof(float), (void **)&values));
+    NL_TRY(nl_alloc_array(device->context, "a tensor", count, sizeof(float), (void **)&values));
     NL_TRY(device->ops->download(device, raw, tensor->data, nl_tensor_bytes(tensor)));
     nl_convert_to_float(raw, tensor->dtype, count, values);
     for (int64_t i = 0; i < count && *finite; i++)
@@ -30,8 +30,8 @@ cleanup:
 }
 
 /* Names the first parameter of the twin that is not finite; backwards: as the backward pass comes to them. */
-static nl_status search_twin(nl_device *device, const nl_dit *twin, const char *what, bool backwards,
-                             char *name)
+static nl_status search_twin(nl_device *device, const nl_dit *twin, const char *what,
+                             bool backwards, char *name)
 {
     int count = twin->param_count;
     for (int i = 0; i < count && !*name; i++) {
@@ -73,7 +73,8 @@ static nl_status search_block(nl_device *device, const nl_block_saved *block, in
     return NL_OK;
 }
 
-static nl_status search_one(nl_device *device, const nl_tensor *tensor, const char *what, char *name)
+static nl_status search_one(nl_device *device, const nl_tensor *tensor, const char *what,
+                            char *name)
 {
     bool finite = true;
     nl_status status = *name ? NL_OK : is_finite(device, tensor, &finite);
@@ -112,16 +113,70 @@ cleanup:
     return status;
 }
 
-static nl_status dump(nl_trainer *trainer, const char *folder)
+/* ---- The state as it is, numbers that are not finite included, which checkpoints refuse. */
+
+enum { DUMPED = 4 };
+
+typedef struct nl_dump {
+    const nl_dit *twins[DUMPED];
+    nl_tensor_header *headers; /* [DUMPED * parameters] */
+    char (*names)[112];
+} nl_dump;
+
+static void list_tensors(nl_dump *dump)
+{
+    static const char *const prefixes[DUMPED] = {"", "adam.m.", "adam.v.", "gradient."};
+    int64_t at = 0;
+    for (int t = 0; t < DUMPED; t++)
+        for (int i = 0; i < dump->twins[t]->param_count; i++, at++) {
+            const nl_param *param = &dump->twins[t]->params[i];
+            snprintf(dump->names[at], sizeof(dump->names[at]), "%s%s", prefixes[t], param->name);
+            dump->headers[at] =
+                (nl_tensor_header){.name = dump->names[at], .dtype = NL_F32, .ndim = param->ndim};
+            memcpy(dump->headers[at].shape, param->shape, sizeof(param->shape));
+        }
+}
+
+static nl_status write_tensors(nl_device *device, const nl_dump *dump, const char *path)
 {
     nl_status status = NL_OK;
-    char *path = NULL;
-    NL_TRY(nl_save_point(&trainer->state, &trainer->point, folder, 0));
-    NL_TRY(nl_path_join(trainer->context, folder, "gradient.safetensors", &path));
-    NL_TRY(nl_dit_save_named(&(nl_dit_named){trainer->state.gradient, ""}, 1, path, true,
-                             (const char *const[]){NULL}));
+    nl_safetensors_writer *writer = NULL;
+    void *values = NULL;
+    NL_TRY(nl_safetensors_create(device->context, path, true, NULL, dump->headers,
+                                 (int64_t)DUMPED * dump->twins[0]->param_count, &writer));
+    for (int t = 0; t < DUMPED; t++)
+        for (int i = 0; i < dump->twins[t]->param_count; i++) {
+            const nl_tensor *tensor = dump->twins[t]->params[i].tensor;
+            int64_t bytes = nl_tensor_bytes(tensor);
+            NL_TRY(nl_alloc(device->context, "a parameter", (size_t)bytes, &values));
+            NL_TRY(device->ops->download(device, values, tensor->data, bytes));
+            NL_TRY(nl_safetensors_write(writer, values, bytes));
+            nl_free(device->context, values);
+            values = NULL;
+        }
+    NL_TRY(nl_safetensors_commit(&writer));
 cleanup:
-    nl_free(trainer->context, path);
+    nl_free(device->context, values);
+    nl_safetensors_abort(&writer);
+    return status;
+}
+
+static nl_status dump_state(nl_trainer *trainer, const char *path)
+{
+    nl_context *context = trainer->context;
+    const nl_train_state *state = &trainer->state;
+    nl_status status = NL_OK;
+    nl_dump dump = {.twins = {state->master, state->first, state->second, state->gradient}};
+    int64_t count = (int64_t)DUMPED * state->master->param_count;
+    NL_TRY(nl_alloc_array(context, "names of tensors", count, sizeof(*dump.headers),
+                          (void **)&dump.headers));
+    NL_TRY(nl_alloc_array(context, "names of tensors", count, sizeof(*dump.names),
+                          (void **)&dump.names));
+    list_tensors(&dump);
+    NL_TRY(write_tensors(trainer->device, &dump, path));
+cleanup:
+    nl_free(context, dump.headers);
+    nl_free(context, dump.names);
     return status;
 }
 
@@ -130,21 +185,21 @@ nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped)
     nl_context *context = trainer->context;
     nl_device *device = trainer->device;
     nl_status status = NL_OK;
-    char *folder = NULL, name[NAME_SIZE] = "";
-    NL_TRY(nl_path_join(context, trainer->options->out, "not-finite", &folder));
+    char *path = NULL, name[NAME_SIZE] = "";
+    NL_TRY(nl_path_join(context, trainer->options->out, "not-finite.safetensors", &path));
     NL_TRY(search_twin(device, trainer->state.master, "parameter", false, name));
     if (!*name)
         NL_TRY(search_activations(trainer, name));
     if (!*name)
         NL_TRY(search_twin(device, trainer->state.gradient, "the gradient of", true, name));
-    if (trainer->group->rank == 0 && dump(trainer, folder) != NL_OK)
+    if (trainer->group->rank == 0 && dump_state(trainer, path) != NL_OK)
         nl_log(context, NL_LOG_ERROR, "%s", nl_last_error(context));
     status = nl_fail(context, NL_ERROR_NOT_FINITE,
                      "step %lld: %lld steps in a row were not finite; first bad: %s; the state is "
                      "in %s; try a lower --lr, --clip 1 or --dtype f32",
                      (long long)trainer->point.step, (long long)skipped,
-                     *name ? name : "nothing that a second look finds", folder);
+                     *name ? name : "nothing that a second look finds", path);
 cleanup:
-    nl_free(context, folder);
+    nl_free(context, path);
     return status;
 }

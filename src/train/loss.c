@@ -64,8 +64,8 @@ nl_status nl_loss_create(nl_context *context, const nl_config *config,
                       .path = config->path,
                       .prediction = config->prediction,
                       .predicts_x_start = config->predicts == NL_PREDICTS_X_START};
-    loss->variational = loss->diffusion && config->learn_sigma &&
-                        config->variance == NL_VARIANCE_LEARNED_RANGE;
+    loss->variational =
+        loss->diffusion && config->learn_sigma && config->variance == NL_VARIANCE_LEARNED_RANGE;
     if (loss->diffusion)
         NL_TRY(nl_diffusion_levels(context, config->schedule, config->diffusion_steps, NULL,
                                    &loss->levels, &loss->level_count));
@@ -103,8 +103,7 @@ static double min_snr_weight(const nl_loss *loss, double snr, double x_0_error)
 /* facts.md A4; t is a timestep. */
 static void diffusion_row(const nl_loss *loss, double t, float *row, float *variational)
 {
-    const nl_diffusion_level *level =
-        &loss->levels[(int)fmax(0, fmin(t, loss->level_count - 1))];
+    const nl_diffusion_level *level = &loss->levels[(int)fmax(0, fmin(t, loss->level_count - 1))];
     double data = sqrt(level->alpha_bar), noise = sqrt(1 - level->alpha_bar), weight = 1;
     double snr = level->alpha_bar / (1 - level->alpha_bar);
     if (loss->options.weighting == NL_WEIGHTING_MIN_SNR)
@@ -127,7 +126,8 @@ static void diffusion_row(const nl_loss *loss, double t, float *row, float *vari
 }
 
 /* d alpha / dt and d sigma / dt */
-static void path_slopes(nl_path path, double t, const nl_path_point *p, double *alpha, double *sigma)
+static void path_slopes(nl_path path, double t, const nl_path_point *p, double *alpha,
+                        double *sigma)
 {
     if (path == NL_PATH_LINEAR) {
         *alpha = 1;
@@ -160,8 +160,7 @@ static void transport_row(const nl_loss *loss, double t, float *row)
         weight = p.drift_var / (p.sigma * p.sigma);
     x_0_error = velocity ? p.sigma / (d_alpha * p.sigma - p.alpha * d_sigma) : p.sigma / p.alpha;
     if (loss->options.weighting == NL_WEIGHTING_MIN_SNR)
-        weight =
-            min_snr_weight(loss, p.alpha * p.alpha / (p.sigma * p.sigma), x_0_error);
+        weight = min_snr_weight(loss, p.alpha * p.alpha / (p.sigma * p.sigma), x_0_error);
     if (loss->prediction == NL_PREDICTION_SCORE)
         weight *= p.sigma * p.sigma;
     row[NL_LOSS_WEIGHT] = (float)weight;
@@ -190,14 +189,15 @@ static double draw_part(const nl_loss *loss, uint64_t seed, int64_t sample)
     float normals[4];
     if (loss->options.times == NL_TIMES_LOGIT_NORMAL) {
         nl_philox_normal4(seed, (uint64_t)sample, NL_STREAM_TIME, 0, normals);
-        return 1 / (1 + exp(-loss->options.times_mean - loss->options.times_deviation * normals[0]));
+        return 1 /
+               (1 + exp(-loss->options.times_mean - loss->options.times_deviation * normals[0]));
     }
     nl_philox(seed, (uint64_t)sample, NL_STREAM_TIME, 0, words);
     return (words[0] + 0.5) * 0x1p-32;
 }
 
-void nl_loss_draw(const nl_loss *loss, uint64_t seed, const int64_t *samples, int64_t count, float *t,
-                  float *coefficients, float *variational)
+void nl_loss_draw(const nl_loss *loss, uint64_t seed, const int64_t *samples, int64_t count,
+                  float *t, float *coefficients, float *variational)
 {
     for (int64_t i = 0; i < count; i++) {
         double part = draw_part(loss, seed, samples[i]);

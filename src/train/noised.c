@@ -17,8 +17,7 @@ nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device
                          nl_noised *noised)
 {
     nl_status status = NL_OK;
-    int64_t shape[4] = {feed->size, config->in_channels, config->input_height,
-                        config->input_width};
+    int64_t shape[4] = {feed->size, config->in_channels, config->input_height, config->input_width};
     *noised = (nl_noised){0};
     if (has_moments(feed, config))
         NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->posterior));

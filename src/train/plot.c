@@ -7,7 +7,13 @@
 #include "nl_image.h"
 #include "nl_train.h"
 
-enum { MAX_POINTS = 1500, MARGIN_LEFT = 76, MARGIN_RIGHT = 20, MARGIN_TOP = 20, MARGIN_BOTTOM = 46 };
+enum {
+    MAX_POINTS = 1500,
+    MARGIN_LEFT = 76,
+    MARGIN_RIGHT = 20,
+    MARGIN_TOP = 20,
+    MARGIN_BOTTOM = 46
+};
 static const uint32_t colours[] = {0x1f77b4, 0xd62728, 0x2ca02c, 0x9467bd,
                                    0xff7f0e, 0x17becf, 0x8c564b, 0xe377c2};
 static const uint32_t grey = 0xdddddd, ink = 0x333333;
@@ -177,9 +183,9 @@ static nl_status read_series(nl_context *context, const char *run, const nl_plot
     NL_TRY(nl_path_join(context, run, "log.jsonl", &log));
     NL_TRY(nl_path_join(context, run, "metrics.jsonl", &metrics));
     if (!nl_path_exists(log))
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                       "%s: expected the folder of a run of nalagen train, found no log.jsonl in it",
-                       run));
+        NL_TRY(nl_fail(
+            context, NL_ERROR_INPUT,
+            "%s: expected the folder of a run of nalagen train, found no log.jsonl in it", run));
     NL_TRY(nl_curve_read(context, log, options->value, &series->raw));
     NL_TRY(nl_curve_read(context, metrics, key, &series->validation));
     if (!series->raw.count && !series->validation.count)

@@ -7,7 +7,6 @@
 
 enum { WARM_UP = 3, TIMED = 10 };
 
-
 typedef struct nl_operation_time {
     const char *name;
     double seconds, flops; /* flops: of products alone */
@@ -103,8 +102,8 @@ static void print_profile(nl_trainer *trainer, nl_profile *profile, int steps, d
     qsort(profile->times, OPERATIONS, sizeof(*profile->times), slowest_first);
     for (int i = 0; i < OPERATIONS; i++)
         sum += profile->times[i].seconds;
-    nl_log(trainer->context, NL_LOG_INFO, "%-28s %10s %8s %7s  %s", "operation", "ms a step", "calls",
-           "share", "TFLOP/s");
+    nl_log(trainer->context, NL_LOG_INFO, "%-28s %10s %8s %7s  %s", "operation", "ms a step",
+           "calls", "share", "TFLOP/s");
     for (int i = 0; i < OPERATIONS && profile->times[i].calls; i++) {
         const nl_operation_time *time = &profile->times[i];
         double flops = time->flops / time->seconds;

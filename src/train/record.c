@@ -100,10 +100,10 @@ static void write_line(nl_record *record, nl_append *file, const char *prefix, i
     nl_status status = NL_OK;
     size_t used = (size_t)snprintf(line, sizeof(line), "{\"step\": %lld", (long long)step);
     for (int i = 0; i < count && used < sizeof(line) - 64; i++)
-        used += (size_t)snprintf(line + used, sizeof(line) - used,
-                                 isfinite(numbers[i].value) ? ", \"%.30s\": %.9g"
-                                                            : ", \"%.30s\": null",
-                                 numbers[i].name, numbers[i].value);
+        used +=
+            (size_t)snprintf(line + used, sizeof(line) - used,
+                             isfinite(numbers[i].value) ? ", \"%.30s\": %.9g" : ", \"%.30s\": null",
+                             numbers[i].name, numbers[i].value);
     used += (size_t)snprintf(line + used, sizeof(line) - used, "}\n");
     status = nl_append_write(file, line, used);
     for (int i = 0; i < count && status == NL_OK; i++) {

@@ -94,8 +94,8 @@ static nl_status write_log(nl_trainer *trainer)
     double peak = nl_peak_flops(trainer->device) * trainer->group->size;
     nl_number numbers[] = {
         {"epoch", (double)point->step * (double)point->batch / (double)point->samples},
-        {"loss", point->loss_sum / finite},
-        {"grad_norm", point->norm_sum / finite},
+        {"loss", finite > 0 ? point->loss_sum / finite : NAN},
+        {"grad_norm", finite > 0 ? point->norm_sum / finite : NAN},
         {"lr", nl_train_rate(trainer->options, point->step - 1, nl_trainer_done(trainer))},
         {"images_per_second", rate},
         {"mfu", peak > 0 ? 3 * nl_forward_flops(&trainer->config) * rate / peak : NAN},
@@ -110,9 +110,8 @@ static nl_status write_log(nl_trainer *trainer)
                (long long)(point->bad_steps + point->finite_steps));
     if (trainer->steps)
         snprintf(of, sizeof(of), "/%lld", (long long)trainer->steps);
-    nl_log(trainer->context, NL_LOG_INFO,
-           "step %lld%s  loss %.5f  grad norm %.4f  %.1f images/s", (long long)point->step, of,
-           numbers[1].value, numbers[2].value, rate);
+    nl_log(trainer->context, NL_LOG_INFO, "step %lld%s  loss %.5f  grad norm %.4f  %.1f images/s",
+           (long long)point->step, of, numbers[1].value, numbers[2].value, rate);
     if (trainer->group->rank == 0)
         nl_record_log(&trainer->record, point->step, numbers, NL_COUNT(numbers));
     trainer->clock = now;
@@ -134,8 +133,7 @@ static nl_status save(nl_trainer *trainer)
     point.seconds = seconds_so_far(trainer);
     if (trainer->group->rank == 0) {
         NL_TRY(nl_path_join(context, trainer->options->out, "checkpoints", &folder));
-        nl_status saved =
-            nl_save_point(&trainer->state, &point, folder, trainer->options->keep);
+        nl_status saved = nl_save_point(&trainer->state, &point, folder, trainer->options->keep);
         if (saved != NL_OK && saved != NL_ERROR_WRITE)
             NL_TRY(saved);
         if (saved != NL_OK)
@@ -175,9 +173,8 @@ static nl_status asked_to_stop(nl_trainer *trainer, bool *stop)
 bool nl_trainer_is_over(const nl_trainer *trainer)
 {
     bool over = trainer->steps && trainer->point.step >= trainer->steps;
-    return over ||
-           (trainer->options->minutes > 0 &&
-            seconds_so_far(trainer) >= 60 * trainer->options->minutes);
+    return over || (trainer->options->minutes > 0 &&
+                    seconds_so_far(trainer) >= 60 * trainer->options->minutes);
 }
 
 static nl_status between_steps(nl_trainer *trainer)
@@ -239,15 +236,17 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     NL_TRY(nl_trainer_collect(trainer));
     NL_TRY(save(trainer));
     if (stop)
-        status = nl_fail(trainer->context, NL_CANCELLED, "stopped at step %lld; the same command goes on",
+        status = nl_fail(trainer->context, NL_CANCELLED,
+                         "stopped at step %lld; the same command goes on",
                          (long long)trainer->point.step);
     else if (trainer->group->rank == 0)
-        status = trainer->save_failed
-                     ? nl_fail(trainer->context, NL_ERROR_WRITE,
-                               "the last checkpoint of %s was not written; the same command goes on "
-                               "from the one before",
-                               trainer->options->out)
-                     : finish(trainer);
+        status =
+            trainer->save_failed
+                ? nl_fail(trainer->context, NL_ERROR_WRITE,
+                          "the last checkpoint of %s was not written; the same command goes on "
+                          "from the one before",
+                          trainer->options->out)
+                : finish(trainer);
 cleanup:
     return status;
 }

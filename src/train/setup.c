@@ -39,9 +39,10 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 {
     bool endless = !options->steps && !options->epochs && options->minutes <= 0;
     if (!options->data || !options->out)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "expected the data set (--data, made by nalagen encode) and a folder for the "
-                       "run (--out)");
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "expected the data set (--data, made by nalagen encode) and a folder for the "
+            "run (--out)");
     if (!options->model && !options->init)
         return nl_fail(context, NL_ERROR_USAGE,
                        "expected a model by name, such as --model NaLaSiT-S/2, or a checkpoint to "

@@ -47,8 +47,7 @@ nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_co
     NL_TRY(nl_dit_create_flat(device, config, &state->gradient));
     for (int i = 0; i < ema_count; i++)
         NL_TRY(nl_dit_create_flat(device, config, &state->ema[i]));
-    NL_TRY(
-        nl_dit_segments(state->model, state->master, &state->segments, &state->segment_count));
+    NL_TRY(nl_dit_segments(state->model, state->master, &state->segments, &state->segment_count));
     NL_TRY(create_numbers(state));
     NL_TRY(nl_dit_initialize(state->master, seed));
     NL_TRY(nl_state_start(state));

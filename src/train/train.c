@@ -5,7 +5,6 @@
 #include "schedule.h"
 #include "trainer.h"
 
-
 static nl_status open_data(nl_trainer *trainer)
 {
     const nl_train_options *options = trainer->options;
@@ -23,14 +22,15 @@ static nl_status open_data(nl_trainer *trainer)
     if (options->validation) {
         NL_TRY(nl_dataset_open(context, options->validation, &trainer->validation));
         const nl_dataset_info *held_out = nl_dataset_get_info(trainer->validation);
-        if (held_out->sample_channels != info->sample_channels || held_out->height != info->height ||
-            held_out->width != info->width || held_out->classes != info->classes)
+        if (held_out->sample_channels != info->sample_channels ||
+            held_out->height != info->height || held_out->width != info->width ||
+            held_out->classes != info->classes)
             NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                            "%s and %s are not of one kind: %d x %d x %d and %d classes there, "
                            "%d x %d x %d and %d here",
                            options->data, options->validation, info->sample_channels, info->height,
-                           info->width, info->classes, held_out->sample_channels,
-                           held_out->height, held_out->width, held_out->classes));
+                           info->width, info->classes, held_out->sample_channels, held_out->height,
+                           held_out->width, held_out->classes));
     }
 cleanup:
     nl_free(context, path);
@@ -46,15 +46,14 @@ static nl_status check_same_run(const nl_trainer *trainer, const char *path,
     if (found->seed == point->seed && found->batch == point->batch &&
         found->samples == point->samples && !strcmp(found->data_sha256, point->data_sha256))
         return NL_OK;
-    return nl_fail(context, NL_ERROR_USAGE,
-                   "%s: made with seed %llu, batch %lld and %lld samples%s, asked for are %llu, "
-                   "%lld and %lld: such a run cannot be gone on with; to start from its weights, "
-                   "give it as --init with another --out",
-                   path, (unsigned long long)found->seed, (long long)found->batch,
-                   (long long)found->samples,
-                   strcmp(found->data_sha256, point->data_sha256) ? " of other data" : "",
-                   (unsigned long long)point->seed, (long long)point->batch,
-                   (long long)point->samples);
+    return nl_fail(
+        context, NL_ERROR_USAGE,
+        "%s: made with seed %llu, batch %lld and %lld samples%s, asked for are %llu, "
+        "%lld and %lld: such a run cannot be gone on with; to start from its weights, "
+        "give it as --init with another --out",
+        path, (unsigned long long)found->seed, (long long)found->batch, (long long)found->samples,
+        strcmp(found->data_sha256, point->data_sha256) ? " of other data" : "",
+        (unsigned long long)point->seed, (long long)point->batch, (long long)point->samples);
 }
 
 static nl_status load(nl_trainer *trainer, const char *path)
@@ -67,8 +66,7 @@ static nl_status load(nl_trainer *trainer, const char *path)
         return status;
     memcpy(found.ema_decay, trainer->point.ema_decay, sizeof(found.ema_decay));
     trainer->point = found;
-    nl_log(trainer->context, NL_LOG_INFO, "%s: going on at step %lld", path,
-           (long long)found.step);
+    nl_log(trainer->context, NL_LOG_INFO, "%s: going on at step %lld", path, (long long)found.step);
     return NL_OK;
 }
 
@@ -132,17 +130,17 @@ static nl_status open_steps(nl_trainer *trainer)
     nl_context *context = trainer->context;
     nl_status status = NL_OK;
     int slots = (int)NL_MAX(options->log_every, 100);
-    nl_feed_options feed = {.loader = {.seed = options->seed,
-                                       .batch = options->batch,
-                                       .rank = trainer->group->rank,
-                                       .ranks = trainer->group->size,
-                                       .first_step = trainer->point.step,
-                                       .flip = !options->no_flip &&
-                                               nl_dataset_get_info(trainer->data)->flips,
-                                       .label_dropout = trainer->config.class_dropout_prob,
-                                       .count = options->overfit},
-                            .parts = (int)options->accumulate,
-                            .times_seed = options->seed};
+    nl_feed_options feed = {
+        .loader = {.seed = options->seed,
+                   .batch = options->batch,
+                   .rank = trainer->group->rank,
+                   .ranks = trainer->group->size,
+                   .first_step = trainer->point.step,
+                   .flip = !options->no_flip && nl_dataset_get_info(trainer->data)->flips,
+                   .label_dropout = trainer->config.class_dropout_prob,
+                   .count = options->overfit},
+        .parts = (int)options->accumulate,
+        .times_seed = options->seed};
     NL_TRY(nl_feed_open(trainer->device, trainer->data, trainer->loss, &feed, &trainer->feed));
     NL_TRY(nl_stepper_open(trainer->group, &trainer->state, &trainer->feed, options->seed,
                            options->checkpointing, slots, &trainer->stepper));
@@ -177,20 +175,20 @@ static nl_status open_trainer(nl_trainer *trainer)
         NL_TRY(nl_open_backbone(context, options->init, NULL, &init));
     NL_TRY(nl_trainer_configure(context, options, nl_dataset_get_info(trainer->data), init,
                                 &trainer->config));
-    nl_loss_options loss = {
-        .times = (nl_times)find_choice(options->times, nl_train_times),
-        .times_mean = options->times_mean,
-        .times_deviation = options->times_deviation,
-        .weighting = (nl_weighting)find_choice(options->weighting, nl_train_weightings),
-        .min_snr = options->min_snr};
+    nl_loss_options loss = {.times = (nl_times)find_choice(options->times, nl_train_times),
+                            .times_mean = options->times_mean,
+                            .times_deviation = options->times_deviation,
+                            .weighting =
+                                (nl_weighting)find_choice(options->weighting, nl_train_weightings),
+                            .min_snr = options->min_snr};
     NL_TRY(nl_loss_create(context, &trainer->config, &loss, &trainer->loss));
     NL_TRY(nl_state_create(trainer->device, &trainer->config, trainer->point.ema_count,
                            options->seed, &trainer->state));
     NL_TRY(start_weights(trainer, init));
     trainer->steps = options->steps;
     if (options->epochs) {
-        int64_t steps = (options->epochs * trainer->point.samples + options->batch - 1) /
-                        options->batch;
+        int64_t steps =
+            (options->epochs * trainer->point.samples + options->batch - 1) / options->batch;
         trainer->steps = trainer->steps ? NL_MIN(trainer->steps, steps) : steps;
     }
     NL_TRY(open_steps(trainer));

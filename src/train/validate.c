@@ -3,7 +3,9 @@
 
 #include "trainer.h"
 
-enum { SEED = 0x5eed }; /* of times and noise: another one for every sample, the same for every run */
+enum {
+    SEED = 0x5eed
+}; /* of times and noise: another one for every sample, the same for every run */
 
 typedef struct nl_validation {
     nl_trainer *trainer;
@@ -33,8 +35,8 @@ static nl_status take_memory(nl_validation *validation)
     nl_status status = NL_OK;
     NL_TRY(nl_noised_take(&validation->feed, &validation->trainer->config, validation->device,
                           &validation->noised));
-    NL_TRY(nl_arena_tensor(validation->device, NL_F32, 1, &validation->feed.size,
-                           &validation->loss));
+    NL_TRY(
+        nl_arena_tensor(validation->device, NL_F32, 1, &validation->feed.size, &validation->loss));
 cleanup:
     return status;
 }
@@ -116,8 +118,8 @@ static nl_status measure_loss(nl_trainer *trainer, double *loss)
     float *losses = NULL;
     if (options->validation_count)
         count = NL_MIN(count, options->validation_count);
-    NL_TRY(nl_feed_open(trainer->device, trainer->validation, trainer->loss, &feed,
-                        &validation.feed));
+    NL_TRY(
+        nl_feed_open(trainer->device, trainer->validation, trainer->loss, &feed, &validation.feed));
     NL_TRY(nl_alloc_array(trainer->context, "losses", validation.feed.size, sizeof(float),
                           (void **)&losses));
     NL_TRY(reserve(&validation));

@@ -23,8 +23,9 @@ double nl_peak_flops(const nl_device *device)
     static const struct {
         const char *name;
         double bf16, f32; /* f32: the plain one, without TF32 */
-    } cards[] = {{"H200", 989e12, 67e12},  {"H100 PCIe", 756e12, 51e12}, {"H100", 989e12, 67e12},
-                 {"H800", 989e12, 67e12},  {"B200", 2250e12, 75e12},     {"A100", 312e12, 19.5e12},
+    } cards[] = {{"H200", 989e12, 67e12},     {"H100 PCIe", 756e12, 51e12},
+                 {"H100", 989e12, 67e12},     {"H800", 989e12, 67e12},
+                 {"B200", 2250e12, 75e12},    {"A100", 312e12, 19.5e12},
                  {"RTX 4090", 165e12, 83e12}, {"L40", 181e12, 90e12}};
     for (int i = 0; i < NL_COUNT(cards); i++)
         if (strstr(device->name, cards[i].name))

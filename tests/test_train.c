@@ -1,0 +1,616 @@
+/* Runs of nalagen train on a small model: what must agree bit by bit, what goes wrong, what is written. */
+#include <glob.h>
+
+#include "curves.h"
+#include "data_folder.h"
+#include "events.h"
+#include "nl_train.h"
+#include "schedule.h"
+
+static const char *data_path; /* 24 pictures of 3 classes, 8 x 8 pixels */
+
+/* One run: what it logged, and where it is to be cancelled. */
+typedef struct nl_test_run {
+    nl_context *context;
+    char log[1 << 16];
+    const char *cancel_at; /* the message that begins so */
+} nl_test_run;
+
+static void take_log(void *user, nl_log_level level, const char *message)
+{
+    nl_test_run *run = user;
+    size_t used = strlen(run->log);
+    (void)level;
+    snprintf(run->log + used, sizeof(run->log) - used, "%s\n", message);
+    if (run->cancel_at && !strncmp(message, run->cancel_at, strlen(run->cancel_at)))
+        nl_cancel(run->context);
+}
+
+static nl_train_options small_run(const char *out)
+{
+    nl_train_options options = nl_train_defaults;
+    options.model = "NaLaSiT-1x32x1/4";
+    options.data = data_path;
+    options.out = in_folder(out);
+    options.batch = 8;
+    options.steps = 10;
+    options.rate = 1e-3;
+    options.ema = "0.9,0.99";
+    options.log_every = 1;
+    options.sample_every = options.save_every = 0;
+    options.seed = 5;
+    return options;
+}
+
+/* hook: sets the context's faults. */
+static nl_status train_with(const nl_train_options *options, int threads, nl_test_run *run,
+                            int64_t fail_write, int64_t fail_allocation)
+{
+    nl_context_options of_context = {
+        .device = "cpu", .dtype = "f32", .threads = threads, .log = take_log, .user = run};
+    run->log[0] = '\0';
+    assert_int_equal(nl_context_create(&of_context, &run->context), NL_OK);
+    run->context->fail_write = fail_write;
+    if (fail_allocation)
+        run->context->fail_allocation = run->context->allocations + fail_allocation;
+    nl_status status = nl_train(run->context, options);
+    size_t used = strlen(run->log);
+    if (status != NL_OK)
+        snprintf(run->log + used, sizeof(run->log) - used, "%s\n", nl_last_error(run->context));
+    nl_context_destroy(run->context);
+    return status;
+}
+
+static void train(const nl_train_options *options)
+{
+    static nl_test_run run;
+    nl_status status = train_with(options, 2, &run, 0, 0);
+    if (status != NL_OK)
+        fail_msg("%s: %s", nl_status_name(status), run.log);
+}
+
+static const char *last_checkpoint(const char *out)
+{
+    static char path[2][512];
+    static int next;
+    glob_t found;
+    char pattern[512];
+    snprintf(pattern, sizeof(pattern), "%s/checkpoints/step-*.safetensors", in_folder(out));
+    if (glob(pattern, 0, NULL, &found) != 0)
+        fail_msg("%s: no checkpoints", out);
+    char *last = path[next++ % 2];
+    snprintf(last, sizeof(path[0]), "%s", found.gl_pathv[found.gl_pathc - 1]);
+    globfree(&found);
+    return last;
+}
+
+/* Largest relative error of any tensor of two checkpoints; 0: the same bits. */
+static double compare_checkpoints(const char *a, const char *b)
+{
+    nl_context *context = test_context(NULL);
+    nl_checkpoint *first = NULL, *second = NULL;
+    double worst = 0;
+    assert_ok(context, nl_checkpoint_open_shard(context, a, NULL, &first));
+    assert_ok(context, nl_checkpoint_sort(first));
+    assert_ok(context, nl_checkpoint_open_shard(context, b, NULL, &second));
+    assert_ok(context, nl_checkpoint_sort(second));
+    assert_int_equal(first->count, second->count);
+    assert_true(first->count > 5 * 20);
+    for (int64_t i = 0; i < first->count; i++) {
+        const nl_entry *x = &first->entries[i], *y = &second->entries[i];
+        int64_t count = nl_entry_count(x);
+        assert_string_equal(x->name, y->name);
+        assert_int_equal(count, nl_entry_count(y));
+        if (memcmp(x->data, y->data, (size_t)count * sizeof(float)) == 0)
+            continue;
+        float *p = malloc((size_t)count * sizeof(float)),
+              *q = malloc((size_t)count * sizeof(float));
+        nl_convert_to_float(x->data, x->dtype, count, p);
+        nl_convert_to_float(y->data, y->dtype, count, q);
+        worst = fmax(worst, fmax(test_relative_error(p, q, count), 1e-30));
+        free(p);
+        free(q);
+    }
+    nl_checkpoint_close(first);
+    nl_checkpoint_close(second);
+    nl_core_context_destroy(context);
+    return worst;
+}
+
+static nl_curve read_curve(nl_context *context, const char *out, const char *file, const char *key)
+{
+    char name[128];
+    nl_curve curve;
+    snprintf(name, sizeof(name), "%s/%s", out, file);
+    assert_ok(context, nl_curve_read(context, in_folder(name), key, &curve));
+    return curve;
+}
+
+static void assert_same_log(const char *a, const char *b)
+{
+    static const char *const keys[] = {"loss", "grad_norm", "lr", "epoch"};
+    nl_context *context = test_context(NULL);
+    for (int i = 0; i < NL_COUNT(keys); i++) {
+        nl_curve first = read_curve(context, a, "log.jsonl", keys[i]);
+        nl_curve second = read_curve(context, b, "log.jsonl", keys[i]);
+        assert_int_equal(first.count, second.count);
+        assert_true(first.count > 0);
+        assert_memory_equal(first.points, second.points, (size_t)first.count * 2 * sizeof(double));
+        nl_curve_free(context, &first);
+        nl_curve_free(context, &second);
+    }
+    nl_core_context_destroy(context);
+}
+
+/* ---- Bits */
+
+static void goes_on_exactly(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("whole");
+    options.log_every = 3;
+    train(&options);
+    options.out = in_folder("parts");
+    /* 24 samples and batches of 8: both stops are within an epoch. */
+    run.cancel_at = "step 3/10";
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_CANCELLED);
+    assert_true(nl_path_exists(in_folder("parts/checkpoints/step-0000003.safetensors")));
+    assert_false(nl_path_exists(in_folder("parts/done")));
+    options.save_every = 5;
+    run.cancel_at = "step 6/10";
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_CANCELLED);
+    assert_non_null(strstr(run.log, "going on at step 3"));
+    train(&options);
+    assert_true(compare_checkpoints(last_checkpoint("whole"), last_checkpoint("parts")) == 0);
+    assert_same_log("whole", "parts");
+    assert_true(nl_path_exists(in_folder("parts/done")));
+}
+
+static void same_for_any_threads(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("one");
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_OK);
+    options.out = in_folder("two");
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
+    assert_true(compare_checkpoints(last_checkpoint("one"), last_checkpoint("two")) == 0);
+    options.out = in_folder("other");
+    options.seed = 6;
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
+    assert_true(compare_checkpoints(last_checkpoint("one"), last_checkpoint("other")) > 1e-3);
+}
+
+/* Looking at a run does not change it. */
+static void watching_changes_nothing(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("unwatched");
+    train(&options);
+    options.out = in_folder("watched");
+    options.validation = data_path;
+    options.validate_every = 3;
+    options.sample_every = 4;
+    options.samples = 3;
+    options.sample_steps = 2;
+    options.save_every = 2;
+    options.keep = 2;
+    train(&options);
+    assert_true(compare_checkpoints(last_checkpoint("unwatched"), last_checkpoint("watched")) == 0);
+    assert_true(nl_path_exists(in_folder("watched/samples/step-0000004.png")));
+    assert_true(nl_path_exists(in_folder("watched/samples/step-0000008.png")));
+    assert_true(nl_path_exists(in_folder("watched/checkpoints/step-0000008.safetensors")));
+    assert_false(nl_path_exists(in_folder("watched/checkpoints/step-0000006.safetensors")));
+    nl_context *context = test_context(NULL);
+    nl_curve curve = read_curve(context, "watched", "metrics.jsonl", "val_loss");
+    assert_int_equal(curve.count, 3);
+    assert_true(curve.points[5] < curve.points[1]); /* at the same times, with the same noise */
+    nl_curve_free(context, &curve);
+    nl_core_context_destroy(context);
+}
+
+static void parts_make_the_batch(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("at-once");
+    options.steps = 3;
+    train(&options);
+    options.out = in_folder("in-parts");
+    options.accumulate = 4;
+    options.checkpointing = true;
+    train(&options);
+    double error = compare_checkpoints(last_checkpoint("at-once"), last_checkpoint("in-parts"));
+    if (!(error < 2e-4)) /* of Adam's moments, whose smallest entries are sums that cancel */
+        fail_msg("relative error %g", error);
+    nl_context *context = test_context(NULL);
+    nl_curve a = read_curve(context, "at-once", "log.jsonl", "loss");
+    nl_curve b = read_curve(context, "in-parts", "log.jsonl", "loss");
+    for (int i = 0; i < 3; i++)
+        assert_true(fabs(a.points[2 * i + 1] / b.points[2 * i + 1] - 1) < 1e-5);
+    nl_curve_free(context, &a);
+    nl_curve_free(context, &b);
+    nl_core_context_destroy(context);
+}
+
+/* ---- Learning */
+
+static void overfits(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("overfit");
+    options.overfit = 8;
+    options.steps = 150;
+    options.rate = 3e-3;
+    options.log_every = 10;
+    options.no_flip = true;
+    train(&options);
+    nl_context *context = test_context(NULL);
+    nl_curve curve = read_curve(context, "overfit", "log.jsonl", "loss");
+    double end = (curve.points[2 * 14 + 1] + curve.points[2 * 13 + 1]) / 2;
+    if (!(end < 0.6 * curve.points[1]))
+        fail_msg("loss %g at first, %g at last", curve.points[1], end);
+    nl_curve_free(context, &curve);
+    nl_core_context_destroy(context);
+}
+
+static void schedules(void **state)
+{
+    (void)state;
+    nl_train_options options = nl_train_defaults;
+    options.rate = 2;
+    assert_true(nl_train_rate(&options, 7, 0.99) == 2);
+    options.warmup = 4;
+    assert_true(nl_train_rate(&options, 0, 0) == 0.5 && nl_train_rate(&options, 3, 0) == 2);
+    options.warmup = 0;
+    options.schedule = "cosine";
+    assert_true(fabs(nl_train_rate(&options, 0, 0.5) - 1) < 1e-12);
+    assert_true(fabs(nl_train_rate(&options, 0, 1)) < 1e-12);
+    options.schedule = "cooldown";
+    options.last_rate = 0.1;
+    assert_true(nl_train_rate(&options, 0, 0.8) == 2);
+    assert_true(fabs(nl_train_rate(&options, 0, 0.9) - 1.1) < 1e-12);
+    assert_true(fabs(nl_train_rate(&options, 0, 1) - 0.2) < 1e-12);
+    assert_true(nl_train_ema_decay(&options, 0.9999, 5) == 0.9999);
+    options.ema_warmup = true;
+    assert_true(nl_train_ema_decay(&options, 0.9999, 5) == 0.4);
+}
+
+/* ---- Going wrong */
+
+static void not_finite(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("explodes");
+    options.rate = 1e38;
+    options.max_skipped = 3;
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_ERROR_NOT_FINITE);
+    assert_non_null(strstr(run.log, "3 steps in a row were not finite; first bad: "));
+    assert_null(strstr(run.log, "nothing that a second look finds"));
+    assert_true(nl_path_exists(in_folder("explodes/not-finite.safetensors")));
+    assert_false(nl_path_exists(in_folder("explodes/done")));
+}
+
+static void truncated_checkpoint(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("torn");
+    options.steps = 8;
+    options.save_every = 2;
+    train(&options);
+    char whole[512];
+    snprintf(whole, sizeof(whole), "%s", in_folder("torn-before"));
+    assert_int_equal(rename(last_checkpoint("torn"), whole), 0);
+    nl_context *context = test_context(NULL);
+    write_bytes(context, "torn/checkpoints/step-0000008.safetensors", "torn", 4);
+    nl_core_context_destroy(context);
+    assert_int_equal(truncate(in_folder("torn/checkpoints/step-0000006.safetensors"), 20000), 0);
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
+    assert_non_null(strstr(run.log, "trying the one before"));
+    assert_non_null(strstr(run.log, "going on at step 4"));
+    assert_true(compare_checkpoints(last_checkpoint("torn"), whole) == 0);
+}
+
+static void refuses(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    const struct {
+        const char *message;
+        nl_train_options options;
+    } cases[] = {
+#define CASE(message, ...)                                                                         \
+    {                                                                                              \
+        message,                                                                                   \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+        CASE("asked for are 6, 8 and 24", .seed = 6),
+        CASE("asked for are 5, 4 and 24", .batch = 4),
+        CASE("moving averages", .ema = "0.9"),
+        CASE("a new folder", .resume = "none"),
+        CASE("needs the run's end", .schedule = "cosine", .steps = -1),
+        CASE("equal parts", .accumulate = 3),
+        CASE("24 samples", .overfit = 25),
+        CASE("velocity", .weighting = "likelihood"),
+        CASE("did you mean", .model = "NaLaSit-Q/2"),
+        CASE("between 0 and 1", .ema = "1.5"),
+#undef CASE
+    };
+    nl_train_options usual = small_run("refuses");
+    usual.steps = 1;
+    train(&usual);
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        nl_train_options options = usual;
+        const nl_train_options *given = &cases[i].options;
+        options.seed = given->seed ? given->seed : options.seed;
+        options.batch = given->batch ? given->batch : options.batch;
+        options.ema = given->ema ? given->ema : options.ema;
+        options.resume = given->resume ? given->resume : options.resume;
+        options.schedule = given->schedule ? given->schedule : options.schedule;
+        options.steps = given->steps < 0 ? 0 : options.steps;
+        options.accumulate = given->accumulate ? given->accumulate : options.accumulate;
+        options.overfit = given->overfit;
+        options.weighting = given->weighting ? given->weighting : options.weighting;
+        options.model = given->model ? given->model : options.model;
+        nl_status status = train_with(&options, 1, &run, 0, 0);
+        if (status != NL_ERROR_USAGE && status != NL_ERROR_INPUT)
+            fail_msg("%s: %s", cases[i].message, nl_status_name(status));
+        if (!strstr(run.log, cases[i].message) && i != 8)
+            fail_msg("expected '%s' in: %s", cases[i].message, run.log);
+    }
+}
+
+/* Whatever write fails: the run goes on or says so, and the same command ends it as if nothing had been. */
+static void full_disk(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("space");
+    options.steps = 3;
+    options.save_every = 1;
+    options.validation = data_path;
+    options.validate_every = 2;
+    train(&options);
+    char good[512];
+    snprintf(good, sizeof(good), "%s", last_checkpoint("space"));
+    options.out = in_folder("full");
+    int went_on = 0, failed = 0, saves = 0;
+    for (int64_t n = 1;; n += n < 40 ? 1 : 37) {
+        remove_tree(options.out);
+        nl_status status = train_with(&options, 1, &run, n, 0);
+        bool noticed = strstr(run.log, "No space left") != NULL;
+        went_on += status == NL_OK && noticed;
+        saves +=
+            status == NL_OK && strstr(run.log, "the checkpoint was not written, training goes on");
+        failed += status == NL_ERROR_WRITE;
+        if (status != NL_OK && status != NL_ERROR_WRITE)
+            fail_msg("write %lld: %s: %s", (long long)n, nl_status_name(status), run.log);
+        if (status == NL_OK && !noticed)
+            break;
+        train(&options);
+        assert_true(compare_checkpoints(last_checkpoint("full"), good) == 0);
+        assert_true(nl_path_exists(in_folder("full/done")));
+    }
+    assert_true(went_on > 5 && failed > 0 && saves > 2);
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("starved");
+    options.steps = 2;
+    options.sample_every = 1;
+    options.samples = 1;
+    options.sample_steps = 1;
+    options.validation = data_path;
+    options.validate_every = 1;
+    int failed = 0;
+    for (int64_t n = 1;; n += n < 100 ? 3 : 41) {
+        remove_tree(options.out);
+        nl_status status = train_with(&options, 1, &run, 0, n);
+        if (status == NL_OK && !strstr(run.log, "memory"))
+            break;
+        failed += status == NL_ERROR_MEMORY;
+        if (status != NL_ERROR_MEMORY && status != NL_OK)
+            fail_msg("allocation %lld: %s: %s", (long long)n, nl_status_name(status), run.log);
+    }
+    assert_true(failed > 30);
+}
+
+/* ---- Files */
+
+static uint64_t little(const uint8_t *bytes, int count)
+{
+    uint64_t value = 0;
+    for (int i = count - 1; i >= 0; i--)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+static uint32_t unmasked(uint32_t masked)
+{
+    uint32_t rotated = masked - 0xa282ead8;
+    return rotated >> 17 | rotated << 15;
+}
+
+static void events(void **state)
+{
+    (void)state;
+    assert_int_equal(nl_crc32c("123456789", 9), 0xe3069283);
+    nl_train_options options = small_run("events");
+    options.steps = 2;
+    options.sample_every = 2;
+    options.samples = 1;
+    options.sample_steps = 1;
+    train(&options);
+    glob_t found;
+    char pattern[512];
+    snprintf(pattern, sizeof(pattern), "%s/events.out.tfevents.*", in_folder("events"));
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    nl_context *context = test_context(NULL);
+    nl_mapping file;
+    assert_ok(context, nl_map_file(context, found.gl_pathv[0], &file));
+    int records = 0, losses = 0, pictures = 0;
+    for (int64_t at = 0; at < file.size; records++) {
+        uint64_t size = little(file.data + at, 8);
+        assert_true(at + 16 + (int64_t)size <= file.size);
+        const uint8_t *event = file.data + at + 12;
+        assert_int_equal(unmasked((uint32_t)little(file.data + at + 8, 4)),
+                         nl_crc32c(file.data + at, 8));
+        assert_int_equal(unmasked((uint32_t)little(event + size, 4)), nl_crc32c(event, size));
+        losses += memmem(event, size, "\x0a\x0atrain/loss\x15", 13) != NULL;
+        pictures += memmem(event, size, "\x89PNG", 4) != NULL;
+        at += 16 + (int64_t)size;
+    }
+    assert_int_equal(losses, 2);
+    assert_int_equal(pictures, 1);
+    assert_true(records > 10);
+    nl_unmap(context, &file);
+    nl_core_context_destroy(context);
+    globfree(&found);
+}
+
+/* What a killed run has written behind its checkpoint is written again, not twice. */
+static void later_lines_go(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("killed");
+    options.steps = 4;
+    train(&options);
+    FILE *log = fopen(in_folder("killed/log.jsonl"), "a");
+    fputs("{\"step\": 5, \"loss\": 77}\n{\"step\": 6, \"lo", log);
+    fclose(log);
+    options.steps = 6;
+    train(&options);
+    nl_context *context = test_context(NULL);
+    nl_curve curve = read_curve(context, "killed", "log.jsonl", "loss");
+    assert_int_equal(curve.count, 6);
+    for (int i = 0; i < 6; i++)
+        assert_true(curve.points[2 * i] == i + 1 && curve.points[2 * i + 1] < 70);
+    nl_curve_free(context, &curve);
+    nl_core_context_destroy(context);
+}
+
+static void starts_from_weights(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_context *context = test_context(NULL);
+    nl_train_options options = small_run("donor");
+    options.steps = 2;
+    train(&options);
+    nl_encode_result result;
+    nl_encode_options encode = {.source = in_folder("source"),
+                                .out = in_folder("unlabelled"),
+                                .unconditional = true,
+                                .latent_scale = 1,
+                                .height = 16,
+                                .width = 16};
+    assert_ok(context, nl_encode_dataset(context, &encode, &result));
+    options.init = in_folder("donor/model.safetensors");
+    options.model = NULL;
+    options.data = in_folder("unlabelled");
+    options.out = in_folder("heir");
+    options.steps = 1;
+    options.rate = 0;
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_OK);
+    assert_non_null(strstr(run.log, "y_embedder.embedding_table.weight is [4, 32] there"));
+    nl_checkpoint *donor = NULL, *heir = NULL;
+    assert_ok(context, nl_checkpoint_open(context, options.init, &donor));
+    assert_ok(context, nl_checkpoint_open(context, in_folder("heir/model.safetensors"), &heir));
+    const char *same = "blocks.0.mlp.fc1.weight";
+    bool equal = false;
+    assert_ok(context, nl_entry_equal(donor, nl_checkpoint_find(donor, same),
+                                      nl_checkpoint_find(heir, same), &equal));
+    assert_true(equal);
+    assert_int_equal(nl_checkpoint_find(heir, "y_embedder.embedding_table.weight")->shape[0], 1);
+    nl_checkpoint_close(donor);
+    nl_checkpoint_close(heir);
+    options.model = "NaLaSiT-2x32x1/4";
+    options.out = in_folder("stranger");
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_ERROR_INPUT);
+    assert_non_null(strstr(run.log, "blocks.1."));
+    nl_core_context_destroy(context);
+}
+
+static void plots(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    nl_train_options options = small_run("plotted");
+    options.steps = 4;
+    options.validation = data_path;
+    options.validate_every = 2;
+    train(&options);
+    const char *runs[] = {in_folder("plotted"), in_folder("plotted")};
+    nl_plot_options plot = {.svg = in_folder("plot.svg"),
+                            .png = in_folder("plot.png"),
+                            .value = "loss",
+                            .smoothing = 0.5,
+                            .log_scale = true,
+                            .width = 400,
+                            .height = 300};
+    assert_ok(context, nl_plot(context, runs, 2, &plot));
+    nl_image image;
+    assert_ok(context, nl_image_read(context, plot.png, &image));
+    assert_true(image.width == 400 && image.height == 300);
+    int coloured = 0;
+    for (int i = 0; i < 400 * 300; i++)
+        coloured += image.rgb[3 * i + 2] > image.rgb[3 * i] + 60;
+    assert_true(coloured > 100);
+    nl_image_free(context, &image);
+    nl_mapping svg;
+    assert_ok(context, nl_map_file(context, plot.svg, &svg));
+    assert_non_null(memmem(svg.data, (size_t)svg.size, "plotted, validation", 19));
+    assert_memory_equal(svg.data + svg.size - 7, "</svg>\n", 7);
+    nl_unmap(context, &svg);
+    plot.value = "los";
+    assert_int_equal(nl_plot(context, runs, 1, &plot), NL_ERROR_INPUT);
+    assert_int_equal(nl_plot(context, (const char *[]){"/nowhere"}, 1, &plot), NL_ERROR_INPUT);
+    nl_core_context_destroy(context);
+}
+
+static int setup(void **state)
+{
+    nl_encode_result result;
+    if (make_test_folder(state))
+        return 1;
+    nl_context *context = test_context(NULL);
+    write_classes(context, 8, 16, 16);
+    nl_encode_options options = {.source = in_folder("source"),
+                                 .out = in_folder("data"),
+                                 .height = 8,
+                                 .width = 8,
+                                 .latent_scale = 1};
+    assert_ok(context, nl_encode_dataset(context, &options, &result));
+    nl_core_context_destroy(context);
+    data_path = strdup(in_folder("data"));
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goes_on_exactly),
+        cmocka_unit_test(same_for_any_threads),
+        cmocka_unit_test(watching_changes_nothing),
+        cmocka_unit_test(parts_make_the_batch),
+        cmocka_unit_test(overfits),
+        cmocka_unit_test(schedules),
+        cmocka_unit_test(not_finite),
+        cmocka_unit_test(truncated_checkpoint),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(full_disk),
+        cmocka_unit_test(no_memory),
+        cmocka_unit_test(events),
+        cmocka_unit_test(later_lines_go),
+        cmocka_unit_test(starts_from_weights),
+        cmocka_unit_test(plots),
+    };
+    return cmocka_run_group_tests(tests, setup, remove_test_folder);
+}
