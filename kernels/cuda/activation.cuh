@@ -7,7 +7,8 @@
 /* x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) */
 __device__ __forceinline__ float nl_gelu_gate(float x)
 {
-    return 1.f / (1.f + __expf(fminf(-1.5957691216057308f * (x + 0.044715f * x * x * x), 80.f)));
+    return __fdividef(
+        1.f, 1.f + __expf(fminf(-1.5957691216057308f * (x + 0.044715f * x * x * x), 80.f)));
 }
 
 __device__ __forceinline__ float nl_gelu(float x)
