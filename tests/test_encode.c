@@ -76,7 +76,7 @@ static void test_class_folders_and_names(void **state)
     for (int i = 0; i < 7; i++)
         assert_int_equal(nl_dataset_label(dataset, i), labels[i]);
     assert_string_equal(info->class_names[0], "a");
-    assert_string_equal(info->class_names[1], "second");
+    assert_string_equal(info->class_names[1], "second, number two");
     assert_string_equal(info->class_names[2], "third");
     nl_dataset_close(dataset);
     options.unconditional = true;

@@ -36,7 +36,7 @@ static const nl_option options_table[] = {
     {"unconditional", 0, NL_OPTION_FLAG, FIELD(unconditional), .help = "no classes"},
     {"class-names", 0, NL_OPTION_FILE, FIELD(class_names), "FILE",
      .help = "text, 'FOLDER NAME' a line",
-     .detail = "ImageNet's LOC_synset_mapping.txt is one. A name ends at the first comma."},
+     .detail = "ImageNet's LOC_synset_mapping.txt is one."},
     {"no-flips", 0, NL_OPTION_FLAG, FIELD(no_flips), .help = "do not encode mirrored pictures",
      .detail = "Half the time and size; training then cannot mirror latents."},
     {"strict", 0, NL_OPTION_FLAG, FIELD(strict),

@@ -89,7 +89,7 @@ cleanup:
 
 /* ---- Names of classes */
 
-/* "n01440764 tench, Tinca tinca": the name ends at the first comma. */
+/* "n01440764 tench, Tinca tinca" */
 static bool take_name(const char *line, const char *end, const char *id, char *name, size_t size)
 {
     size_t length = strlen(id);
@@ -100,7 +100,7 @@ static bool take_name(const char *line, const char *end, const char *id, char *n
     while (line < end && (*line == ' ' || *line == '\t'))
         line++;
     size_t n = 0;
-    while (line < end && *line != ',' && *line != '\r' && n < size - 1)
+    while (line < end && *line != '\r' && n < size - 1)
         name[n++] = *line++;
     name[n] = '\0';
     return n > 0;
