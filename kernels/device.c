@@ -165,6 +165,20 @@ nl_status nl_download_wait(nl_device *device, int slot)
     return device->ops->download_wait ? device->ops->download_wait(device, slot) : NL_OK;
 }
 
+nl_status nl_host_memory_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer)
+{
+    return device->ops->host_alloc ? device->ops->host_alloc(device, what, bytes, pointer)
+                                   : nl_alloc_array(device->context, what, bytes, 1, pointer);
+}
+
+void nl_host_memory_free(nl_device *device, void *pointer, int64_t bytes)
+{
+    if (device->ops->host_free)
+        device->ops->host_free(device, pointer, bytes);
+    else
+        nl_free(device->context, pointer);
+}
+
 nl_status nl_replay(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user),
                     void *user)
 {

@@ -322,6 +322,10 @@ typedef struct nl_ops {
     nl_status (*replay)(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user),
                         void *user);
 
+    /* For nl_host_memory_alloc; NULL: memory like any other. */
+    nl_status (*host_alloc)(nl_device *device, const char *what, int64_t bytes, void **pointer);
+    void (*host_free)(nl_device *device, void *pointer, int64_t bytes);
+
 #define NL_OPERATIONS(X)                                                                           \
     X(linear)                                                                                      \
     X(layernorm_modulate)                                                                          \
@@ -396,6 +400,11 @@ nl_status nl_download_start(nl_device *device, int slot, void *to, const void *f
 nl_status nl_download_wait(nl_device *device, int slot);
 /* Whether the host may run ahead of the device. */
 bool nl_device_queues(const nl_device *device);
+
+/* Memory of the host from which uploads are fast and do not wait (pinned, on a GPU). Like every upload's, its contents
+ * must stay until the device has come to it. */
+nl_status nl_host_memory_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer) NL_MUST_CHECK;
+void nl_host_memory_free(nl_device *device, void *pointer, int64_t bytes); /* NULL is allowed */
 
 /* Runs run(user), which queues operations and does nothing else: no transfer, no waiting, no memory but the
  * arena's. It must queue the same ones for the same `size` bytes at `key`, which name every address and number that

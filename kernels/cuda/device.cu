@@ -54,6 +54,31 @@ static void cuda_free(nl_device *device, void *pointer, int64_t bytes)
     give_back(device, bytes);
 }
 
+static nl_status cuda_host_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer)
+{
+    *pointer = NULL;
+    nl_status status = nl_account(device->context, what, bytes);
+    if (status != NL_OK)
+        return status;
+    const cudaError_t error = cudaHostAlloc(pointer, bytes > 0 ? (size_t)bytes : 1, 0);
+    if (error == cudaSuccess)
+        return NL_OK;
+    give_back(device, bytes);
+    (void)cudaGetLastError();
+    *pointer = NULL;
+    return nl_fail(device->context, NL_ERROR_MEMORY, "%s: need %.1f MiB of pinned memory (%s)", what,
+                   bytes / 1048576., cudaGetErrorString(error));
+}
+
+static void cuda_host_free(nl_device *device, void *pointer, int64_t bytes)
+{
+    if (!pointer)
+        return;
+    (void)cudaStreamSynchronize(nl_cuda_of(device)->stream);
+    (void)cudaFreeHost(pointer);
+    give_back(device, bytes);
+}
+
 static nl_status cuda_upload(nl_device *device, void *to, const void *from, int64_t bytes)
 {
     return nl_cuda_check(device,
@@ -247,4 +272,6 @@ extern "C" const nl_ops nl_cuda_ops = {"cuda",
                                        cuda_download_start,
                                        cuda_download_wait,
                                        nl_cuda_replay,
+                                       cuda_host_alloc,
+                                       cuda_host_free,
                                        NL_ALL_OPERATIONS(NL_OPERATION)};

@@ -29,7 +29,6 @@ nl_status nl_feed_open(nl_device *device, const nl_dataset *data, const nl_loss 
                        const nl_feed_options *options, nl_feed *feed)
 {
     nl_status status = NL_OK;
-    nl_context *context = device->context;
     const nl_dataset_info *info = nl_dataset_get_info(data);
     int ranks = NL_MAX(options->loader.ranks, 1);
     *feed = (nl_feed){.device = device, .loss = loss, .options = *options};
@@ -38,8 +37,8 @@ nl_status nl_feed_open(nl_device *device, const nl_dataset *data, const nl_loss 
     feed->part = options->parts;
     feed->slot_bytes = lay_out(feed, info, NULL);
     NL_TRY(nl_loader_create(data, &feed->options.loader, &feed->loader));
-    NL_TRY(nl_alloc_array(context, "batches on the host", SLOTS, (size_t)feed->slot_bytes,
-                          (void **)&feed->staging));
+    NL_TRY(nl_host_memory_alloc(device, "batches on the host", SLOTS * feed->slot_bytes,
+                                (void **)&feed->staging));
     memset(feed->staging, 0, (size_t)(SLOTS * feed->slot_bytes));
     NL_TRY(device->ops->alloc(device, "a batch", feed->slot_bytes, &feed->memory));
     lay_out(feed, info, feed->memory);
@@ -56,7 +55,7 @@ void nl_feed_close(nl_feed *feed)
     nl_loader_destroy(feed->loader);
     if (feed->memory)
         feed->device->ops->free(feed->device, feed->memory, feed->slot_bytes);
-    nl_free(feed->device->context, feed->staging);
+    nl_host_memory_free(feed->device, feed->staging, SLOTS * feed->slot_bytes);
     *feed = (nl_feed){0};
 }
 
