@@ -45,7 +45,7 @@ static inline nl_context *test_context(const char *device)
     nl_status status = device ? nl_context_create(&options, &context)
                               : nl_core_context_create(&options, &context);
     if (status == NL_ERROR_DEVICE) { /* ctest reports the test as skipped */
-        print_message("SKIPPED: no device %s\n", device);
+        print_message("SKIPPED: no device %s\n", device ? device : "");
         exit(77);
     }
     if (status != NL_OK)

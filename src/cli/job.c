@@ -2,6 +2,8 @@
  * refused before the first step; then pictures are written as they come. */
 #include "nl_image.h"
 #include "nl_sample.h"
+#include "nl_writers.h"
+#include "ops.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,14 +16,17 @@ struct nl_job {
     nl_classes classes;
     nl_npy noise_file;
     float *noise; /* [count, C, H, W] or NULL */
-    int64_t count, done;
+    int64_t count;
+    int64_t taken; /* pictures made */
+    int64_t done;  /* of those, written and reported */
     nl_work_list work;
     int64_t *numbers; /* [room] numbers of the pictures of one request */
     int64_t *indices; /* [room] their image indices */
     int *labels;      /* [room] */
     int64_t room;
-    int64_t before; /* pictures done before the request at work */
+    int64_t before; /* pictures made before the request at work */
     nl_npz *archive;
+    nl_writers *writers;
     float *latents; /* [count, C, H, W], for --latents */
     int latent_shape[3];
     uint8_t *grid; /* [count, height, width, 3] */
@@ -318,44 +323,89 @@ static nl_status facts_for(nl_job *job, int label, int64_t index, cJSON **facts)
     return nl_picture_facts(session, job->options, &job->sampling, label, index, facts);
 }
 
+static nl_status write_one(void *user, const nl_writing *writing)
+{
+    nl_job *job = user;
+    if (job->archive)
+        return nl_npz_write(job->archive, writing->number, writing->label, writing->rgb);
+    return write_picture(job, writing->path, writing->rgb, writing->height, writing->width,
+                         writing->facts);
+}
+
+static nl_status written_one(void *user, const nl_writing *writing)
+{
+    nl_job *job = user;
+    job->done++;
+    job->evaluations += writing->evaluations;
+    nl_share_tell(&job->session->share, (nl_share_report){.made = 1});
+    return job->archive ? NL_OK
+                        : report_picture(job, writing->path, writing->facts, writing->evaluations);
+}
+
+/* While a GPU is at work the processors are free to write. */
+static nl_status start_writers(nl_job *job)
+{
+    const nl_session *session = job->session;
+    const nl_device *device = session->context->device;
+    bool beside = nl_device_queues(device) && job->count > 1 && !job->options->show;
+    return nl_writers_create(session->context, beside ? device->threads : 0, write_one, written_one,
+                             job, &job->writers);
+}
+
+static nl_status keep_for_grid(nl_job *job, const nl_picture *picture)
+{
+    nl_status status = NL_OK;
+    size_t bytes = 3 * (size_t)picture->height * (size_t)picture->width;
+    job->height = picture->height;
+    job->width = picture->width;
+    if (!job->grid)
+        NL_TRY(nl_alloc_array(job->session->context, "pictures of the grid", job->count, bytes,
+                              (void **)&job->grid));
+    memcpy(job->grid + (size_t)job->taken * bytes, picture->rgb, bytes);
+cleanup:
+    return status;
+}
+
 static nl_status take_picture(void *user, const nl_picture *picture)
 {
     nl_job *job = user;
     nl_context *context = job->session->context;
     nl_status status = NL_OK;
-    char *path = NULL;
-    cJSON *facts = NULL;
     const int *shape = picture->latent_shape;
-    int64_t number = picture->index - job->options->first_index;
     int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
-    job->evaluations += picture->evaluations;
+    bool file = picture->rgb && !job->options->grid[0];
+    nl_writing writing = {.number = picture->index - job->options->first_index,
+                          .evaluations = picture->evaluations,
+                          .label = picture->label,
+                          .height = picture->height,
+                          .width = picture->width,
+                          .rgb = picture->rgb};
     if (job->latents)
-        memcpy(job->latents + job->done * elements, picture->latents,
+        memcpy(job->latents + job->taken * elements, picture->latents,
                (size_t)elements * sizeof(float));
-    if (job->archive) {
-        NL_TRY(nl_npz_write(job->archive, number, picture->label, picture->rgb));
-    } else if (job->options->grid[0]) {
-        size_t bytes = 3 * (size_t)picture->height * (size_t)picture->width;
-        job->height = picture->height;
-        job->width = picture->width;
-        if (!job->grid)
-            NL_TRY(nl_alloc_array(context, "pictures of the grid", job->count, bytes,
-                                  (void **)&job->grid));
-        memcpy(job->grid + (size_t)job->done * bytes, picture->rgb, bytes);
-    } else {
-        NL_TRY(facts_for(job, picture->label, picture->index, &facts));
-        NL_TRY(picture->rgb ? picture_name(job, number, &path)
-                            : nl_strdup(context, job->options->latents, &path));
-        if (picture->rgb)
-            NL_TRY(write_picture(job, path, picture->rgb, picture->height, picture->width, facts));
-        if (picture->rgb || job->pictures || job->session->options->json)
-            NL_TRY(report_picture(job, path, facts, picture->evaluations));
+    if (picture->rgb && !file)
+        NL_TRY(keep_for_grid(job, picture));
+    if (file && !job->archive)
+        NL_TRY(picture_name(job, writing.number, &writing.path));
+    bool told = !picture->rgb && (job->pictures || job->session->options->json);
+    if (told)
+        NL_TRY(nl_strdup(context, job->options->latents, &writing.path));
+    if (writing.path)
+        NL_TRY(facts_for(job, picture->label, picture->index, &writing.facts));
+    job->taken++;
+    if (file) {
+        status = nl_writers_put(job->writers, &writing);
+        writing = (nl_writing){0}; /* taken over */
+        return status;
     }
     job->done++;
+    job->evaluations += picture->evaluations;
     nl_share_tell(&job->session->share, (nl_share_report){.made = 1});
+    if (told)
+        NL_TRY(report_picture(job, writing.path, writing.facts, picture->evaluations));
 cleanup:
-    nl_free(context, path);
-    cJSON_Delete(facts);
+    nl_free(context, writing.path);
+    cJSON_Delete(writing.facts);
     return status;
 }
 
@@ -489,7 +539,7 @@ static nl_status make_pictures(nl_job *job)
                               .noise = job->noise ? job->noise + job->numbers[0] * elements : NULL,
                               .rounding = nl_rounding_of(options),
                               .sampling = job->sampling};
-        job->before = job->done;
+        job->before = job->taken;
         NL_TRY(nl_generate(session->model, &request, take_picture, job));
     }
 cleanup:
@@ -503,6 +553,8 @@ void nl_job_progress(const nl_session *session, nl_progress *progress)
         return;
     progress->image += job->before;
     progress->images = job->work.todo;
+    if (job->writers && nl_writers_report(job->writers) != NL_OK)
+        nl_log(session->context, NL_LOG_DEBUG, "a picture was not written");
 }
 
 nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSON *pictures)
@@ -517,7 +569,11 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
     session->console.there = job.work.there;
     nl_share_tell(&session->share,
                   (nl_share_report){.there = job.work.there, .todo = job.work.todo});
-    status = make_pictures(&job);
+    status = start_writers(&job);
+    if (status == NL_OK)
+        status = make_pictures(&job);
+    nl_status written = nl_writers_end(&job.writers);
+    status = written != NL_OK ? written : status;
     nl_console_clear(&session->console);
     if (status == NL_OK || status == NL_CANCELLED) {
         nl_status finished = finish(&job);
