@@ -1,5 +1,6 @@
 /* The FID network against the golden file of TensorFlow's weights, and what it says about other files. */
 #include "inception.h"
+#include "nl_evaluate.h"
 #include "nl_test.h"
 
 enum { HEIGHT = 224, WIDTH = 224, COUNT = 2 };
@@ -236,25 +237,36 @@ static uint8_t *seeded_file(const seeded_tensor *tensors, int64_t *size)
     return file;
 }
 
+/* The network and the file that it was loaded from. */
+static nl_inception *load_seeded(nl_context *context, uint8_t **file)
+{
+    seeded_tensor *tensors = calloc(SEEDED, sizeof(*tensors));
+    nl_checkpoint *checkpoint;
+    nl_inception *net;
+    int64_t size;
+    list_seeded(context, tensors);
+    *file = seeded_file(tensors, &size);
+    assert_ok(context, nl_checkpoint_open_memory(context, "seeded", *file, size, &checkpoint));
+    assert_ok(context, nl_inception_load(context->device, checkpoint, &net));
+    nl_checkpoint_close(checkpoint);
+    free(tensors);
+    return net;
+}
+
 static void test_complete(void **state)
 {
     enum { H = 60, W = 84 };
     nl_context *context = test_context("cpu");
-    nl_checkpoint *golden = test_golden(context, "inception_seeded.safetensors"), *checkpoint;
-    seeded_tensor *tensors = calloc(SEEDED, sizeof(*tensors));
+    nl_checkpoint *golden = test_golden(context, "inception_seeded.safetensors");
     float *pool_3 = test_read(golden, "pool_3", NULL), *logits = test_read(golden, "logits", NULL);
     float *features[NL_FEATURES] = {[NL_FEATURE_POOL_3] = calloc(2 * 2048, sizeof(float)),
                                     [NL_FEATURE_LOGITS] = calloc(2 * 1008, sizeof(float))};
     uint8_t *rgb = malloc(2 * H * W * 3);
-    nl_inception *net;
-    int64_t size;
+    uint8_t *file;
     (void)state;
     for (int i = 0; i < 2 * H * W * 3; i++)
         rgb[i] = (uint8_t)(uniform("pictures", i) * 256);
-    list_seeded(context, tensors);
-    uint8_t *file = seeded_file(tensors, &size);
-    assert_ok(context, nl_checkpoint_open_memory(context, "seeded", file, size, &checkpoint));
-    assert_ok(context, nl_inception_load(context->device, checkpoint, &net));
+    nl_inception *net = load_seeded(context, &file);
     assert_string_equal(nl_inception_missing(net), "");
     const nl_preprocessing *p = nl_preprocessings;
     while (strcmp(p->name, "pytorch-fid"))
@@ -263,7 +275,6 @@ static void test_complete(void **state)
     assert_close(features[NL_FEATURE_POOL_3], pool_3, 2 * 2048, 1e-5);
     assert_close(features[NL_FEATURE_LOGITS], logits, 2 * 1008, 1e-5);
     nl_inception_destroy(net);
-    nl_checkpoint_close(checkpoint);
     nl_checkpoint_close(golden);
     free(file);
     free(rgb);
@@ -271,16 +282,127 @@ static void test_complete(void **state)
     free(features[NL_FEATURE_LOGITS]);
     free(pool_3);
     free(logits);
-    free(tensors);
+    nl_context_destroy(context);
+}
+
+/* ---- nl_evaluate of pictures that no file holds */
+
+enum { SIDE = 24, SAMPLES = 21 };
+
+static void sample(int64_t i, uint8_t *rgb)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "sample %d", (int)i);
+    for (int k = 0; k < SIDE * SIDE * 3; k++)
+        rgb[k] = (uint8_t)(uniform(name, k / 50) * 256);
+}
+
+typedef struct maker {
+    int64_t portion, stop; /* stop: pictures that come in all */
+    int64_t copy;          /* the picture that is picture 0 again, or 0 */
+} maker;
+
+static nl_status make(void *user, int64_t most, nl_picture_taker take, void *taker)
+{
+    const maker *m = user;
+    static uint8_t rgb[SAMPLES][SIDE * SIDE * 3];
+    nl_status status = NL_OK;
+    for (int64_t first = 0; first < m->stop; first += m->portion) {
+        int64_t count = NL_MIN(NL_MIN(m->portion, most), m->stop - first);
+        assert_int_equal(NL_MIN(m->portion, m->stop - first), count);
+        for (int64_t i = 0; i < count; i++)
+            sample(first + i == m->copy ? 0 : first + i, rgb[i]);
+        nl_picture_batch batch = {
+            .rgb = rgb[0], .first = first, .count = count, .height = SIDE, .width = SIDE};
+        NL_TRY(take(taker, &batch));
+    }
+cleanup:
+    return status;
+}
+
+/* exp of the mean divergence of the rows `chosen` from their mean. */
+static double score_of(const float *logits, const int64_t *chosen, int64_t count)
+{
+    enum { CLASSES = 1008 };
+    double *p = calloc((size_t)(count + 1) * CLASSES, sizeof(double)), *mean = p + count * CLASSES;
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const float *row = logits + chosen[i] * CLASSES;
+        double total = 0;
+        for (int c = 0; c < CLASSES; c++)
+            total += p[i * CLASSES + c] = exp((double)row[c]);
+        for (int c = 0; c < CLASSES; c++)
+            mean[c] += (p[i * CLASSES + c] /= total) / (double)count;
+    }
+    for (int64_t i = 0; i < count; i++)
+        for (int c = 0; c < CLASSES; c++)
+            sum += p[i * CLASSES + c] * log(p[i * CLASSES + c] / mean[c]) / (double)count;
+    free(p);
+    return exp(sum);
+}
+
+/* The Inception Score in three splits, in order and as torch-fidelity shuffles; copies; portions. */
+static void test_evaluate(void **state)
+{
+    nl_context *context = test_context("cpu");
+    uint8_t *file, *rgb = malloc(SAMPLES * SIDE * SIDE * 3);
+    nl_inception *net = load_seeded(context, &file);
+    float *features[NL_FEATURES] = {[NL_FEATURE_LOGITS] = calloc(SAMPLES * 1008, sizeof(float))};
+    nl_evaluation_options options = NL_EVALUATION_DEFAULT;
+    nl_evaluation found;
+    int64_t order[SAMPLES];
+    maker m = {.portion = 7, .stop = SAMPLES};
+    nl_picture_source source = {.name = "made", .count = SAMPLES, .run = make, .user = &m};
+    (void)state;
+    for (int i = 0; i < SAMPLES; i++)
+        sample(i, rgb + i * SIDE * SIDE * 3);
+    assert_ok(context,
+              nl_inception_run(net, options.preprocessing, rgb, SAMPLES, SIDE, SIDE, features));
+    options.wanted[NL_METRIC_IS] = true;
+    options.is_split = 9; /* 9, 9, 3 */
+    for (int shuffled = 0; shuffled < 2; shuffled++) {
+        options.is_shuffled = shuffled;
+        options.is_splits = 4; /* of 21: from 0, 5, 10, 15 on */
+        const int64_t begins[2][5] = {{0, 9, 18, 21}, {0, 5, 10, 15, 21}};
+        double expected = 0;
+        int splits = shuffled ? 4 : 3;
+        for (int64_t i = 0; i < SAMPLES; i++)
+            order[i] = i;
+        if (shuffled)
+            assert_ok(context, nl_numpy_permutation(context, 2020, SAMPLES, order));
+        for (int s = 0; s < splits; s++)
+            expected += score_of(features[NL_FEATURE_LOGITS], order + begins[shuffled][s],
+                                 begins[shuffled][s + 1] - begins[shuffled][s]) /
+                        splits;
+        assert_ok(context, nl_evaluate(net, &options, &source, NL_SOURCE_DIR "/docs", &found));
+        assert_true(found.metrics[NL_METRIC_IS].known);
+        assert_false(found.metrics[NL_METRIC_FID].known);
+        if (!(fabs(found.metrics[NL_METRIC_IS].value / expected - 1) < 1e-5))
+            fail_msg("%.9g, expected %.9g", found.metrics[NL_METRIC_IS].value, expected);
+        assert_int_equal(found.samples, SAMPLES);
+        assert_int_equal(found.repeated, 0);
+        m.portion = 5;
+    }
+    m.copy = 20;
+    assert_ok(context, nl_evaluate(net, &options, &source, NL_SOURCE_DIR "/docs", &found));
+    assert_int_equal(found.repeated, 1);
+    m.stop = 20; /* one picture does not come */
+    assert_int_equal(nl_evaluate(net, &options, &source, NL_SOURCE_DIR "/docs", &found),
+                     NL_ERROR_INTERNAL);
+    nl_inception_destroy(net);
+    free(features[NL_FEATURE_LOGITS]);
+    free(file);
+    free(rgb);
     nl_context_destroy(context);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resized), cmocka_unit_test(test_features),
-        cmocka_unit_test(test_partial), cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_resized),  cmocka_unit_test(test_features),
+        cmocka_unit_test(test_partial),  cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_memory),   cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_evaluate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,6 +67,17 @@ np.savez('wrong.npz', mu_64=r['mu_64'], sigma_64=r['sigma_64'][:5])
 import json
 one, two, three = (json.load(open(name))["metrics"]["fid_64"] for name in ("one", "two", "three"))
 assert abs(one - three) < 1e-9 * three and abs(two - three) < 1e-5 * three, (one, two, three)'
+    # the distance from the numbers in the files, by the eigenvalues of the product
+    "$NALAGEN" stats -w "$inception" --allow-small -q a.npz -o a-ref.npz --images 0
+    numpy "
+import json
+a, b = np.load('a-ref.npz'), np.load('ref.npz')
+assert 'arr_0' not in a
+d, s, t = a['mu_64'] - b['mu_64'], a['sigma_64'], b['sigma_64']
+fid = d @ d + np.trace(s + t) - 2 * np.sqrt(np.maximum(np.linalg.eigvals(s @ t).real, 0)).sum()
+ours = json.load(open('three'))['metrics']['fid_64']
+assert abs(ours - fid) < 1e-6 * fid, (ours, fid)
+"
     run -3 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref wrong.npz --metrics fid
     [[ $output == *"sigma_64 is F64 [5, 64], expected F64 or F32 [64, 64]"* ]]
 }
