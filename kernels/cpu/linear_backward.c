@@ -91,6 +91,8 @@ nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backwa
     nl_status status = plain_weight(device, &args->weight, &weight);
     if (status != NL_OK)
         return status;
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1); /* oneDNN's, within a tile */
 #pragma omp parallel for num_threads(device->threads) schedule(dynamic) reduction(&& : done)
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t row = tile / across * DATA_ROWS, column = tile % across * width;
@@ -98,6 +100,7 @@ nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backwa
                               NL_MIN(width, columns - column));
         done = done && good;
     }
+    omp_set_num_threads(threads);
     return done ? NL_OK : failed(device);
 }
 
@@ -148,6 +151,8 @@ nl_status NL_CPU(linear_backward_weight)(nl_device *device,
     int64_t across = (inputs + WEIGHT_COLUMNS - 1) / WEIGHT_COLUMNS;
     int64_t tiles = (outputs + WEIGHT_ROWS - 1) / WEIGHT_ROWS * across;
     bool done = true;
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1); /* oneDNN's, within a tile */
 #pragma omp parallel num_threads(device->threads)
     {
 #pragma omp for schedule(dynamic) reduction(&& : done) nowait
@@ -162,5 +167,6 @@ nl_status NL_CPU(linear_backward_weight)(nl_device *device,
                 bias_tile(args, column, NL_MIN(BIAS_COLUMNS, outputs - column));
         }
     }
+    omp_set_num_threads(threads);
     return done ? NL_OK : failed(device);
 }

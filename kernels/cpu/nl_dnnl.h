@@ -31,7 +31,8 @@ typedef struct nl_dnnl_product {
 nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *product);
 
 /* c [m, n] = a b, added to what is there if `add`; all F32 with elements between rows. a is [m, k], or [k, m] when
- * a_transposed; b is [k, n]. Threads of a team may call it at the same time, each then works alone. */
+ * a_transposed; b is [k, n]. Runs on omp_get_max_threads() threads: 1 in a
+ * team whose members each call it. */
 typedef struct nl_dnnl_gemm {
     bool add, a_transposed;
     int64_t m, n, k;
