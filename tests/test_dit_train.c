@@ -485,12 +485,18 @@ static void test_twins_are_laid_out_alike(void **state)
     nl_dit_destroy(b);
 }
 
+/* b holds the numbers of a, in its own types. */
 static void assert_same(const nl_dit *a, const nl_dit *b)
 {
     for (int i = 0; i < a->param_count; i++) {
-        float *x = download(devices[0], a->params[i].tensor);
-        float *y = download(devices[0], b->params[i].tensor);
-        assert_memory_equal(x, y, (size_t)nl_tensor_bytes(a->params[i].tensor));
+        const nl_tensor *from = a->params[i].tensor, *to = b->params[i].tensor;
+        int64_t count = nl_tensor_count(from);
+        float *x = download(devices[0], from), *y = download(devices[0], to);
+        void *expected = malloc((size_t)nl_tensor_bytes(to));
+        nl_convert_from_float(x, count, to->dtype, expected);
+        assert_int_equal(from->dtype, NL_F32);
+        assert_memory_equal(expected, y, (size_t)nl_tensor_bytes(to));
+        free(expected);
         free(x);
         free(y);
     }
