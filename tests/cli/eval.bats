@@ -290,6 +290,9 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     [ "$(wc -l <more)" -eq 1 ] && json_lines "x['step'] == 1500" <more
     watch >more
     [ ! -s more ] && [ "$(wc -l <run/metrics.jsonl)" -eq 4 ]
+    echo '{"step": 100, "loss": 1.5}' >run/log.jsonl
+    "$NALAGEN" plot run --value fid_64 -o fid.svg
+    grep -q fid_64 fid.svg
     # another reference is another evaluation
     evaluate --watch run "${sampling[@]}" --ref a.npz --once | json_lines "x['evaluation']['reference'] == 'a.npz'"
 }
