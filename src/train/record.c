@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "nl_io.h"
 #include "nl_json.h"
@@ -27,7 +28,8 @@ static nl_status drop_later(nl_context *context, const char *path, int64_t step)
     nl_mapping file = {0};
     nl_writer *writer = NULL;
     bool complete = true;
-    if (!nl_path_exists(path))
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) /* nothing there, or a pipe */
         return NL_OK;
     NL_TRY(nl_map_file(context, path, &file));
     const char *text = (const char *)file.data, *end = text + file.size, *stop;

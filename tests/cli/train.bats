@@ -1,0 +1,153 @@
+load helper
+
+inception=$NL_SOURCE_DIR/../shared/weights/inception-2015-12-05-partial.safetensors
+
+# CIFAR-10's format: 64 pictures, smooth, each class of its own colour.
+data() {
+    mkdir set
+    python3 -c '
+import math
+with open("set/data_batch_1.bin", "wb") as file:
+    for i in range(64):
+        label = i % 10
+        file.write(bytes([label]))
+        for c in range(3):
+            for y in range(32):
+                for x in range(32):
+                    level = 128 + 90 * math.sin(label * (c + 1) + (x + i) * 0.1) + y
+                    file.write(bytes([max(0, min(255, int(level)))]))'
+    "$NALAGEN" encode set -o data --vae none --device cpu -q
+}
+
+# 64 tokens, two threads at most.
+train() {
+    "$NALAGEN" train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 --lr 1e-3 \
+        --ema 0.9 --sample-every 0 "$@"
+}
+
+# The same beside us; $pid is the program's own.
+start() {
+    "$NALAGEN" train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 --lr 1e-3 \
+        --ema 0.9 --sample-every 0 -q "$@" 2>err &
+    pid=$!
+}
+
+# Prints loss and norm of every line.
+curve() {
+    python3 -c '
+import json, sys
+for line in open(sys.argv[1] + "/log.jsonl"):
+    x = json.loads(line)
+    print(x["step"], x["loss"], x["grad_norm"])' "$1"
+}
+
+# Whether the tensors of two safetensors files are the same bytes.
+same_tensors() {
+    python3 -c '
+import json, struct, sys
+def tensors(path):
+    data = open(path, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__")
+    return {k: data[8 + size + v["data_offsets"][0]:8 + size + v["data_offsets"][1]] for k, v in header.items()}
+a, b = tensors(sys.argv[1]), tensors(sys.argv[2])
+assert a.keys() == b.keys() and len(a) > 20
+sys.exit(any(a[k] != b[k] for k in a))' "$1" "$2"
+}
+
+@test "encode, train, sample, eval" {
+    data
+    train --out run --steps 60 --log-every 10 --val data --val-every 30 --sample-every 60 --samples 4 --sample-steps 4 -q
+    json_lines "x['step'] == 10 * (i + 1) and 0 < x['loss'] < 3 and x['images_per_second'] > 0" <run/log.jsonl
+    json_lines "x['step'] == 30 * (i + 1) and 0 < x['val_loss'] < 3" <run/metrics.jsonl
+    python3 -c '
+import json
+loss = [json.loads(line)["loss"] for line in open("run/log.jsonl")]
+assert loss[-1] < 0.8 * loss[0], loss
+config = json.load(open("run/config.json"))
+assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3 and config["data"]["samples"] == 64'
+    is_png run/samples/step-0000060.png
+    [ -f run/done ]
+    "$NALAGEN" plot run
+    is_png run/plot.png
+    grep -q '</svg>' run/plot.svg
+    "$NALAGEN" info --json run/model.safetensors | json_lines "x['model'] == 'SiT-2x64x2/4' and x['complete'] and x['config']['images_seen'] == 480"
+    # A checkpoint is a model, too: its average.
+    "$NALAGEN" sample --model run/checkpoints/step-0000060.safetensors --steps 4 -c 3 --device cpu -o a.png -q
+    is_png a.png
+    "$NALAGEN" sample --model run/model.safetensors --steps 2 -n 66 --device cpu -o samples.npz -q
+    [ -f "$inception" ] || return 0
+    "$NALAGEN" eval -w "$inception" --features pool_64 --metrics fid --json -q samples.npz --ref samples.npz |
+        json_lines "abs(x['metrics']['fid_64']) < 1e-3"
+}
+
+@test "SIGTERM saves; the same command goes on as if nothing had been" {
+    data
+    train --out whole --steps 40 --log-every 4 -q
+    lines=0
+    for signal in TERM USR1; do
+        start --out run --steps 40 --log-every 4
+        lines=$((lines + 2))
+        for _ in $(seq 500); do [ -s run/log.jsonl ] && [ "$(wc -l <run/log.jsonl)" -ge $lines ] && break; sleep 0.02; done
+        kill -$signal $pid 2>/dev/null || true
+        code=0; wait $pid || code=$?
+        [ "$code" -eq 130 ] || [ -f run/done ]
+    done
+    train --out run --steps 40 --log-every 4 -q
+    same_tensors whole/checkpoints/step-0000040.safetensors run/checkpoints/step-0000040.safetensors
+    cmp whole/model.safetensors run/model.safetensors
+    [ "$(curve whole)" = "$(curve run)" ]
+}
+
+@test "killed again and again, a run loses at most what came after its last checkpoint" {
+    data
+    train --out whole --steps 60 --log-every 2 --save-every 5 --keep 2 -q
+    for delay in 0.3 0.5 0.4 0.6 0.35; do
+        start --out run --steps 60 --log-every 2 --save-every 5 --keep 2
+        sleep $delay
+        kill -KILL $pid 2>/dev/null || true
+        wait $pid || true
+    done
+    train --out run --steps 60 --log-every 2 --save-every 5 --keep 2 -q
+    same_tensors whole/checkpoints/step-0000060.safetensors run/checkpoints/step-0000060.safetensors
+    [ "$(curve whole)" = "$(curve run)" ]
+    # Nothing of the killed processes is left but what a checkpoint in the making was.
+    [ "$(ls run/checkpoints/*.safetensors | wc -l)" -eq 2 ]
+}
+
+@test "options from a file; the command line has the last word" {
+    data
+    echo '{"model": "NaLaDiT-1x32x1/4", "data": "data", "batch": 4, "steps": 3, "lr": 0.01, "no_flip": true, "ema": [0.9, 0.5]}' >options.json
+    "$NALAGEN" train --options options.json --out run --steps 2 --log-every 1 --device cpu --sample-every 0 -q
+    json_lines "x['lr'] == 0.01 and x['step'] == i + 1" <run/log.jsonl
+    [ "$(wc -l <run/log.jsonl)" -eq 2 ]
+    "$NALAGEN" info --json run/model.safetensors | json_lines "x['model'] == 'NaLaDiT-1x32x1/4'"
+    echo '{"modle": "SiT-S/2"}' >bad.json
+    run -2 "$NALAGEN" train --options bad.json
+    [[ $output == *'did you mean "model"?'* ]]
+    run -2 "$NALAGEN" train --data data --out x
+    [[ $output == *"--model NaLaSiT-S/2"* ]]
+    run -3 "$NALAGEN" train -m SiT-S/2 -d nowhere -o x
+    [ ! -e x ]
+}
+
+@test "dry run and profile write nothing" {
+    data
+    run -0 train --out run --steps 1000 --dry-run
+    [[ $output == *"MiB for activations"* ]]
+    [[ $output == *"1000 steps"* ]]
+    run -0 train --out run --profile
+    [[ $output == *"linear_backward_weight"* ]]
+    [ ! -e run ]
+}
+
+@test "a full disk is loud, and training goes on" {
+    [ -c /dev/full ] || skip "no /dev/full"
+    data
+    mkdir -p run
+    ln -s /dev/full run/log.jsonl
+    train --out run --steps 4 --log-every 1 2>err
+    grep -q "error: .*log.jsonl.*training goes on" err
+    [ -f run/done ]
+}
