@@ -3,14 +3,16 @@
 
 template <typename T, typename S> struct gate_rows {
     static constexpr int CHUNKS = S::CHUNKS, VEC = S::VEC;
+    static constexpr int RESIDENT = sizeof(T) > 2 ? 1 : S::SHORT ? 5 : 4; /* blocks */
     struct Raw {
         nl_piece<T, VEC> x[CHUNKS], g[CHUNKS];
     };
     const T *x, *g;
+    const float *weight,
+        *bias; /* read for each row: they stay in L1, and leave registers for rows */
     T *y;
     int width;
     int64_t g_stride;
-    float weight[CHUNKS][VEC], bias[CHUNKS][VEC];
 
     __device__ __forceinline__ void enter(int64_t) {}
     __device__ __forceinline__ void fetch(int64_t row, Raw &raw) const
@@ -36,12 +38,14 @@ template <typename T, typename S> struct gate_rows {
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++)
             if (S::there(c, width)) {
-                float out[VEC], gate[VEC];
+                float out[VEC], gate[VEC], w[VEC], b[VEC];
+                nl_piece_at<float, VEC>(weight + S::at(c)).unpack(w);
+                nl_piece_at<float, VEC>(bias + S::at(c)).unpack(b);
                 if (g)
                     raw.g[c].unpack(gate);
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    out[i] = fmaf(moments(v[c][i]), weight[c][i], bias[c][i]);
+                    out[i] = fmaf(moments(v[c][i]), w[i], b[i]);
                     if (g)
                         out[i] *= nl_silu(gate[i]);
                 }
@@ -52,19 +56,11 @@ template <typename T, typename S> struct gate_rows {
 
 /* x may be y: a row is read whole before it is written. */
 template <typename T, typename S>
-__global__ void __launch_bounds__(S::THREADS, sizeof(T) > 2 ? 1
-                                              : S::SHORT    ? 3
-                                                            : 2)
+__global__ void __launch_bounds__(S::THREADS, gate_rows<T, S>::RESIDENT)
     gate_kernel(const T *x, const float *weight, const float *bias, const T *g, T *y, int64_t rows,
                 int count, int width, int64_t g_stride, float eps)
 {
-    gate_rows<T, S> operation = {x, g, y, width, g_stride};
-#pragma unroll
-    for (int c = 0; c < S::CHUNKS; c++)
-        if (S::there(c, width)) {
-            nl_piece_at<float, S::VEC>(weight + S::at(c)).unpack(operation.weight[c]);
-            nl_piece_at<float, S::VEC>(bias + S::at(c)).unpack(operation.bias[c]);
-        }
+    gate_rows<T, S> operation = {x, g, weight, bias, y, width, g_stride};
     nl_normalise_rows<S>(operation, rows, count, width, eps);
 }
 

@@ -1,6 +1,7 @@
 /* y = epilogue(x W^T + bias): bias and GELU inside cuBLASLt, SiLU (small products only) in a pass of its own. */
 #include "activation.cuh"
 #include "product.cuh"
+#include "sm90/panel_product.cuh"
 
 template <typename A, typename B>
 __global__ void convert_kernel(const A *x, B *y, int64_t rows, int64_t width, int64_t stride)
@@ -68,6 +69,28 @@ static void run_plain(const nl_linear_args *a, const nl_tensor *y, bool gelu, cu
                                 }))));
 }
 
+/* The narrow backbone's wide products on Hopper. *done is false where they are not for it. */
+static nl_status run_panels(nl_device *device, const nl_linear_args *a, bool *done)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    *done = false;
+    if (a->x.dtype != NL_BF16 || a->weight.dtype != NL_BF16 || a->y.dtype != NL_BF16 ||
+        a->pre.data || a->epilogue == NL_EPILOGUE_SILU)
+        return NL_OK;
+    nl_panel_product p = {};
+    p.x = (const __nv_bfloat16 *)a->x.data, p.w = (const __nv_bfloat16 *)a->weight.data;
+    p.bias = a->bias.data, p.bias_f32 = a->bias.dtype == NL_F32;
+    p.y = (__nv_bfloat16 *)a->y.data;
+    p.rows = a->x.shape[0], p.columns = a->y.shape[1], p.depth = a->x.shape[1];
+    p.x_stride = a->x.row_stride, p.w_stride = p.depth, p.y_stride = a->y.row_stride;
+    p.gelu = a->epilogue == NL_EPILOGUE_GELU_TANH;
+    if (!nl_panel_product_serves(&p, cuda->index))
+        return NL_OK;
+    const cudaError_t error = nl_panel_product_run(&p, cuda->multiprocessors, cuda->stream);
+    *done = error == cudaSuccess;
+    return error == cudaErrorNotSupported ? NL_OK : nl_cuda_check(device, error, "linear");
+}
+
 extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
 {
     cudaStream_t stream = nl_cuda_of(device)->stream;
@@ -88,6 +111,10 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
         product.aux = NL_AUX_PRE, product.aux_stride = a->pre.row_stride;
     if (rows == 0 || columns == 0)
         return NL_OK;
+    bool done;
+    nl_status status = run_panels(device, a, &done);
+    if (status != NL_OK || done)
+        return status;
 
     /* cuBLASLt wants x and W of one type, the bias of y's: what differs is converted on the way. */
     const void *x = a->x.data, *w = a->weight.data, *bias = a->bias.data;
@@ -99,8 +126,8 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
         void *scratch;
         const int64_t x_bytes = convert_x ? (rows * depth * 2 + 255) / 256 * 256 : 0;
         const int64_t w_bytes = convert_w ? (columns * depth * 2 + 255) / 256 * 256 : 0;
-        nl_status status = nl_cuda_scratch(device, "converted operands",
-                                           x_bytes + w_bytes + columns * 4, &scratch);
+        status = nl_cuda_scratch(device, "converted operands", x_bytes + w_bytes + columns * 4,
+                                 &scratch);
         if (status != NL_OK)
             return status;
         if (convert_x) {
@@ -123,7 +150,6 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
             bias = to;
         }
     }
-    nl_status status = NL_OK;
     if (products)
         status =
             nl_cuda_product_aux(device, &product, x, w, bias, a->pre.data, (void *)target->data);

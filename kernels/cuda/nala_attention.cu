@@ -133,8 +133,7 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
                        "NaLa attention: head size %lld, at most %d on the GPU",
                        (long long)a->head_size, MAX_HEAD);
     const int64_t d = a->head_size;
-    const bool known = d == 32 || d == 48 || d == 64 || d == 72 || d == 80 || d == 96 || d == 128;
-    if (a->out.dtype != NL_BF16 || a->rope || !known || a->qkvg.row_stride % 8)
+    if (a->out.dtype != NL_BF16 || a->rope || d % 8 || a->qkvg.row_stride % 8)
         return run_plain(device, a);
 
     nl_nala_problem p = {};

@@ -7,7 +7,7 @@
 /* Bytes of workspace that nl_nala_forward wants (0 for short sequences). */
 int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,
                           nl_feature_map map);
-/* bf16; head sizes that are multiples of 8 up to 128; no rope. cudaErrorInvalidValue otherwise. */
+/* bf16; head sizes that are multiples of 8 up to 128; no rope. Sets head_size. cudaErrorInvalidValue otherwise. */
 cudaError_t nl_nala_forward(nl_nala_problem problem, int64_t batch, int64_t head_size,
                             nl_feature_map map, void *workspace, cudaStream_t stream);
 

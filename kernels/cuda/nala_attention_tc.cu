@@ -18,7 +18,7 @@ template <int D, int MAP, bool CUBE> struct launcher {
 
     static int64_t partial_bytes(int64_t pairs, int chunks)
     {
-        return 4 * chunks * pairs * S::F * S::NT * 8;
+        return 4 * chunks * pairs * S::PARTIAL_ELEMENTS;
     }
     static int64_t workspace(int64_t pairs, int chunks)
     {
@@ -52,8 +52,8 @@ template <int D, int MAP, bool CUBE> struct launcher {
         const dim3 grid(p.heads, (unsigned)batch, used);
         partial_kernel<D, MAP, CUBE><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
         reduce_kernel<D, MAP>
-            <<<dim3((S::F * S::NT * 4 + 255) / 256, (unsigned)pairs), 256, 0, stream>>>(p, used,
-                                                                                        pairs);
+            <<<dim3((S::PARTIAL_ELEMENTS + 511) / 512, (unsigned)pairs), 256, 0, stream>>>(p, used,
+                                                                                           pairs);
         apply_kernel<D, MAP, CUBE><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
         return cudaGetLastError();
     }
@@ -88,20 +88,19 @@ template <int D, int MAP, bool CUBE> struct launcher {
         WITH(D, NL_FEATURES_ELU1, true, BODY)                                                      \
         break;                                                                                     \
     }
+/* A head size between those that have a kernel of their own takes the next larger one's. */
 #define HEAD(D, BODY)                                                                              \
-    case D:                                                                                        \
+    if (head_size <= D) {                                                                          \
         FOR_MAP(D, BODY)                                                                           \
-        break;
+    } else
 #define FOR_HEAD_SIZE(BODY)                                                                        \
-    switch (head_size) {                                                                           \
-        HEAD(32, BODY)                                                                             \
-        HEAD(48, BODY)                                                                             \
-        HEAD(64, BODY)                                                                             \
-        HEAD(72, BODY)                                                                             \
-        HEAD(80, BODY)                                                                             \
-        HEAD(96, BODY)                                                                             \
-        HEAD(128, BODY)                                                                            \
-    }
+    HEAD(32, BODY)                                                                                 \
+    HEAD(48, BODY)                                                                                 \
+    HEAD(64, BODY)                                                                                 \
+    HEAD(72, BODY)                                                                                 \
+    HEAD(80, BODY)                                                                                 \
+    HEAD(96, BODY)                                                                                 \
+    HEAD(128, BODY) {}
 
 int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,
                           nl_feature_map map)
@@ -117,6 +116,9 @@ cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size,
 {
     const int chunks = chunk_count(p.tokens);
     const bool cube = p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
+    if (head_size % 8)
+        return cudaErrorInvalidValue;
+    p.head_size = (int)head_size;
     FOR_HEAD_SIZE(return launch::run(p, batch, chunks, workspace, stream));
     return cudaErrorInvalidValue;
 }

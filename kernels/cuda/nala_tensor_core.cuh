@@ -2,15 +2,21 @@
  * NaLa attention forward on tensor cores, bf16 in and out, fp32 sums. q, k, v are read once, o is written once, and
  * features exist in registers only.
  *
- *   state   S[f, j] = 1/N sum_i phi_k(k_i)[f] v_i[j], with z as one more column of v that holds ones
+ *   state   S[f, j] = 1/N sum_i phi_k(k_i)[f] v_i[j], z[f] = 1/N sum_i phi_k(k_i)[f]
  *   apply   o_t = phi_q(q_t) S / (phi_q(q_t) . z + 1e-6)
  *
- * Layout. A block has a warp for every 16 dimensions. A K tile lies in shared memory as it lies in device memory, [token][dimension];
- * ldmatrix.trans hands a warp the fragment of K^T [16 dimensions x 16 tokens] that mma.m16n8k16 wants as A, and the
- * map is applied to the fragment in place: one fragment of k becomes one of each half of the features. So warp w owns
- * dimensions 16 w .. 16 w + 15 in both halves, over all tokens, and S needs no
- * reduction between warps. For the queries the A fragment is [16 tokens x 16 dimensions], straight ldmatrix, and S in
- * bf16 is the B operand.
+ * Layout. A block has a warp for every 16 dimensions. A tile of k lies in shared memory as it lies in device memory,
+ * [token][dimension]; ldmatrix.trans hands a warp the fragment of k^T [16 dimensions x 16 tokens] that mma.m16n8k16 wants
+ * as A, and the map is applied to the fragment in place: one fragment of k becomes one of each half of the features. So
+ * warp w owns dimensions 16 w .. 16 w + 15 in both halves, over all tokens, and S needs no reduction between warps. For
+ * the queries the A fragment is [16 tokens x 16 dimensions], straight ldmatrix, and S in bf16 is the B operand. z is a
+ * product with ones.
+ *
+ * Eight dimensions that are left over (heads of 72) make one fragment of both halves: its rows 0-7 are the first half,
+ * 8-15 the second. All warps compute it and share out its columns.
+ *
+ * A warp copies the 16 tokens of a tile itself whose norms it needs, so that a tile costs one barrier in `state` and none
+ * in `apply`.
  *
  * Short sequences (one chunk): one kernel, one block for each (image, head), state then apply. Long ones: a block for
  * each chunk of tokens leaves its partial S, z in fp32; a small kernel adds the chunks in order; a third applies.
@@ -29,9 +35,10 @@ struct nl_nala_problem {
     int64_t image_stride, head_stride, stride;             /* elements, of q, k, v */
     int64_t out_image_stride, out_head_stride, out_stride; /* elements, of out */
     int tokens, heads, chunk;                              /* tokens of one block */
+    int head_size; /* a multiple of 8, at most the kernel's D; what lies between counts as zeros */
     float lambda, tau;
-    float *partial;       /* [chunks, B h, F, NT * 8] fp32, or NULL */
-    __nv_bfloat16 *state; /* [B h, F, S_STRIDE] bf16 for the apply kernel */
+    float *partial;       /* [chunks, B h, (F D + F)] fp32: S, z; or NULL */
+    __nv_bfloat16 *state; /* [B h, (F STRIDE + F)] for the apply kernel: S, z */
     float *saved_state;   /* [B h, F, d], or NULL: for the backward pass */
     float *saved_total;   /* [B h, F] */
 };
@@ -40,22 +47,38 @@ namespace nl_nala
 {
 
 template <int D, int HALVES> struct shape {
-    static constexpr int DP = (D + 15) / 16 * 16; /* dimensions, padded with zeros */
-    static constexpr int WARPS = DP / 16; /* each owns 16 dimensions, and 16 queries of a tile */
+    static constexpr int WARPS = D / 16;   /* each owns 16 dimensions, and 16 tokens of a tile */
+    static constexpr int ODD = D % 16 / 8; /* eight more dimensions? */
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int TILE = 16 * WARPS; /* tokens */
-    static constexpr int STAGES = 2; /* tiles of k and v in flight; 3 leave room for fewer blocks */
-    static constexpr int RESIDENT = D <= 64 ? 4 : 1;
-        /* blocks a multiprocessor, for the register budget */ /* tiles of k and v in flight */
-    static constexpr int F = HALVES * DP;                      /* rows of S in shared memory */
-    static constexpr int NT = (D + 7) / 8 + 1;                 /* 8-column tiles of [v | 1] */
-    static constexpr int COLUMNS = NT * 8 > DP ? NT * 8 : DP;
+    static constexpr int RESIDENT =
+        D <= 72 ? 4 : 1; /* blocks a multiprocessor, for the register budget */
+    static constexpr int EVEN =
+        HALVES * 16 * WARPS; /* features, but for those of the odd fragment */
+    static constexpr int F = EVEN + 16 * ODD;
+    static constexpr int NT = D / 8; /* tiles of eight columns of v */
+    static constexpr int SHARE =
+        (NT + WARPS) / WARPS; /* of the odd fragment's columns and its z, for a warp */
     /* Row stride: an odd number of 16-byte units, so that eight rows fall into eight bank groups. */
-    static constexpr int STRIDE = (COLUMNS / 8 % 2 ? COLUMNS : COLUMNS + 8);
+    static constexpr int STRIDE = ODD ? D : D + 8;
     static constexpr int TILE_ELEMENTS = TILE * STRIDE;
-    static constexpr int STATE_ELEMENTS = F * STRIDE;
-    static constexpr int SHARED_BYTES =
-        2 * (2 * STAGES * TILE_ELEMENTS + STATE_ELEMENTS) + 4 * STAGES * TILE;
+    static constexpr int STATE_ELEMENTS = F * STRIDE + F;
+    static constexpr int PARTIAL_ELEMENTS = F * D + F;
+    /* Two stages of two tiles: (k, v), in the end two of q. The state takes the place of the last k and v. */
+    static constexpr int STAGE_ELEMENTS = 2 * TILE_ELEMENTS;
+    static constexpr int LAST_ELEMENTS =
+        STAGE_ELEMENTS > STATE_ELEMENTS ? STAGE_ELEMENTS : STATE_ELEMENTS;
+    static constexpr int SHARED_BYTES = 2 * (STAGE_ELEMENTS + LAST_ELEMENTS) + 4 * 2 * TILE;
+
+    /* Half and dimension of feature f. */
+    __device__ __forceinline__ static int half_of(int f)
+    {
+        return f < EVEN ? f / (16 * WARPS) : (f - EVEN) / 8;
+    }
+    __device__ __forceinline__ static int dimension_of(int f)
+    {
+        return f < EVEN ? f % (16 * WARPS) : 16 * WARPS + (f - EVEN) % 8;
+    }
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -89,6 +112,20 @@ __device__ __forceinline__ void load_matrix_transposed(uint32_t (&r)[4], uint32_
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(address));
 }
+/* Two matrices, for the eight dimensions that are left over. */
+__device__ __forceinline__ void load_matrix_half(uint32_t &a, uint32_t &b, uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(a), "=r"(b)
+                 : "r"(address));
+}
+__device__ __forceinline__ void load_matrix_half_transposed(uint32_t &a, uint32_t &b,
+                                                            uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(a), "=r"(b)
+                 : "r"(address));
+}
 /* B fragments of 16 rows and the column tiles n, n + 1 (where there is one) of a row-major [rows, columns] matrix. */
 template <int NT, int STRIDE>
 __device__ __forceinline__ void load_columns(uint32_t (&b)[4], const __nv_bfloat16 *rows, int n)
@@ -98,9 +135,7 @@ __device__ __forceinline__ void load_columns(uint32_t (&b)[4], const __nv_bfloat
         load_matrix_transposed(b,
                                shared_address(rows + lane % 16 * STRIDE + n * 8 + lane / 16 * 8));
     else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-                     : "=r"(b[0]), "=r"(b[1])
-                     : "r"(shared_address(rows + lane % 16 * STRIDE + n * 8)));
+        load_matrix_half_transposed(b[0], b[1], shared_address(rows + lane % 16 * STRIDE + n * 8));
 }
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)
@@ -122,18 +157,21 @@ __device__ __forceinline__ uint32_t pack(float low, float high)
     return *(const uint32_t *)&pair;
 }
 
-/* Queues the copy of S::TILE tokens from `first` on: D dimensions of each, zeros beyond `last`. */
+/* Queues the copy of this warp's 16 of a tile's tokens, which begins at `first`: zeros beyond `last` and the head. */
 template <int D, typename S>
 __device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from,
-                                          int64_t stride, int first, int last)
+                                          const nl_nala_problem &p, int first, int last)
 {
-    constexpr int CHUNKS = D / 8, COUNT = S::TILE * CHUNKS;
+    constexpr int CHUNKS = D / 8, COUNT = 16 * CHUNKS;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-    for (int round = 0; round < (COUNT + S::THREADS - 1) / S::THREADS; round++) {
-        const int i = threadIdx.x + round * S::THREADS, row = i / CHUNKS, chunk = i % CHUNKS;
-        if (COUNT % S::THREADS == 0 || i < COUNT)
+    for (int round = 0; round < (COUNT + 31) / 32; round++) {
+        const int i = lane + round * 32, row = warp * 16 + i / CHUNKS, chunk = i % CHUNKS;
+        if (COUNT % 32 == 0 || i < COUNT)
             copy_async(shared_address(tile + row * S::STRIDE + chunk * 8),
-                       from + min(first + row, last - 1) * stride + chunk * 8, first + row < last);
+                       from + min(first + row, last - 1) * p.stride +
+                           min(chunk * 8, p.head_size - 8),
+                       first + row < last && chunk * 8 < p.head_size);
     }
 }
 
@@ -149,7 +187,22 @@ __device__ __forceinline__ void add_squares(float (&sums)[4], const uint32_t (&r
     multiply(sums, squares, ones, ones);
 }
 
-/* The scalars of a tile's keys, as the map's elements want them: bf16 for the packed maps, fp32 for the others. */
+/* A fragment [16 tokens x 16 dimensions] of this warp's tokens, dimensions 16 m on: matrices of rows 0-7, 8-15 of the
+ * first eight dimensions, then of the others, which are zeros for the eight that are left over. */
+template <typename S>
+__device__ __forceinline__ void load_tokens(uint32_t (&raw)[4], const __nv_bfloat16 *rows, int m)
+{
+    const int lane = threadIdx.x % 32;
+    if (m < S::WARPS) {
+        load_matrix(raw, shared_address(rows + lane % 16 * S::STRIDE + m * 16 + lane / 16 * 8));
+    } else {
+        load_matrix_half(raw[0], raw[1], shared_address(rows + lane % 16 * S::STRIDE + m * 16));
+        raw[2] = raw[3] = 0;
+    }
+}
+
+/* The scalars of this warp's keys of a tile, as the map's elements want them: bf16 for the packed maps, fp32 for the
+ * others. */
 template <int D, int MAP, bool CUBE, typename S>
 __device__ __forceinline__ void key_scales(const nl_nala_problem &p, const __nv_bfloat16 *kt,
                                            float *scale)
@@ -158,10 +211,9 @@ __device__ __forceinline__ void key_scales(const nl_nala_problem &p, const __nv_
     if constexpr (nl_map_packed<MAP>::value) {
         float sums[4] = {};
 #pragma unroll
-        for (int m = 0; m < S::WARPS; m++) {
+        for (int m = 0; m < S::WARPS + S::ODD; m++) {
             uint32_t raw[4];
-            load_matrix(raw, shared_address(kt + (warp * 16 + lane % 16) * S::STRIDE + m * 16 +
-                                            lane / 16 * 8));
+            load_tokens<S>(raw, kt + warp * 16 * S::STRIDE, m);
             add_squares(sums, raw);
         }
         if (lane % 4 < 2) {
@@ -188,13 +240,13 @@ __device__ __forceinline__ void key_scales(const nl_nala_problem &p, const __nv_
 /* The scalars of the two queries (rows lane / 4 and lane / 4 + 8) that a thread's fragments hold. */
 template <int D, int MAP, bool CUBE, typename S>
 __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
-                                              const uint32_t (&raw)[S::WARPS][4],
+                                              const uint32_t (&raw)[S::WARPS + S::ODD][4],
                                               nl_row_scalars (&row)[2])
 {
     if constexpr (nl_map_packed<MAP>::value) {
         float sums[4] = {};
 #pragma unroll
-        for (int m = 0; m < S::WARPS; m++)
+        for (int m = 0; m < S::WARPS + S::ODD; m++)
             add_squares(sums, raw[m]);
         row[0] = nl_query_scalars<MAP, false>(make_float2(sums[0], 0.f), p.lambda, p.tau);
         row[1] = nl_query_scalars<MAP, false>(make_float2(sums[2], 0.f), p.lambda, p.tau);
@@ -203,7 +255,7 @@ __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
         for (int r = 0; r < 2; r++) {
             float2 sums = make_float2(0.f, 0.f);
 #pragma unroll
-            for (int m = 0; m < S::WARPS; m++)
+            for (int m = 0; m < S::WARPS + S::ODD; m++)
 #pragma unroll
                 for (int i = r; i < 4; i += 2) {
                     const float2 pair = unpack(raw[m][i]);
@@ -221,178 +273,244 @@ __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
     }
 }
 
-/* The state of tokens [first, last) into acc: rows of this warp, unscaled. */
-template <int D, int MAP, bool CUBE>
-__device__ __forceinline__ void accumulate_state(
-    const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bfloat16 *v, int first, int last,
-    __nv_bfloat16 *tiles, float *scales,
-    float (&acc)[nl_map_halves<MAP>::value][shape<D, nl_map_halves<MAP>::value>::NT][4])
+/* Both halves of the features of two neighbouring tokens' keys in one dimension; scale: of the tile's tokens from `at` on,
+ * of which `left` are there. */
+template <int MAP, bool CUBE>
+__device__ __forceinline__ void key_features(uint32_t raw, const float *scale, int at, int left,
+                                             float lambda, uint32_t &first, uint32_t &second)
+{
+    if constexpr (nl_map_packed<MAP>::value) {
+        nl_key_pair<CUBE>(raw, *(const uint32_t *)((const __nv_bfloat16 *)scale + at), lambda,
+                          &first, &second);
+    } else {
+        const float2 pair = unpack(raw), s = *(const float2 *)(scale + at);
+        float2 a = nl_key_feature<MAP, false, CUBE>(pair.x, nl_row_scalars{s.x, lambda});
+        float2 b = nl_key_feature<MAP, false, CUBE>(pair.y, nl_row_scalars{s.y, lambda});
+        if (MAP == NL_FEATURES_ELU1) { /* the only one whose feature of 0 is not 0 */
+            a.x = at < left ? a.x : 0.f;
+            b.x = at + 1 < left ? b.x : 0.f;
+        }
+        second = pack(a.y, b.y);
+        first = pack(a.x, b.x); /* last: with one half they are the same */
+    }
+}
+
+/* Sums over tokens in a warp's registers: rows are features, columns those of v. */
+template <typename S, int HALVES> struct partial_state {
+    float s[HALVES][S::NT][4]; /* of 16 dimensions */
+    float z[HALVES][4];        /* all columns hold the same */
+    float odd[S::ODD ? S::SHARE : 1]
+             [4]; /* of the odd fragment, columns n = warp, warp + WARPS, ...; NT is z */
+};
+
+/* Calls put(feature, column, value of it, value of its right neighbour) for all of S that this warp has, and
+ * put_z(feature, value). */
+template <typename S, int HALVES, typename Put, typename PutZ>
+__device__ __forceinline__ void for_state(const partial_state<S, HALVES> &sums, Put put, PutZ put_z)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < HALVES; half++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int f = (half * S::WARPS + warp) * 16 + lane / 4 + i * 8;
+#pragma unroll
+            for (int n = 0; n < S::NT; n++)
+                put(f, n * 8 + lane % 4 * 2, sums.s[half][n][2 * i], sums.s[half][n][2 * i + 1]);
+            if (lane % 4 == 0)
+                put_z(f, sums.z[half][2 * i]);
+        }
+    if (S::ODD)
+#pragma unroll
+        for (int at = 0; at < S::SHARE; at++) {
+            const int n = at * S::WARPS + warp;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int f = S::EVEN + lane / 4 + i * 8;
+                if (n < S::NT)
+                    put(f, n * 8 + lane % 4 * 2, sums.odd[at][2 * i], sums.odd[at][2 * i + 1]);
+                else if (n == S::NT && lane % 4 == 0)
+                    put_z(f, sums.odd[at][2 * i]);
+            }
+        }
+}
+
+/* The two stages: tile `count - 1`, the last one, lies in the second, so that queries may follow in the first. */
+template <typename S>
+__device__ __forceinline__ __nv_bfloat16 *stage_of(__nv_bfloat16 *stages, int tile, int count)
+{
+    return stages + (count - tile) % 2 * S::STAGE_ELEMENTS;
+}
+
+/* Queues the first two tiles of queries into the first stage, a group of copies each. */
+template <int D, typename S>
+__device__ __forceinline__ void fetch_queries(const nl_nala_problem &p, const __nv_bfloat16 *q,
+                                              int first, int last, __nv_bfloat16 *stages)
+{
+    for (int tile = 0; tile < 2; tile++) {
+        if (first + tile * S::TILE < last)
+            load_tile<D, S>(stages + tile * S::TILE_ELEMENTS, q, p, first + tile * S::TILE, last);
+        commit_async();
+    }
+}
+
+/* The state of tokens [first, last), unscaled. Calls `then` when the first stage is free and the last tile is worked on. */
+template <int D, int MAP, bool CUBE, typename S, typename Then>
+__device__ __forceinline__ void
+accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bfloat16 *v,
+                 int first, int last, __nv_bfloat16 *stages, float *scales,
+                 partial_state<S, nl_map_halves<MAP>::value> &sums, Then then)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
-    using S = shape<D, HALVES>;
+    constexpr uint32_t ONES = 0x3f803f80;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
 
-    /* Columns beyond the head: zeros, and the first of them in v ones, which makes z a column of S. (In k it meets no
-     * feature: what lies beyond the head is masked where it could.) */
-    for (int i = threadIdx.x; i < 2 * S::STAGES * S::TILE; i += S::THREADS)
-        for (int column = D; column < S::COLUMNS; column += 8) {
-            const bool one = column == D && i / S::TILE % 2 == 1;
-            *(uint4 *)(tiles + i * S::STRIDE + column) = make_uint4(one ? 0x3f80 : 0, 0, 0, 0);
-        }
-
     auto fetch = [&](int tile) {
-        if (tile < count) {
-            __nv_bfloat16 *stage = tiles + (tile % S::STAGES) * 2 * S::TILE_ELEMENTS;
-            load_tile<D, S>(stage, k, p.stride, first + tile * S::TILE, last);
-            load_tile<D, S>(stage + S::TILE_ELEMENTS, v, p.stride, first + tile * S::TILE, last);
-        }
+        __nv_bfloat16 *stage = stage_of<S>(stages, tile, count);
+        load_tile<D, S>(stage, k, p, first + tile * S::TILE, last);
+        load_tile<D, S>(stage + S::TILE_ELEMENTS, v, p, first + tile * S::TILE, last);
         commit_async();
     };
-    for (int tile = 0; tile < S::STAGES - 1; tile++)
-        fetch(tile);
-
+    fetch(0);
     for (int tile = 0; tile < count; tile++) {
-        wait_async<S::STAGES - 2>();
-        __syncthreads(); /* this tile has arrived, the stage fetched next is free */
-        fetch(tile + S::STAGES - 1);
-        __nv_bfloat16 *kt = tiles + (tile % S::STAGES) * 2 * S::TILE_ELEMENTS;
-        __nv_bfloat16 *vt = kt + S::TILE_ELEMENTS;
-        float *scale = scales + (tile % S::STAGES) * S::TILE;
-
+        const __nv_bfloat16 *kt = stage_of<S>(stages, tile, count), *vt = kt + S::TILE_ELEMENTS;
+        float *scale = scales + tile % 2 * S::TILE;
+        wait_async<0>();
+        __syncwarp();
         key_scales<D, MAP, CUBE, S>(p, kt, scale);
-        if (tile == count - 1) /* tokens that are not there count for nothing in z either */
-            for (int row = threadIdx.x + last - first - tile * S::TILE; row < S::TILE;
-                 row += S::THREADS)
-                vt[row * S::STRIDE + D] = __float2bfloat16(0.f);
-        __syncthreads();
+        __syncthreads(); /* the tile and its scales are there for all; nobody needs the one before */
+        if (tile + 1 < count)
+            fetch(tile + 1);
+        else
+            then();
 
 #pragma unroll
         for (int step = 0; step < S::TILE / 16; step++) {
             const int token = step * 16;
-            /* Matrices: (dimensions 0-7, 8-15) x (tokens 0-7), then the same for tokens 8-15. */
-            uint32_t raw[4], features[HALVES][4];
-            load_matrix_transposed(
-                raw, shared_address(kt + (token + lane % 8 + lane / 16 * 8) * S::STRIDE +
-                                    warp * 16 + lane / 8 % 2 * 8));
+            const int left = last - first - tile * S::TILE;
+            uint32_t features[HALVES][4], odd[4] = {};
+            {
+                /* Matrices: (dimensions 0-7, 8-15) x (tokens 0-7), then the same for tokens 8-15. A thread's columns
+                 * of A: tokens 2 (lane % 4) + {0, 1} and 8 more. */
+                uint32_t raw[4];
+                load_matrix_transposed(
+                    raw, shared_address(kt + (token + lane % 8 + lane / 16 * 8) * S::STRIDE +
+                                        warp * 16 + lane / 8 % 2 * 8));
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                /* This thread's columns of A: tokens 2 (lane % 4) + {0, 1} and 8 more. */
-                const int at = token + i / 2 * 8 + 2 * (lane % 4);
-                if constexpr (nl_map_packed<MAP>::value) {
-                    nl_key_pair<CUBE>(raw[i],
-                                      *(const uint32_t *)((const __nv_bfloat16 *)scale + at),
-                                      p.lambda, &features[0][i], &features[HALVES - 1][i]);
-                } else {
-                    const float2 pair = unpack(raw[i]), s = *(const float2 *)(scale + at);
-                    const float2 a =
-                        nl_key_feature<MAP, false, CUBE>(pair.x, nl_row_scalars{s.x, p.lambda});
-                    const float2 b =
-                        nl_key_feature<MAP, false, CUBE>(pair.y, nl_row_scalars{s.y, p.lambda});
-                    features[0][i] = pack(a.x, b.x);
-                    if (HALVES == 2)
-                        features[HALVES - 1][i] = pack(a.y, b.y);
-                }
+                for (int i = 0; i < 4; i++)
+                    key_features<MAP, CUBE>(raw[i], scale, token + i / 2 * 8 + 2 * (lane % 4), left,
+                                            p.lambda, features[0][i], features[HALVES - 1][i]);
             }
+            if (S::ODD) {
+                uint32_t raw[2], unused;
+                load_matrix_half_transposed(
+                    raw[0], raw[1],
+                    shared_address(kt + (token + lane % 16) * S::STRIDE + 16 * S::WARPS));
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    key_features<MAP, CUBE>(raw[i], scale, token + i * 8 + 2 * (lane % 4), left,
+                                            p.lambda, odd[2 * i],
+                                            HALVES == 2 ? odd[2 * i + 1] : unused);
+            }
+#pragma unroll
+            for (int half = 0; half < HALVES; half++)
+                multiply(sums.z[half], features[half], ONES, ONES);
+            if (S::ODD && S::NT % S::WARPS == warp)
+                multiply(sums.odd[S::ODD ? S::NT / S::WARPS : 0], odd, ONES, ONES);
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
                 uint32_t b[4];
                 load_columns<S::NT, S::STRIDE>(b, vt + token * S::STRIDE, n);
 #pragma unroll
-                for (int half = 0; half < HALVES; half++) {
-                    multiply(acc[half][n], features[half], b[0], b[1]);
-                    if (n + 1 < S::NT)
-                        multiply(acc[half][n + 1], features[half], b[2], b[3]);
+                for (int j = 0; j < 2 && n + j < S::NT; j++) {
+#pragma unroll
+                    for (int half = 0; half < HALVES; half++)
+                        multiply(sums.s[half][n + j], features[half], b[2 * j], b[2 * j + 1]);
+                    if (S::ODD && (n + j) % S::WARPS == warp)
+                        multiply(sums.odd[S::ODD ? (n + j) / S::WARPS : 0], odd, b[2 * j],
+                                 b[2 * j + 1]);
                 }
             }
         }
     }
-    wait_async<0>();
-    __syncthreads();
 }
 
-/* o for tokens [first, last) from the state in shared memory. */
-template <int D, int MAP, bool CUBE>
+/* o for tokens [first, last) from the state in shared memory; fetch_queries has been called. A warp works alone. */
+template <int D, int MAP, bool CUBE, typename S>
 __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv_bfloat16 *q,
                                             __nv_bfloat16 *out, int first, int last,
                                             const __nv_bfloat16 *state, __nv_bfloat16 *tiles)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
-    using S = shape<D, HALVES>;
-    constexpr int Q_STAGES = 2 * S::STAGES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
-
-    auto fetch = [&](int tile) {
-        if (tile < count)
-            load_tile<D, S>(tiles + (tile % Q_STAGES) * S::TILE_ELEMENTS, q, p.stride,
-                            first + tile * S::TILE, last);
-        commit_async();
-    };
-    for (int tile = 0; tile < Q_STAGES - 1; tile++)
-        fetch(tile);
+    const __nv_bfloat16 *z = state + S::F * S::STRIDE;
 
     for (int tile = 0; tile < count; tile++) {
-        wait_async<Q_STAGES - 2>();
-        __syncthreads();
-        fetch(tile + Q_STAGES - 1);
-        __nv_bfloat16 *rows = tiles + (tile % Q_STAGES) * S::TILE_ELEMENTS + warp * 16 * S::STRIDE;
-
-        uint32_t raw[S::WARPS][4]; /* rows 0-7, 8-15 of dimensions 0-7, then of dimensions 8-15 */
+        __nv_bfloat16 *whole = tiles + tile % 2 * S::TILE_ELEMENTS,
+                      *rows = whole + warp * 16 * S::STRIDE;
+        wait_async<1>();
+        __syncwarp();
+        uint32_t raw[S::WARPS + S::ODD][4];
 #pragma unroll
-        for (int m = 0; m < S::WARPS; m++) {
-            load_matrix(raw[m],
-                        shared_address(rows + lane % 16 * S::STRIDE + m * 16 + lane / 16 * 8));
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (m * 16 + i / 2 * 8 >= D)
-                    raw[m][i] = 0;
-        }
+        for (int m = 0; m < S::WARPS + S::ODD; m++)
+            load_tokens<S>(raw[m], rows, m);
         nl_row_scalars row[2];
         query_scalars<D, MAP, CUBE, S>(p, raw, row);
         const float offset[2] = {row[0].power * __log2f(row[0].scale),
                                  row[1].power * __log2f(row[1].scale)};
         const __nv_bfloat162 scale[2] = {nl_pair_of(row[0].scale), nl_pair_of(row[1].scale)};
+        auto query_features = [&](uint32_t x, int r, int column, uint32_t &one, uint32_t &two) {
+            if constexpr (nl_map_packed<MAP>::value) {
+                nl_query_pair<CUBE>(x, scale[r], row[r].power, offset[r], &one, &two);
+            } else {
+                const float2 pair = unpack(x);
+                const float2 a = nl_query_feature<MAP, false, CUBE>(pair.x, row[r]);
+                const float2 b = nl_query_feature<MAP, false, CUBE>(pair.y, row[r]);
+                const bool there = MAP != NL_FEATURES_ELU1 || column < p.head_size;
+                two = pack(a.y, b.y);
+                one = there ? pack(a.x, b.x) : 0; /* last: with one half they are the same */
+            }
+        };
 
-        float acc[S::NT][4] = {};
+        float acc[S::NT][4] = {}, denominator[4] = {};
+        auto multiply_state = [&](const uint32_t(&features)[4], int f) {
+            const __nv_bfloat16 *z_at = z + f + 2 * (lane % 4);
+            multiply(denominator, features, *(const uint32_t *)z_at, *(const uint32_t *)(z_at + 8));
+#pragma unroll
+            for (int n = 0; n < S::NT; n += 2) {
+                uint32_t b[4];
+                load_columns<S::NT, S::STRIDE>(b, state + f * S::STRIDE, n);
+                multiply(acc[n], features, b[0], b[1]);
+                if (n + 1 < S::NT)
+                    multiply(acc[n + 1 < S::NT ? n + 1 : n], features, b[2], b[3]);
+            }
+        };
 #pragma unroll
         for (int m = 0; m < S::WARPS; m++) {
             uint32_t features[HALVES][4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                if constexpr (nl_map_packed<MAP>::value) {
-                    nl_query_pair<CUBE>(raw[m][i], scale[i % 2], row[i % 2].power, offset[i % 2],
-                                        &features[0][i], &features[HALVES - 1][i]);
-                } else {
-                    const float2 pair = unpack(raw[m][i]);
-                    const float2 a = nl_query_feature<MAP, false, CUBE>(pair.x, row[i % 2]);
-                    const float2 b = nl_query_feature<MAP, false, CUBE>(pair.y, row[i % 2]);
-                    features[0][i] = pack(a.x, b.x);
-                    if (HALVES == 2)
-                        features[HALVES - 1][i] = pack(a.y, b.y);
-                    if (m * 16 + i / 2 * 8 >= D)
-                        features[0][i] = 0; /* 1 + elu(0) is not 0 */
-                }
-            }
+            for (int i = 0; i < 4; i++)
+                query_features(raw[m][i], i % 2, m * 16 + i / 2 * 8, features[0][i],
+                               features[HALVES - 1][i]);
 #pragma unroll
             for (int half = 0; half < HALVES; half++)
+                multiply_state(features[half], (half * S::WARPS + m) * 16);
+        }
+        if (S::ODD) { /* features 0-7: the first half, 8-15: the second */
+            uint32_t features[4] = {}, unused;
 #pragma unroll
-                for (int n = 0; n < S::NT; n += 2) {
-                    uint32_t b[4];
-                    load_columns<S::NT, S::STRIDE>(b, state + (half * S::DP + m * 16) * S::STRIDE,
-                                                   n);
-                    multiply(acc[n], features[half], b[0], b[1]);
-                    if (n + 1 < S::NT)
-                        multiply(acc[n + 1], features[half], b[2], b[3]);
-                }
+            for (int r = 0; r < 2; r++)
+                query_features(raw[S::WARPS + S::ODD - 1][r], r, 16 * S::WARPS, features[r],
+                               HALVES == 2 ? features[r + 2] : unused);
+            multiply_state(features, S::EVEN);
         }
 
-        /* The last tile's first column is the denominator: lanes 0, 4, 8, ... hold it for their two rows. */
-        const float low = 1.f / (__shfl_sync(~0u, acc[S::NT - 1][0], lane & ~3) + 1e-6f);
-        const float high = 1.f / (__shfl_sync(~0u, acc[S::NT - 1][2], lane & ~3) + 1e-6f);
+        const float low = 1.f / (denominator[0] + 1e-6f), high = 1.f / (denominator[2] + 1e-6f);
         __syncwarp();
 #pragma unroll
-        for (int n = 0; n < S::NT - 1;
+        for (int n = 0; n < S::NT;
              n++) { /* through the warp's own rows of the tile to whole lines */
             *(uint32_t *)(rows + lane / 4 * S::STRIDE + n * 8 + lane % 4 * 2) =
                 pack(acc[n][0] * low, acc[n][1] * low);
@@ -401,13 +519,18 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
         }
         __syncwarp();
         constexpr int CHUNKS = D / 8;
+        const int token = first + tile * S::TILE + warp * 16;
+#pragma unroll
         for (int i = lane; i < 16 * CHUNKS; i += 32) {
-            const int r = i / CHUNKS, chunk = i % CHUNKS,
-                      token = first + tile * S::TILE + warp * 16 + r;
-            if (token < last)
-                *(uint4 *)(out + token * p.out_stride + chunk * 8) =
+            const int r = i / CHUNKS, chunk = i % CHUNKS;
+            if (token + r < last && chunk * 8 < p.head_size)
+                *(uint4 *)(out + (token + r) * p.out_stride + chunk * 8) =
                     *(const uint4 *)(rows + r * S::STRIDE + chunk * 8);
         }
+        __syncwarp();
+        if (tile + 2 < count)
+            load_tile<D, S>(whole, q, p, first + (tile + 2) * S::TILE, last);
+        commit_async();
     }
     wait_async<0>();
 }
@@ -421,41 +544,44 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *tiles = (__nv_bfloat16 *)shared;
-    __nv_bfloat16 *state = tiles + 2 * S::STAGES * S::TILE_ELEMENTS;
-    float *scales = (float *)(state + S::STATE_ELEMENTS);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STAGE_ELEMENTS;
+    float *scales = (float *)(state + S::LAST_ELEMENTS);
     const int64_t offset = blockIdx.y * p.image_stride + blockIdx.x * p.head_stride;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
 
-    float acc[HALVES][S::NT][4] = {};
-    accumulate_state<D, MAP, CUBE>(p, p.k + offset, p.v + offset, 0, p.tokens, tiles, scales, acc);
-
-    const float mean = 1.f / p.tokens;
-#pragma unroll
-    for (int half = 0; half < HALVES; half++)
-#pragma unroll
-        for (int n = 0; n < S::NT; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int dim = warp * 16 + lane / 4 + i * 8, column = n * 8 + lane % 4 * 2;
-                const float a = acc[half][n][2 * i] * mean, b = acc[half][n][2 * i + 1] * mean;
-                *(uint32_t *)(state + (half * S::DP + dim) * S::STRIDE + column) = pack(a, b);
-                if (p.saved_state && dim < D) {
-                    const int64_t f = index * HALVES * D + half * D + dim;
-                    if (column < D)
-                        *(float2 *)(p.saved_state + f * D + column) = make_float2(a, b);
-                    else if (column == D)
-                        p.saved_total[f] = a;
-                }
-            }
+    {
+        partial_state<S, HALVES> sums = {};
+        accumulate_state<D, MAP, CUBE, S>(
+            p, p.k + offset, p.v + offset, 0, p.tokens, stages, scales, sums,
+            [&] { fetch_queries<D, S>(p, p.q + offset, 0, p.tokens, stages); });
+        __syncthreads();
+        const float mean = 1.f / p.tokens;
+        const int d = p.head_size;
+        for_state(
+            sums,
+            [&](int f, int column, float a, float b) {
+                a *= mean, b *= mean;
+                *(uint32_t *)(state + f * S::STRIDE + column) = pack(a, b);
+                const int half = S::half_of(f), dim = S::dimension_of(f);
+                if (p.saved_state && half < HALVES && dim < d && column < d)
+                    *(float2 *)(p.saved_state + ((index * HALVES + half) * d + dim) * d + column) =
+                        make_float2(a, b);
+            },
+            [&](int f, float a) {
+                a *= mean;
+                state[S::F * S::STRIDE + f] = __float2bfloat16(a);
+                const int half = S::half_of(f), dim = S::dimension_of(f);
+                if (p.saved_total && half < HALVES && dim < d)
+                    p.saved_total[(index * HALVES + half) * d + dim] = a;
+            });
+    }
     __syncthreads();
-    apply_state<D, MAP, CUBE>(
+    apply_state<D, MAP, CUBE, S>(
         p, p.q + offset, p.out + blockIdx.y * p.out_image_stride + blockIdx.x * p.out_head_stride,
-        0, p.tokens, state, tiles);
+        0, p.tokens, state, stages);
 }
 
-/* grid (heads, batch, chunks): partial sums of one chunk, [chunk, B h, F, NT * 8] fp32. */
+/* grid (heads, batch, chunks): partial sums of one chunk. */
 template <int D, int MAP, bool CUBE>
 __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
                                   shape<D, nl_map_halves<MAP>::value>::RESIDENT)
@@ -464,40 +590,36 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *tiles = (__nv_bfloat16 *)shared;
-    float *scales = (float *)(tiles + 2 * S::STAGES * S::TILE_ELEMENTS);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __nv_bfloat16 *stages = (__nv_bfloat16 *)shared;
+    float *scales = (float *)(stages + S::STAGE_ELEMENTS + S::LAST_ELEMENTS);
     const int64_t offset = blockIdx.y * p.image_stride + blockIdx.x * p.head_stride;
     const int64_t pairs = (int64_t)gridDim.x * gridDim.y;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     const int first = blockIdx.z * p.chunk, last = min(first + p.chunk, p.tokens);
 
-    float acc[HALVES][S::NT][4] = {};
-    accumulate_state<D, MAP, CUBE>(p, p.k + offset, p.v + offset, first, last, tiles, scales, acc);
-    float *to = p.partial + (blockIdx.z * pairs + index) * S::F * S::NT * 8;
-#pragma unroll
-    for (int half = 0; half < HALVES; half++)
-#pragma unroll
-        for (int n = 0; n < S::NT; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                *(float2 *)(to + (half * S::DP + warp * 16 + lane / 4 + i * 8) * S::NT * 8 + n * 8 +
-                            lane % 4 * 2) =
-                    make_float2(acc[half][n][2 * i], acc[half][n][2 * i + 1]);
+    partial_state<S, HALVES> sums = {};
+    accumulate_state<D, MAP, CUBE, S>(p, p.k + offset, p.v + offset, first, last, stages, scales,
+                                      sums, [] {});
+    float *to = p.partial + (blockIdx.z * pairs + index) * S::PARTIAL_ELEMENTS;
+    for_state(
+        sums,
+        [&](int f, int column, float a, float b) {
+            *(float2 *)(to + f * D + column) = make_float2(a, b);
+        },
+        [&](int f, float a) { to[S::F * D + f] = a; });
 }
 
-/* Adds the chunks in order; one thread for two neighbouring columns. grid (rows of F * NT * 4 / 256, B h). */
+/* Adds the chunks in order; one thread for two neighbours. grid (PARTIAL_ELEMENTS / 512, B h). */
 template <int D, int MAP>
 __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= S::F * S::NT * 4)
+    const int i = (blockIdx.x * blockDim.x + threadIdx.x) * 2, d = p.head_size;
+    if (i >= S::PARTIAL_ELEMENTS)
         return;
-    const int f = i / (S::NT * 4), column = i % (S::NT * 4) * 2;
-    const int64_t index = blockIdx.y, step = pairs * S::F * S::NT * 8;
-    const float *from = p.partial + index * S::F * S::NT * 8 + (int64_t)f * S::NT * 8 + column;
+    const int64_t index = blockIdx.y, step = pairs * S::PARTIAL_ELEMENTS;
+    const float *from = p.partial + index * S::PARTIAL_ELEMENTS + i;
     float2 sum = make_float2(0.f, 0.f);
 #pragma unroll 8
     for (int c = 0; c < chunks; c++) {
@@ -506,15 +628,19 @@ __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs
     }
     const float mean = 1.f / p.tokens;
     sum.x *= mean, sum.y *= mean;
-    *(uint32_t *)(p.state + (index * S::F + f) * S::STRIDE + column) = pack(sum.x, sum.y);
-    const int half = f / S::DP, dim = f % S::DP;
-    if (p.saved_state && dim < D) {
-        const int64_t row = index * HALVES * D + half * D + dim;
-        if (column < D)
-            *(float2 *)(p.saved_state + row * D + column) = sum;
-        else if (column == D)
-            p.saved_total[row] = sum.x;
-    }
+    const bool total = i >= S::F * D;
+    const int f = total ? i - S::F * D : i / D, column = i % D;
+    __nv_bfloat16 *state = p.state + index * S::STATE_ELEMENTS;
+    *(uint32_t *)(state + (total ? S::F * S::STRIDE + f : f * S::STRIDE + column)) =
+        pack(sum.x, sum.y);
+    const int half = S::half_of(f), dim = S::dimension_of(f);
+    const int64_t row = (index * HALVES + half) * d + dim;
+    if (half >= HALVES || dim >= d)
+        return;
+    if (!total && p.saved_state && column < d)
+        *(float2 *)(p.saved_state + row * d + column) = sum;
+    if (total && p.saved_total) /* neighbours in f: dimensions come in eights, so both are there */
+        p.saved_total[row] = sum.x, p.saved_total[row + 1] = sum.y;
 }
 
 /* grid (heads, batch, chunks) */
@@ -523,21 +649,23 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
                                   shape<D, nl_map_halves<MAP>::value>::RESIDENT)
     apply_kernel(const nl_nala_problem p)
 {
-    constexpr int HALVES = nl_map_halves<MAP>::value;
-    using S = shape<D, HALVES>;
+    using S = shape<D, nl_map_halves<MAP>::value>;
     extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *tiles = (__nv_bfloat16 *)shared;
-    __nv_bfloat16 *state = tiles + 2 * S::STAGES * S::TILE_ELEMENTS;
+    __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STAGE_ELEMENTS;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     const int first = blockIdx.z * p.chunk, last = min(first + p.chunk, p.tokens);
-    const uint4 *from = (const uint4 *)(p.state + index * S::STATE_ELEMENTS);
-    for (int i = threadIdx.x; i < S::STATE_ELEMENTS / 8; i += S::THREADS)
-        ((uint4 *)state)[i] = from[i];
+    const __nv_bfloat16 *q = p.q + blockIdx.y * p.image_stride + blockIdx.x * p.head_stride;
+    fetch_queries<D, S>(p, q, first, last, stages);
+    const __nv_bfloat16 *from = p.state + index * S::STATE_ELEMENTS;
+    for (int i = threadIdx.x; i < S::F * S::NT + S::F / 8; i += S::THREADS) {
+        const int at = i < S::F * S::NT ? i / S::NT * S::STRIDE + i % S::NT * 8
+                                        : S::F * S::STRIDE + (i - S::F * S::NT) * 8; /* z */
+        *(uint4 *)(state + at) = *(const uint4 *)(from + at);
+    }
     __syncthreads();
-    apply_state<D, MAP, CUBE>(p, p.q + blockIdx.y * p.image_stride + blockIdx.x * p.head_stride,
-                              p.out + blockIdx.y * p.out_image_stride +
-                                  blockIdx.x * p.out_head_stride,
-                              first, last, state, tiles);
+    apply_state<D, MAP, CUBE, S>(
+        p, q, p.out + blockIdx.y * p.out_image_stride + blockIdx.x * p.out_head_stride, first, last,
+        state, stages);
 }
 
 } // namespace nl_nala

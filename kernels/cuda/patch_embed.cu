@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int first_image = blockIdx.z * IMAGES, images = min(IMAGES, batch - first_image);
     const int64_t plane = (int64_t)height * width;
     float *patches = shared + 8 * LANES * k_size;
+#pragma unroll 8
     for (int i = threadIdx.x; i < 8 * LANES * k_size; i += THREADS) {
         const int d = i / k_size, k = i % k_size;
         shared[k * 8 * LANES + d] = first_channel + d < hidden
@@ -43,6 +44,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int round = 0; round < ROUNDS; round++) {
         const int first_place = (blockIdx.x * ROUNDS + round) * PLACES;
         __syncthreads(); /* the patches before these are done with */
+#pragma unroll 8
         for (int i = threadIdx.x; i < PLACES * k_size * IMAGES; i += THREADS) {
             const int at = i % PLACES, k = i / PLACES % k_size, image = i / (PLACES * k_size);
             const int place = first_place + at, c = k / (patch * patch);
