@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "arena.h"
 
@@ -26,6 +27,11 @@ static int nl_cuda_count(void)
 int nl_cuda_device_count(void)
 {
     return nl_cuda_count();
+}
+
+bool nl_cuda_is_likely(void)
+{
+    return cuda_ops && access("/dev/nvidiactl", F_OK) == 0;
 }
 
 /* CPUs that the process may run on, or what OMP_NUM_THREADS says. */

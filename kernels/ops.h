@@ -386,6 +386,8 @@ void nl_device_destroy(nl_device *device); /* NULL is allowed */
 
 /* GPUs that CUDA can use; 0 without a driver and in builds without CUDA. */
 int nl_cuda_device_count(void);
+/* Whether there may be some, without starting the driver, which takes a while. */
+bool nl_cuda_is_likely(void);
 /* CPU threads of a device that is given no number of them. */
 int nl_default_threads(void);
 

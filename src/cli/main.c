@@ -10,6 +10,7 @@
 #include "nl_encode_command.h"
 #include "nl_eval.h"
 #include "nl_info.h"
+#include "ops.h"
 #include "nl_sample.h"
 #include "nl_training.h"
 
@@ -163,11 +164,15 @@ static void open_standard_files(void)
 /* A thread of GCC's OpenMP spins for milliseconds when it has nothing to do. Where other programs want
  * the processors too, it takes the time of the very threads that it waits for, and sampling is ten
  * times slower and more. OpenMP reads its environment before main, so a shorter wait takes starting
- * anew: once, because then there is a GOMP_SPINCOUNT. */
+ * anew: once, because then there is a GOMP_SPINCOUNT. Not where a GPU will do the work, whose libraries
+ * would be loaded twice. */
 static void shorten_waits(char **argv)
 {
     char path[4096];
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
+    bool cpu = !nl_cuda_is_likely();
+    for (char **word = argv; *word; word++)
+        cpu |= !strcmp(*word, "cpu") || !strcmp(*word, "--device=cpu");
+    if (!cpu || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
         return;
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
     if (length <= 0 || length == sizeof(path) || setenv("GOMP_SPINCOUNT", "5000", 1))

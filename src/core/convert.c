@@ -25,9 +25,10 @@ float nl_bf16_to_float(uint16_t x)
 uint16_t nl_float_to_bf16(float x)
 {
     uint32_t bits = float_bits(x);
-    if (x != x)
-        return (uint16_t)(bits >> 16 | 0x40); /* quiet; rounding up could turn it into infinity */
-    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    uint32_t quiet = bits >> 16 | 0x40; /* of NaN: rounding up could turn it into infinity */
+    uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(x != x ? quiet
+                             : rounded); /* without a branch: loops over it are vectorised */
 }
 
 float nl_f16_to_float(uint16_t x)
@@ -96,25 +97,26 @@ void nl_convert_to_float(const void *from, nl_dtype dtype, int64_t count, float 
     }
 }
 
+#undef CONVERT
+#define CONVERT(type, expression)                                                                  \
+    for (int64_t i = 0; i < count; i++) {                                                          \
+        float x = from[i];                                                                         \
+        type y = (expression);                                                                     \
+        memcpy((char *)to + (size_t)i * sizeof(y), &y, sizeof(y));                                 \
+    }                                                                                              \
+    return
+
 void nl_convert_from_float(const float *from, int64_t count, nl_dtype dtype, void *to)
 {
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t half;
-        double wide = from[i];
-        switch (dtype) {
-        case NL_BF16:
-            half = nl_float_to_bf16(from[i]);
-            memcpy((char *)to + 2 * i, &half, sizeof(half));
-            break;
-        case NL_F16:
-            half = nl_float_to_f16(from[i]);
-            memcpy((char *)to + 2 * i, &half, sizeof(half));
-            break;
-        case NL_F64:
-            memcpy((char *)to + 8 * i, &wide, sizeof(wide));
-            break;
-        default:
-            memcpy((char *)to + 4 * i, &from[i], sizeof(float));
-        }
+    switch (dtype) {
+    case NL_BF16:
+        CONVERT(uint16_t, nl_float_to_bf16(x));
+    case NL_F16:
+        CONVERT(uint16_t, nl_float_to_f16(x));
+    case NL_F64:
+        CONVERT(double, (double)x);
+    default:
+        if (count > 0)
+            memcpy(to, from, (size_t)count * sizeof(float));
     }
 }
