@@ -449,6 +449,55 @@ static void test_threads_do_not_matter(void **state)
     }
 }
 
+/* ---- Memory */
+
+/* GiB that training takes on a GPU in bf16, with `bytes` for each parameter. */
+static double training_memory(const char *model, int64_t batch, bool checkpointing, int bytes)
+{
+    nl_device measuring;
+    nl_config config;
+    trial run = {.device = devices[0]};
+    nl_dit_saved saved;
+    nl_config_init(&config);
+    assert_ok(context, nl_config_from_name(context, model, &config));
+    assert_ok(context, nl_dit_create(run.device, &config, &run.dit));
+    assert_ok(context, nl_dit_create_flat(run.device, &config, &run.gradients));
+    nl_device_measuring(run.device, &measuring);
+    measuring.dtype = measuring.activation = NL_BF16;
+    snprintf(measuring.name, sizeof(measuring.name), "cuda");
+    int64_t channels = nl_config_head_channels(&config);
+    nl_tensor x, y, dy, t, labels; /* on the arena: they are needed as well */
+    const int64_t in[] = {batch, 4, 32, 32}, out[] = {batch, channels, 32, 32};
+    assert_ok(context, nl_arena_tensor(&measuring, NL_F32, 4, in, &x));
+    assert_ok(context, nl_arena_tensor(&measuring, NL_F32, 4, out, &y));
+    assert_ok(context, nl_arena_tensor(&measuring, NL_F32, 4, out, &dy));
+    assert_ok(context, nl_arena_tensor(&measuring, NL_F32, 1, &batch, &t));
+    assert_ok(context, nl_arena_tensor(&measuring, NL_I32, 1, &batch, &labels));
+    assert_ok(context, nl_dit_forward_saving(run.dit, &measuring, &x, &t, &labels, checkpointing,
+                                             &y, &saved));
+    assert_ok(context,
+              nl_dit_backward(run.dit, &measuring, &saved, &dy, run.gradients, NULL, NULL, NULL));
+    nl_dit_saved_free(&measuring, &saved);
+    double parameters = (double)nl_dit_flat(run.gradients).shape[0] * bytes;
+    nl_config_free(context, &config);
+    nl_dit_destroy(run.dit);
+    nl_dit_destroy(run.gradients);
+    double gib = ((double)measuring.arena_peak + parameters) / (1 << 30);
+    print_message("%s, batch %lld%s: %.2f GiB\n", model, (long long)batch,
+                  checkpointing ? ", checkpointing" : "", gib);
+    return gib;
+}
+
+/* Master weights, Adam's moments, an average, gradients, and the weights in bf16. */
+static void test_memory(void **state)
+{
+    (void)state;
+    const int bytes = 4 + 8 + 4 + 4 + 2;
+    assert_true(training_memory("NaLaSiT-S/2", 256, false, bytes) <= 9);
+    assert_true(training_memory("SiT-S/2", 256, false, bytes) <= 9);
+    assert_true(training_memory("NaLaSiT-S/2", 256, true, bytes) <= 3.5);
+}
+
 /* ---- Twins */
 
 static void test_twins_are_laid_out_alike(void **state)
@@ -572,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_golden_gradients),
         cmocka_unit_test(test_steps_of_adamw),
         cmocka_unit_test(test_threads_do_not_matter),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_twins_are_laid_out_alike),
         cmocka_unit_test(test_named_models_in_one_file),
     };

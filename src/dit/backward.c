@@ -1,7 +1,7 @@
 /*
  * The backward pass. In a block, products by the weights come first: the normalisation before them then leaves its
  * output once more in `h`, and the weight gradient takes it from there. So no normalised activation is kept by the
- * forward pass, and the room needed beside what it kept is eight [B T, D].
+ * forward pass, and the room needed beside what it kept is six [B T, D]: what is used up serves as room.
  */
 #include <math.h>
 
@@ -66,6 +66,16 @@ static nl_status report(const nl_pass *pass, const nl_tensor *tensor, const nl_t
     return pass->ready ? pass->ready(pass->user, first, last - first) : NL_OK;
 }
 
+/* h and dh lie from now on in `room` [B T, 4D], which nothing else needs meanwhile. */
+static void borrow(nl_pass *pass, const nl_tensor *room)
+{
+    int64_t d = pass->dit->config.hidden_size, half = 2 * pass->rows * d;
+    const int64_t shape[] = {pass->rows, d};
+    pass->h = nl_tensor_of(room->data, room->dtype, 2, shape);
+    pass->dh =
+        nl_tensor_of((char *)room->data + half * nl_dtype_size(room->dtype), room->dtype, 2, shape);
+}
+
 static nl_status head_backward(nl_pass *pass, const nl_tensor *dprediction, const nl_added *added)
 {
     nl_status status;
@@ -74,6 +84,7 @@ static nl_status head_backward(nl_pass *pass, const nl_tensor *dprediction, cons
     nl_device *device = pass->device;
     int64_t mark = nl_arena_mark(device);
     nl_tensor dpatches;
+    borrow(pass, &pass->wide);
     NL_TRY(nl_activation_tensor(device, pass->rows, dit->head_weight.shape[0], &dpatches));
     NL_TRY(NL_OP(device, unpatchify_backward, .dx = *dprediction, .dtokens = dpatches,
                  .patch = dit->config.patch_size,
@@ -104,6 +115,7 @@ static nl_status mlp_backward(nl_pass *pass, int index)
                  .dweight = gradients->fc2_weight, .dbias = gradients->fc2_bias));
     NL_TRY(NL_OP(device, linear_backward_data, .dy = pass->dbranch, .weight = block->fc2_weight,
                  .pre = saved->hidden, .epilogue = NL_EPILOGUE_GELU_TANH, .dx = pass->wide));
+    borrow(pass, &saved->hidden);
     NL_TRY(NL_OP(device, linear_backward_data, .dy = pass->wide, .weight = block->fc1_weight,
                  .dx = pass->dh));
     NL_TRY(norm_backward(pass, &saved->middle,
@@ -216,6 +228,7 @@ static nl_status block_backward(nl_pass *pass, int index)
     nl_dit *gradients = pass->gradients;
     nl_added added = added_before(pass, index);
     if (pass->saved->checkpointing) {
+        borrow(pass, &pass->wide);
         nl_stream stream = {.dit = pass->dit,
                             .device = pass->device,
                             .batch = pass->saved->batch,
@@ -270,7 +283,7 @@ static nl_status reserve(nl_pass *pass)
     nl_status status;
     nl_device *device = pass->device;
     int64_t d = pass->dit->config.hidden_size;
-    nl_tensor *narrow[] = {&pass->dx, &pass->dbranch, &pass->dh, &pass->h};
+    nl_tensor *narrow[] = {&pass->dx, &pass->dbranch};
     NL_TRY(nl_activation_tensor(device, pass->saved->batch, pass->saved->modulation.shape[1],
                                 &pass->dmodulation));
     for (int i = 0; i < NL_COUNT(narrow); i++)
