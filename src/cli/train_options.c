@@ -111,6 +111,9 @@ static const nl_option options[] = {
      .help = "samples of it (all)"},
     {"max-skipped", 0, NL_OPTION_INT, TRAIN(max_skipped), "N", 1, 1e6, .where = RECORD | NL_ONLY_MAN,
      .help = "steps in a row that may not be finite (10)"},
+    {"dump", 0, NL_OPTION_INT, TRAIN(dump), "N", 1, 10000, .where = RECORD | NL_ONLY_MAN,
+     .help = "latents, noise, times, labels of the first N steps",
+     .detail = "And the first weights, in RUN/dump.safetensors, for comparison with other code."},
     {"options", 0, NL_OPTION_FILE, FIELD(options), "FILE",
      .help = "the same options as a JSON object, before these"},
 

@@ -56,6 +56,7 @@ typedef struct nl_train_options {
     double cfg_scale;
     const char *vae;     /* for the grids; NULL: the model's own */
     int64_t max_skipped; /* steps in a row that are not finite */
+    int64_t dump;             /* steps whose samples are written down */
     bool dry_run, profile;
     const char *record; /* JSON of the options, for config.json; or NULL */
 } nl_train_options;

@@ -252,6 +252,8 @@ nl_status nl_train(nl_context *context, const nl_train_options *options)
         status = nl_trainer_profile(&trainer);
     } else {
         NL_TRY(open_folder(&trainer));
+        if (options->dump && trainer.point.step == 0)
+            NL_TRY(nl_trainer_dump(&trainer));
         status = nl_trainer_run(&trainer);
     }
 cleanup:

@@ -49,6 +49,8 @@ nl_status nl_trainer_validate(nl_trainer *trainer);
 nl_status nl_trainer_sample(nl_trainer *trainer);
 /* health.c: writes the state down and names the first bad tensor; returns NL_ERROR_NOT_FINITE. */
 nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped);
+/* dump.c: dump.safetensors. */
+nl_status nl_trainer_dump(nl_trainer *trainer);
 /* estimate.c: steps, and the seconds that one takes. */
 nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds);
 nl_status nl_trainer_dry_run(nl_trainer *trainer);
