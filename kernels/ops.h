@@ -326,6 +326,9 @@ typedef struct nl_ops {
     nl_status (*host_alloc)(nl_device *device, const char *what, int64_t bytes, void **pointer);
     void (*host_free)(nl_device *device, void *pointer, int64_t bytes);
 
+    /* Tells facts about the hardware and its libraries; or NULL. */
+    void (*describe)(nl_device *device, void (*fact)(void *user, const char *name, const char *text), void *user);
+
 #define NL_OPERATIONS(X)                                                                           \
     X(linear)                                                                                      \
     X(layernorm_modulate)                                                                          \

@@ -82,6 +82,17 @@ cleanup:
     return status;
 }
 
+static void cpu_describe(nl_device *device,
+                         void (*fact)(void *user, const char *name, const char *text), void *user)
+{
+    const nl_cpu_state *state = device->state;
+    const char *names[] = {"base", "v3", "v4"};
+    const char *texts[] = {"the least of its kind", "AVX2 and FMA", "AVX-512"};
+    for (int i = 0; i < NL_COUNT(names); i++)
+        if (state->level == nl_cpu_level(names[i]))
+            fact(user, "instructions", texts[i]);
+}
+
 #define NL_OPERATION(operation)                                                                    \
     static nl_status cpu_##operation(nl_device *device, const nl_##operation##_args *args)         \
     {                                                                                              \
@@ -99,6 +110,7 @@ const nl_ops nl_cpu_ops = {.name = "cpu",
                            .copy = nl_host_copy,
                            .sync = nl_host_sync,
                            .destroy = cpu_destroy,
+                           .describe = cpu_describe,
 #define NL_OPERATION(operation) .operation = cpu_##operation,
                            NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION

@@ -260,6 +260,10 @@ failed:
 }
 
 #define NL_OPERATION(operation) nl_cuda_##operation,
+extern "C" void nl_cuda_describe(nl_device *device,
+                                 void (*fact)(void *user, const char *name, const char *text),
+                                 void *user);
+
 extern "C" const nl_ops nl_cuda_ops = {"cuda",
                                        cuda_create,
                                        cuda_alloc,
@@ -274,4 +278,5 @@ extern "C" const nl_ops nl_cuda_ops = {"cuda",
                                        nl_cuda_replay,
                                        cuda_host_alloc,
                                        cuda_host_free,
+                                       nl_cuda_describe,
                                        NL_ALL_OPERATIONS(NL_OPERATION)};

@@ -11,10 +11,12 @@
 
 typedef struct nl_info_options {
     bool help, json;
-    const char *arch, *key;
+    const char *arch, *key, *device;
 } nl_info_options;
 
 static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
+
+static const char *const devices[] = {"auto", NULL};
 
 static const nl_option options_table[] = {
     {"json", 0, NL_OPTION_FLAG, offsetof(nl_info_options, json), .group = "Options",
@@ -23,6 +25,9 @@ static const nl_option options_table[] = {
      .help = "of a checkpoint that does not say"},
     {"key", 0, NL_OPTION_TEXT, offsetof(nl_info_options, key), "NAME",
      .help = "dict of a training checkpoint: ema, model (ema)"},
+    {"device", 0, NL_OPTION_TEXT, offsetof(nl_info_options, device), "NAME", .choices = devices,
+     .where = NL_OPTIONAL_VALUE,
+     .help = "a device in place of a file: auto, cpu, cuda:N; with measured rates"},
     {"help", 'h', NL_OPTION_FLAG, offsetof(nl_info_options, help), .help = "this text"},
     {0},
 };
@@ -286,12 +291,16 @@ static nl_status nl_info_main(int argc, char **argv)
         NL_TRY(nl_finish_stdout(context));
         goto cleanup;
     }
-    if (argc - operand != 1)
+    int files = argc - operand;
+    if (options.device && files <= 1) { /* --device NAME, too */
+        NL_TRY(nl_device_info(context, files ? argv[operand] : options.device, object));
+    } else if (files != 1) {
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "info: expected one file, found %d; see 'nalagen info --help'",
-                       argc - operand));
-    cJSON_AddStringToObject(object, "file", argv[operand]);
-    NL_TRY(file_info(context, argv[operand], &options, object));
+                       "info: expected one file, found %d; see 'nalagen info --help'", files));
+    } else {
+        cJSON_AddStringToObject(object, "file", argv[operand]);
+        NL_TRY(file_info(context, argv[operand], &options, object));
+    }
     if (options.json) {
         char *text = cJSON_PrintUnformatted(object);
         status = text ? nl_print_line(context, text)
@@ -311,11 +320,13 @@ cleanup:
 
 const nl_command nl_info_command = {
     .name = "info",
-    .summary = "Say what is in a checkpoint, a picture made by nalagen or a .npy file",
-    .arguments = "[OPTION...] FILE",
+    .summary = "Say what is in a checkpoint, a picture made by nalagen or a .npy file, or what a "
+               "device is",
+    .arguments = "[OPTION...] FILE | --device[=NAME]",
     .options = options_table,
     .examples = "  nalagen info church-seed0.png\n"
                 "  nalagen info --json model.safetensors\n"
-                "  nalagen info DiT-XL-2-256x256.pt\n",
+                "  nalagen info DiT-XL-2-256x256.pt\n"
+                "  nalagen info --device\n",
     .run = nl_info_main,
 };
