@@ -37,3 +37,17 @@ has_gpu() {
         [ "$status" -eq 2 ] || { echo "$device: $status $output"; false; }
     done
 }
+
+@test "info --device says what the CPU is and measures it; a device that is not there is named" {
+    run "$NALAGEN" info --device=cpu
+    [ "$status" -eq 0 ]
+    [[ "$output" == *"instructions: "* && "$output" == *"copy_gb_per_second: "* && "$output" == *"f32_tflops: "* ]]
+    run --separate-stderr "$NALAGEN" info --json --device cpu
+    [ "$status" -eq 0 ]
+    [[ "$output" == '{"device":"cpu",'*'"f32_tflops":'* ]]
+    run "$NALAGEN" info --device cuda:999
+    [ "$status" -eq 5 ]
+    run "$NALAGEN" info --device=gpu
+    [ "$status" -eq 2 ]
+    [[ "$output" == *"expected auto, cpu"* ]]
+}
