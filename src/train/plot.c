@@ -188,8 +188,10 @@ static nl_status read_series(nl_context *context, const char *run, const nl_plot
             "%s: expected the folder of a run of nalagen train, found no log.jsonl in it", run));
     NL_TRY(nl_curve_read(context, log, options->value, &series->raw));
     NL_TRY(nl_curve_read(context, metrics, key, &series->validation));
-    if (!series->validation.count) /* "fid", of nalagen eval --watch */
+    if (!series->validation.count) { /* "fid", of nalagen eval --watch */
+        nl_curve_free(context, &series->validation);
         NL_TRY(nl_curve_read(context, metrics, options->value, &series->validation));
+    }
     if (!series->raw.count && !series->validation.count)
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
                        "%s: log.jsonl and metrics.jsonl have no numbers \"%s\"", run,
