@@ -1,0 +1,205 @@
+"""The same work in PyTorch on one GPU, for a comparison on your own card.
+
+    python3 bench/peer_torch.py [limits] [attention] [forward] [decode] [--json FILE]
+
+Without a word: everything. One line for each measurement: the median of timed calls after warm-up, bf16,
+random weights and inputs, eager and torch.compile. `nl_bench_forward` and `nalagen info --device` print
+ours; tests/gpu.sh runs both in one go and puts them into bench/results.
+"""
+import json
+import math
+import statistics
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+CUDA, BF16 = torch.device("cuda"), torch.bfloat16
+SIZES = {"S": (12, 384, 6), "XL": (28, 1152, 16)}  # depth, width, heads
+RESULTS = {}
+
+
+def milliseconds(call, repeats=15):
+    for _ in range(4):
+        call()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def note(name, value, unit):
+    RESULTS[name] = {"value": round(value, 4), "unit": unit}
+    print(f"{name:60} {value:12.4f} {unit}", flush=True)
+
+
+def randn(*shape):
+    return torch.randn(*shape, device=CUDA, dtype=BF16)
+
+
+def features(x, power, base):
+    """cos and sin halves of |base|^power, angles by the direction of x; base > 0 almost everywhere."""
+    direction = x / (x.norm(dim=-1, keepdim=True) + 1e-6)
+    size = (direction if base is None else base).abs() ** power
+    angle = math.pi / 4 * direction.tanh()
+    return torch.cat((size * angle.cos(), size * angle.sin()), dim=-1)
+
+
+def norm_aware(q, k, v):
+    """Linear attention whose query features are the sharper the longer the query is; in fp32, as published."""
+    kind = q.dtype
+    q, k, v = q.float(), k.float(), v.float()
+    fq = features(q, 3 * (0.5 + q.norm(dim=-1, keepdim=True).tanh()), None)
+    fk = features(k, 3, k)
+    state = fk.mT @ v / q.shape[-2]
+    weight = fq @ fk.mean(dim=-2, keepdim=True).mT
+    return ((fq @ state) / (weight + 1e-6)).to(kind)
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, nala):
+        super().__init__()
+        self.heads, self.nala = heads, nala
+        self.qkv = nn.Linear(width, (4 if nala else 3) * width)
+        self.norm = nn.LayerNorm(width) if nala else None
+        self.proj = nn.Linear(width, width)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.adaln = nn.Linear(width, 6 * width)
+
+    def attend(self, x):
+        b, n, d = x.shape
+        parts = self.qkv(x).chunk(4 if self.nala else 3, dim=-1)
+        q, k, v = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts[:3])
+        y = (norm_aware if self.nala else F.scaled_dot_product_attention)(q, k, v)
+        y = y.transpose(1, 2).reshape(b, n, d)
+        return self.proj(self.norm(y) * F.silu(parts[3]) if self.nala else y)
+
+    def forward(self, x, c):
+        s1, a1, g1, s2, a2, g2 = self.adaln(F.silu(c))[:, None].chunk(6, dim=-1)
+        h = F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + a1) + s1
+        x = x + g1 * self.attend(h)
+        h = F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + a2) + s2
+        return x + g2 * self.fc2(F.gelu(self.fc1(h), approximate="tanh"))
+
+
+class Backbone(nn.Module):
+    """A DiT of patch 2 over 4 x 32 x 32 latents."""
+
+    def __init__(self, size, nala):
+        super().__init__()
+        depth, width, heads = SIZES[size]
+        self.patch = nn.Conv2d(4, width, 2, stride=2)
+        self.position = nn.Parameter(torch.randn(1, 256, width))
+        self.time = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width))
+        self.label = nn.Embedding(1001, width)
+        self.blocks = nn.ModuleList(Block(width, heads, nala) for _ in range(depth))
+        self.adaln, self.head = nn.Linear(width, 2 * width), nn.Linear(width, 2 * 2 * 8)
+
+    def forward(self, x, t, y):
+        rate = torch.exp(-math.log(10000) * torch.arange(128, device=x.device) / 128)
+        angle = t[:, None].float() * rate
+        c = self.time(torch.cat((angle.cos(), angle.sin()), dim=-1).to(x.dtype)) + self.label(y)
+        h = self.patch(x).flatten(2).mT + self.position
+        for block in self.blocks:
+            h = block(h, c)
+        shift, scale = self.adaln(F.silu(c))[:, None].chunk(2, dim=-1)
+        h = self.head(F.layer_norm(h, h.shape[-1:], eps=1e-6) * (1 + scale) + shift)
+        return h.view(-1, 16, 16, 2, 2, 8).permute(0, 5, 1, 3, 2, 4).reshape(-1, 8, 32, 32)
+
+
+class Residual(nn.Module):
+    def __init__(self, before, after):
+        super().__init__()
+        self.first = nn.Sequential(nn.GroupNorm(32, before, eps=1e-6), nn.SiLU(), nn.Conv2d(before, after, 3, padding=1))
+        self.second = nn.Sequential(nn.GroupNorm(32, after, eps=1e-6), nn.SiLU(), nn.Conv2d(after, after, 3, padding=1))
+        self.short = nn.Conv2d(before, after, 1) if before != after else nn.Identity()
+
+    def forward(self, x):
+        return self.short(x) + self.second(self.first(x))
+
+
+class Middle(nn.Module):
+    """Attention of one head over all pixels."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.qkv = nn.GroupNorm(32, width, eps=1e-6), nn.Conv2d(width, 3 * width, 1)
+        self.proj = nn.Conv2d(width, width, 1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).flatten(2).mT.unsqueeze(1).chunk(3, dim=-1)
+        return x + self.proj(F.scaled_dot_product_attention(q, k, v).squeeze(1).mT.unflatten(-1, x.shape[2:]))
+
+
+def kl_decoder():
+    """Shapes of the Stable Diffusion decoder."""
+    parts = [nn.Conv2d(4, 512, 3, padding=1), Residual(512, 512), Middle(512), Residual(512, 512)]
+    before = 512
+    for level, width in enumerate((512, 512, 256, 128)):
+        for _ in range(3):
+            parts.append(Residual(before, width))
+            before = width
+        if level < 3:
+            parts += [nn.Upsample(scale_factor=2), nn.Conv2d(width, width, 3, padding=1)]
+    return nn.Sequential(*parts, nn.GroupNorm(32, 128, eps=1e-6), nn.SiLU(), nn.Conv2d(128, 3, 3, padding=1))
+
+
+def limits():
+    a, b = randn(8192, 8192), randn(8192, 8192)
+    note("bf16 product 8192 x 8192 x 8192", 2 * 8192**3 / milliseconds(lambda: a @ b) / 1e9, "TFLOP/s")
+    x, y = torch.zeros(1 << 30, dtype=torch.uint8, device=CUDA), torch.empty(1 << 30, dtype=torch.uint8, device=CUDA)
+    note("copy", 2 * x.numel() / milliseconds(lambda: y.copy_(x)) / 1e6, "GB/s")
+
+
+def attention():
+    compiled = torch.compile(norm_aware)
+    for tokens, batch in ((256, 256), (1024, 64), (4096, 16), (16384, 4), (65536, 1)):
+        q, k, v = (randn(batch, 6, tokens, 64) for _ in range(3))
+        for name, call in (("softmax", F.scaled_dot_product_attention), ("NaLa compiled", compiled)):
+            note(f"attention {6 * batch} x {tokens} x 64 {name}", milliseconds(lambda: call(q, k, v)), "ms")
+
+
+def forward():
+    for size, batch in (("S", 256), ("XL", 64)):
+        for nala in (True, False):
+            model = Backbone(size, nala).to(CUDA, BF16)
+            x, t, y = randn(batch, 4, 32, 32), torch.rand(batch, device=CUDA), torch.zeros(batch, dtype=torch.long, device=CUDA)
+            for kind, call in (("eager", model), ("compiled", torch.compile(model))):
+                time = milliseconds(lambda: call(x, t, y), 10)
+                note(f"forward {'NaLa' if nala else 'softmax'} {size}/2 batch {batch} {kind}", 1e3 * batch / time, "images/s")
+
+
+def decode():
+    model = kl_decoder().to(CUDA, BF16).to(memory_format=torch.channels_last)
+    x = randn(32, 4, 32, 32).to(memory_format=torch.channels_last)
+    for kind, call in (("eager", model), ("compiled", torch.compile(model))):
+        note(f"decode AutoencoderKL 256 px batch 32 {kind}", 32e3 / milliseconds(lambda: call(x), 8), "images/s")
+
+
+def main():
+    words = sys.argv[1:]
+    path = None
+    if "--json" in words:
+        at = words.index("--json")
+        path = words[at + 1]
+        del words[at : at + 2]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    print(torch.cuda.get_device_name(), "PyTorch", torch.__version__, flush=True)
+    with torch.no_grad():
+        for part in (limits, attention, forward, decode):
+            if not words or part.__name__ in words:
+                part()
+    if path:
+        with open(path, "w") as file:
+            json.dump(RESULTS, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
