@@ -4,6 +4,7 @@
 #include "curves.h"
 #include "data_folder.h"
 #include "events.h"
+#include "likelihood.h"
 #include "nl_train.h"
 #include "schedule.h"
 
@@ -575,6 +576,107 @@ static void plots(void **state)
     nl_core_context_destroy(context);
 }
 
+/* ---- Likelihood */
+
+/* A network that predicts 0 moves nothing: the density is the normal one of the data. */
+static void likelihood_of_no_flow(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("still");
+    options.rate = 0;
+    options.steps = 1;
+    train(&options);
+    nl_context_options of_context = {
+        .device = "cpu", .dtype = "f32", .log = take_log, .user = &run};
+    run.log[0] = '\0';
+    assert_int_equal(nl_context_create(&of_context, &run.context), NL_OK);
+    nl_likelihood_options likelihood = {.model = in_folder("still/model.safetensors"),
+                                        .data = data_path,
+                                        .batch = 5,
+                                        .steps = 2,
+                                        .probes = 1};
+    nl_likelihood_result result;
+    assert_ok(run.context, nl_measure_likelihood(run.context, &likelihood, &result));
+    nl_dataset *data = NULL;
+    assert_ok(run.context, nl_dataset_open(run.context, data_path, &data));
+    double square = 1 / (12 * 127.5 * 127.5); /* of dequantisation */
+    for (int64_t i = 0; i < 24; i++) {
+        float x[192];
+        assert_ok(run.context, nl_dataset_read(data, i, false, x));
+        for (int k = 0; k < 192; k++)
+            square += (double)x[k] * x[k] / (24 * 192);
+    }
+    double wanted = (0.5 * square + 0.5 * log(2 * 3.14159265358979) + log(127.5)) / log(2);
+    assert_true(fabs(result.bits_per_dimension - wanted) < 1e-3);
+    assert_int_equal(result.count, 24);
+    nl_dataset_close(data);
+    nl_context_destroy(run.context);
+}
+
+/* e . dv/dx e against central differences of the network. */
+static void divergence(void **state)
+{
+    (void)state;
+    enum { B = 2, E = 192 };
+    nl_context *context = test_context("cpu");
+    nl_device *device = context->device;
+    nl_config config;
+    nl_flow flow = {.device = device};
+    nl_dit *dit = NULL;
+    nl_config_init(&config);
+    assert_ok(context, nl_config_from_name(context, "NaLaSiT-1x32x1/4", &config));
+    config.input_height = config.input_width = 8;
+    config.in_channels = 3;
+    config.num_classes = 3;
+    config.learn_sigma = false;
+    assert_ok(context, nl_dit_create(device, &config, &dit));
+    for (int p = 0; p < dit->param_count; p++)
+        for (int64_t i = 0; i < nl_tensor_count(dit->params[p].tensor); i++) {
+            float normals[4];
+            nl_philox_normal4(1, (uint64_t)p, 0, (uint64_t)i, normals);
+            ((float *)dit->params[p].tensor->data)[i] = 0.2f * normals[i % 4];
+        }
+    assert_ok(context, nl_dit_create_flat(device, &config, &flow.gradients));
+    assert_ok(context, nl_arena_reserve(device, 1 << 24));
+    float x[B * E], probe[B * E], moved[B * E], out[2][B * E], dx[B * E], t[B], host[2 * B * E];
+    int32_t labels[B] = {1, 2};
+    int64_t shape[] = {B, 3, 8, 8}, batch = B;
+    for (int i = 0; i < B * E; i++) {
+        x[i] = sinf((float)i);
+        probe[i] = i % 3 ? 1 : -1;
+    }
+    flow.dit = dit;
+    flow.host = host;
+    flow.t = nl_tensor_of(t, NL_F32, 1, &batch);
+    flow.labels = nl_tensor_of(labels, NL_I32, 1, &batch);
+    flow.probe = nl_tensor_of(probe, NL_F32, 4, shape);
+    flow.dx = nl_tensor_of(dx, NL_F32, 4, shape);
+    nl_tensor of_x = nl_tensor_of(x, NL_F32, 4, shape);
+    nl_tensor of_moved = nl_tensor_of(moved, NL_F32, 4, shape);
+    double estimate[B], differences[B] = {0};
+    nl_tensor prediction = nl_tensor_of(out[0], NL_F32, 4, shape);
+    assert_ok(context, nl_flow_evaluate(&flow, &of_x, 0.4, &prediction, estimate));
+    const float h = 0.01f;
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < B * E; i++)
+            moved[i] = x[i] + (side ? h : -h) * probe[i];
+        prediction.data = out[side];
+        assert_ok(context,
+                  nl_dit_forward(dit, device, &of_moved, &flow.t, &flow.labels, &prediction));
+    }
+    for (int i = 0; i < B * E; i++)
+        differences[i / E] += (double)probe[i] * (out[1][i] - out[0][i]) / (2 * h);
+    for (int b = 0; b < B; b++)
+        if (!(fabs(estimate[b] - differences[b]) < 5e-3 * fabs(differences[b]) + 5e-3))
+            fail_msg("image %d: %g, by differences %g", b, estimate[b], differences[b]);
+    assert_true(fabs(estimate[0]) > 0.1);
+    nl_dit_destroy(flow.gradients);
+    nl_dit_destroy(dit);
+    nl_config_free(context, &config);
+    nl_context_destroy(context);
+}
+
 static int setup(void **state)
 {
     nl_encode_result result;
@@ -611,6 +713,8 @@ int main(void)
         cmocka_unit_test(later_lines_go),
         cmocka_unit_test(starts_from_weights),
         cmocka_unit_test(plots),
+        cmocka_unit_test(likelihood_of_no_flow),
+        cmocka_unit_test(divergence),
     };
     return cmocka_run_group_tests(tests, setup, remove_test_folder);
 }

@@ -31,6 +31,7 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_stats_command,
     &nl_info_command,
     &nl_plot_command,
+    &nl_likelihood_command,
     &nl_convert_command,
     &(nl_command){.name = "version",
                   .summary = "Print the version",

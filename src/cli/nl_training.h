@@ -6,7 +6,7 @@
 #include "nl_options.h"
 #include "nl_train.h"
 
-extern const nl_command nl_train_command, nl_plot_command;
+extern const nl_command nl_train_command, nl_plot_command, nl_likelihood_command;
 
 typedef struct nl_train_values {
     nl_train_options train;

@@ -68,6 +68,26 @@ extern const char *const nl_train_schedules[], *const nl_train_times[], *const n
 /* Trains until the run is over. NL_CANCELLED: stopped by nl_cancel, and saved. */
 nl_status nl_train(nl_context *context, const nl_train_options *options);
 
+/* ---- Likelihood */
+
+typedef struct nl_likelihood_options {
+    const char *model, *key, *config, *data;
+    int64_t count;  /* images; 0: all */
+    int64_t batch;
+    int64_t steps;  /* of the trapezoidal rule */
+    int64_t probes; /* of Hutchinson's estimate for each image */
+    uint64_t seed;
+} nl_likelihood_options;
+
+/* Bits for one number of a picture (one of 256 levels) or of a latent (a density: may be negative). */
+typedef struct nl_likelihood_result {
+    double bits_per_dimension, standard_error;
+    int64_t count;
+} nl_likelihood_result;
+
+nl_status nl_measure_likelihood(nl_context *context, const nl_likelihood_options *options,
+                                nl_likelihood_result *result);
+
 /* ---- Plots */
 
 typedef struct nl_plot_options {
