@@ -91,7 +91,7 @@ static nl_status convolve(walk *w, const layer *l, const nl_tensor *x, const nl_
     int rows = l->same ? l->height / 2 : 0, columns = l->same ? l->width / 2 : 0;
     return NL_OP(w->device, conv2d, .x = *x, .weight = c->weight, .bias = c->bias, .y = *y,
                  .stride = l->stride, .pad_top = rows, .pad_bottom = rows, .pad_left = columns,
-                 .pad_right = columns, .activation = NL_ACT_RELU);
+                 .pad_right = columns, .activation = NL_ACT_RELU, .tf32 = w->net->tf32);
 }
 
 /* ---- The stem: one layer after the other */
@@ -267,7 +267,7 @@ static nl_status take_spatial(const walk *w, const nl_tensor *spatial)
     return NL_OP(w->device, conv2d, .x = w->x,
                  .weight = nl_tensor_rows(&c->weight, 0, SPATIAL_CHANNELS),
                  .bias = nl_tensor_rows(&c->bias, 0, SPATIAL_CHANNELS), .y = y, .stride = 1,
-                 .activation = NL_ACT_RELU);
+                 .activation = NL_ACT_RELU, .tf32 = w->net->tf32);
 }
 
 /* 17 x 17: 1x1 | 7x7 by parts | twice that | pool */

@@ -207,6 +207,7 @@ nl_status nl_inception_load(nl_device *device, const nl_checkpoint *checkpoint, 
     NL_TRY(nl_alloc_zero(device->context, "Inception", sizeof(*net), &memory));
     net = memory;
     net->device = device;
+    net->tf32 = true;
     NL_TRY(nl_alloc_zero(device->context, "Inception", sizeof(*l), &memory));
     l = memory;
     l->net = net;
@@ -229,6 +230,11 @@ void nl_inception_destroy(nl_inception *net)
     if (net->weights)
         net->device->ops->free(net->device, net->weights, net->weight_bytes);
     nl_free(net->device->context, net);
+}
+
+void nl_inception_set_tf32(nl_inception *net, bool tf32)
+{
+    net->tf32 = tf32;
 }
 
 nl_context *nl_inception_context(const nl_inception *net)
@@ -287,7 +293,7 @@ cleanup:
     return status;
 }
 
-/* 16 pictures hide the reordering of the weights on a CPU, 64 keep a GPU busy. Half of a budget is left for
+/* 16 pictures hide the reordering of the weights on a CPU, 128 keep a GPU busy. Half of a budget is left for
  * what a back end needs beside the arena and for the caller. */
 nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t width, int64_t *batch)
 {
@@ -299,7 +305,7 @@ nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t wi
     nl_status status = measure(net, 1, height, width, features, &bytes);
     if (status != NL_OK)
         return status;
-    int64_t most = strncmp(net->device->name, "cuda", 4) ? 16 : 64;
+    int64_t most = strncmp(net->device->name, "cuda", 4) ? 16 : 128;
     *batch = NL_MAX(1, NL_MIN(most, room / bytes));
     return NL_OK;
 }

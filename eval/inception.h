@@ -25,6 +25,7 @@ struct nl_inception {
     int64_t slot_size[2]; /* floats of one picture in the two activations that take turns */
     nl_tensor classifier; /* [1008, 2048], or without data */
     bool has_pool_3;
+    bool tf32;
     void *weights; /* all of them, one allocation on the device */
     int64_t weight_bytes;
     nl_problems missing;

@@ -32,8 +32,9 @@ static bool dtype_fits(const nl_arguments *a, nl_dtype dtype, int flags)
     if (flags & NL_ARG_STORED)
         return dtype == NL_F32 || dtype == NL_F16 || dtype == NL_BF16 || dtype == NL_U8;
     /* A measuring device has the name of the one that it stands for. */
-    bool bf16 = (flags & NL_ARG_WEIGHT) || strncmp(a->device->name, "cuda", 4) == 0;
-    return dtype == NL_F32 || (bf16 && dtype == NL_BF16);
+    bool gpu = strncmp(a->device->name, "cuda", 4) == 0;
+    return dtype == NL_F32 || (dtype == NL_BF16 && (gpu || (flags & NL_ARG_WEIGHT))) ||
+           (dtype == NL_F16 && gpu && (flags & NL_ARG_F16));
 }
 
 static const char *expected_dtype(int flags)

@@ -146,10 +146,13 @@ static int64_t window_count(int64_t size, int64_t padding, int64_t kernel, int64
 
 static void check_conv2d(nl_arguments *a, const nl_conv2d_args *args)
 {
-    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
-    const int64_t *x = args->x.shape, *w = args->weight.shape;
+    const int64_t *w = args->weight.shape, *x = args->x.shape;
+    TENSOR(x, NL_ARG_F16, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(doubled, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F16, x[0], 2 * x[1], 2 * x[2], x[3]);
+    if (args->doubled.data)
+        x = args->doubled.shape;
     TENSOR(weight, NL_ARG_WEIGHT, NL_ANY, x[3], NL_ANY, NL_ANY);
-    TENSOR(bias, NL_ARG_OPTIONAL, w[0]);
+    TENSOR(bias, NL_ARG_OPTIONAL | NL_ARG_F32, w[0]);
     nl_check(a,
              args->stride > 0 && args->pad_top >= 0 && args->pad_left >= 0 &&
                  args->pad_bottom >= 0 && args->pad_right >= 0,
@@ -159,9 +162,14 @@ static void check_conv2d(nl_arguments *a, const nl_conv2d_args *args)
         window_count(x[1], (int64_t)args->pad_top + args->pad_bottom, w[2], args->stride);
     int64_t width =
         window_count(x[2], (int64_t)args->pad_left + args->pad_right, w[3], args->stride);
-    TENSOR(y, NL_ARG_OUTPUT | (args->residual.data ? 0 : NL_ARG_STRIDED), x[0], height, width,
-           w[0]);
-    TENSOR(residual, NL_ARG_OPTIONAL, x[0], height, width, w[0]);
+    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_F16 | (args->residual.data ? 0 : NL_ARG_STRIDED), x[0], height,
+           width, w[0]);
+    TENSOR(residual, NL_ARG_OPTIONAL | NL_ARG_F16, x[0], height, width, w[0]);
+    nl_check(a,
+             args->x.dtype == args->y.dtype &&
+                 (!args->residual.data || args->residual.dtype == args->y.dtype) &&
+                 (!args->doubled.data || args->doubled.dtype == args->y.dtype),
+             "x, y and residual are of different types");
     nl_check(a, args->activation <= NL_ACT_SILU, "no activation %d", (int)args->activation);
 }
 
@@ -169,9 +177,14 @@ static void check_groupnorm(nl_arguments *a, const nl_groupnorm_args *args)
 {
     TENSOR(x, NL_ARG_IN_PLACE, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
     int64_t channels = args->x.shape[3];
-    TENSOR(weight, 0, channels);
-    TENSOR(bias, 0, channels);
+    TENSOR_AS(branch, NL_ARG_OPTIONAL | NL_ARG_IN_PLACE, x);
+    TENSOR(addend, NL_ARG_OPTIONAL | NL_ARG_F32, channels);
+    TENSOR_AS(sum, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, x);
+    TENSOR(weight, NL_ARG_F32, channels);
+    TENSOR(bias, NL_ARG_F32, channels);
     TENSOR_AS(y, NL_ARG_OUTPUT, x);
+    nl_check(a, args->sum.data || !args->branch.data, "a branch without a sum");
+    nl_check(a, !args->sum.data || args->branch.data || args->addend.data, "a sum of x alone");
     nl_check(a, args->groups > 0 && channels % args->groups == 0,
              "%lld groups do not divide %lld channels", (long long)args->groups,
              (long long)channels);
@@ -188,14 +201,14 @@ static void check_upsample2x(nl_arguments *a, const nl_upsample2x_args *args)
 static void check_pool(nl_arguments *a, const nl_pool_args *args)
 {
     const int64_t *x = args->x.shape;
-    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(x, NL_ARG_F16, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
     /* Every window must touch the picture. */
     nl_check(a, args->kernel > 0 && args->stride > 0 && args->pad >= 0 && args->pad < args->kernel,
              "no pooling of kernel %d, stride %d, padding %d", args->kernel, args->stride,
              args->pad);
     nl_check(a, args->kind <= NL_POOL_AVERAGE, "no pooling %d", (int)args->kind);
     int64_t padding = 2 * (int64_t)args->pad;
-    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_STRIDED, x[0],
+    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_STRIDED | NL_ARG_F16, x[0],
            window_count(x[1], padding, args->kernel, args->stride),
            window_count(x[2], padding, args->kernel, args->stride), x[3]);
 }
@@ -203,7 +216,7 @@ static void check_pool(nl_arguments *a, const nl_pool_args *args)
 static void check_resize(nl_arguments *a, const nl_resize_args *args)
 {
     TENSOR(x, NL_ARG_U8, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
-    TENSOR(y, NL_ARG_OUTPUT, args->x.shape[0], NL_ANY, NL_ANY, args->x.shape[3]);
+    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_F16, args->x.shape[0], NL_ANY, NL_ANY, args->x.shape[3]);
     nl_check(a, args->kind <= NL_RESIZE_BICUBIC, "no kind of resizing %d", (int)args->kind);
     nl_check(a, isfinite(args->scale) && isfinite(args->shift), "scale or shift is not finite");
 }

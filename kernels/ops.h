@@ -9,7 +9,8 @@
  * Rules, for every operation:
  *  - Arguments are a structure, so that an option can be added without touching callers. A tensor whose
  *    data is NULL is an argument left out. Inputs and outputs are F32 unless the comment says otherwise;
- *    weights may also be BF16, and on the GPU activations may be BF16 (sums are always fp32).
+ *    weights may also be BF16, and on the GPU activations may be BF16 (sums are always fp32);
+ *    those of conv2d, pool and resize there also F16.
  *  - Tensors are contiguous except where "rows may be strided" is said.
  *  - Outputs do not overlap inputs, except where "in place" is said.
  *  - Work is queued on the device's stream in order; nothing waits for it except `download`, `sync` and
@@ -156,9 +157,11 @@ typedef enum nl_activation {
     NL_ACT_GELU_TANH /* of activate and its backward only */
 } nl_activation;
 
-/* y = activation(conv(x) + bias + residual) */
+/* y = activation(conv(x) + bias + residual), or of x twice as high and wide (nearest neighbour). A device may keep
+ * the weight in an order of its own: it changes by upload, copy and free alone, no operation writes it. */
 typedef struct nl_conv2d_args {
     nl_tensor x;        /* [B, H, W, C] */
+    nl_tensor doubled;  /* [B, 2H, 2W, C], room in which x may be doubled; left out: x is convolved as it is */
     nl_tensor weight;   /* [O, C, kh, kw], F32 or BF16 */
     nl_tensor bias;     /* [O] or left out */
     nl_tensor residual; /* as y, or left out */
@@ -166,13 +169,19 @@ typedef struct nl_conv2d_args {
     int stride;
     int pad_top, pad_left, pad_bottom, pad_right;
     nl_activation activation; /* NONE, RELU or SILU */
+    bool tf32; /* factors in F32 may be rounded to TF32 (10 bits of mantissa) */
 } nl_conv2d_args;
 
-/* GroupNorm (affine, biased variance), then SiLU if asked. */
+/* GroupNorm (affine, biased variance) of x + branch + addend, then SiLU if asked. With `sum` the residual sum that a
+ * convolution left open is part of the normalisation that follows it. */
 typedef struct nl_groupnorm_args {
     nl_tensor x;            /* [B, H, W, C] */
+    nl_tensor branch;       /* as x, or left out */
+    nl_tensor addend;       /* [C], or left out: the bias of the convolution before */
+    nl_tensor sum;          /* as x, where x + branch + addend is kept; may be x (in place). Not without a branch
+                               or an addend; not left out with a branch */
     nl_tensor weight, bias; /* [C] */
-    nl_tensor y;            /* as x; may be x (in place) */
+    nl_tensor y;            /* as x; may be x or branch (in place) */
     int64_t groups;
     float eps; /* 1e-6 in the Stable Diffusion VAE */
     bool silu;

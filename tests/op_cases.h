@@ -26,7 +26,8 @@ typedef struct op_buffer {
     void *base;        /* on the device, guard elements included */
     void *initial;     /* host copy */
     int64_t bytes;     /* of both */
-    op_output *output; /* NULL: an input */
+    op_output *output; /* NULL: an input, or room */
+    bool room;
 } op_buffer;
 
 /* One run of one case on one device. The same seed gives the same inputs on every device. */
@@ -81,6 +82,7 @@ typedef struct op_spec {
     int64_t gap;            /* unused elements between rows (NaN) */
     const char *output;     /* the name of an output: poisoned, and compared after the run */
     bool in_place;          /* an output that holds input beforehand */
+    bool room;              /* what the operation leaves there does not matter */
     bool shared;            /* the same for every image: not cut down to image `only` */
     bool activation;        /* of the device's activation type */
     const float *values;    /* whole batch, without gaps; NULL: standard normal numbers */

@@ -9,6 +9,7 @@ static const struct conv2d_case {
     nl_activation activation;
     nl_dtype weight;
     int64_t gap; /* between the pixels of y */
+    bool doubled, tf32;
 } conv2d_cases[] = {
     /* A lone number has no relative accuracy where product and bias cancel. */
     CASE(.batch = 1, .height = 1, .width = 1, .channels = 1, .out_channels = 1, .kernel_height = 1,
@@ -46,26 +47,54 @@ static const struct conv2d_case {
          .right = 1, .activation = NL_ACT_RELU, .gap = 40),
     CASE(.batch = 2, .height = 5, .width = 6, .channels = 9, .out_channels = 7, .kernel_height = 1,
          .kernel_width = 1, .stride = 1, .no_bias = true, .gap = 3),
+    CASE(.batch = 2, .height = 7, .width = 5, .channels = 32, .out_channels = 64,
+         .kernel_height = 3, .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1,
+         .right = 1, .doubled = true),
+    CASE(.batch = 2, .height = 5, .width = 8, .channels = 64, .out_channels = 32,
+         .kernel_height = 3, .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1,
+         .right = 1, .doubled = true, .activation = NL_ACT_RELU, .tf32 = true),
+    CASE(.batch = 2, .height = 4, .width = 3, .channels = 5, .out_channels = 9, .kernel_height = 3,
+         .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1, .right = 1,
+         .no_bias = true, .doubled = true),
+    CASE(.batch = 1, .height = 4, .width = 6, .channels = 16, .out_channels = 16,
+         .kernel_height = 5, .kernel_width = 5, .stride = 2, .top = 2, .left = 2, .bottom = 2,
+         .right = 2, .doubled = true, .residual = true),
+    CASE(.batch = 2, .height = 13, .width = 13, .channels = 3, .out_channels = 32,
+         .kernel_height = 3, .kernel_width = 3, .stride = 2, .activation = NL_ACT_RELU,
+         .tf32 = true),
+    CASE(.batch = 2, .height = 9, .width = 9, .channels = 48, .out_channels = 64,
+         .kernel_height = 5, .kernel_width = 5, .stride = 1, .top = 2, .left = 2, .bottom = 2,
+         .right = 2, .activation = NL_ACT_RELU, .tf32 = true, .gap = 192),
+    CASE(.batch = 2, .height = 6, .width = 6, .channels = 64, .out_channels = 64,
+         .kernel_height = 3, .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1,
+         .right = 1, .residual = true, .activation = NL_ACT_SILU, .tf32 = true),
 };
 
 static nl_status run_conv2d(op_run *run, const void *op_case)
 {
     const struct conv2d_case *c = op_case;
-    int64_t height = (c->height + c->top + c->bottom - c->kernel_height) / c->stride + 1;
-    int64_t width = (c->width + c->left + c->right - c->kernel_width) / c->stride + 1;
+    int64_t factor = c->doubled ? 2 : 1;
+    int64_t height = (factor * c->height + c->top + c->bottom - c->kernel_height) / c->stride + 1;
+    int64_t width = (factor * c->width + c->left + c->right - c->kernel_width) / c->stride + 1;
     int64_t fan_in = c->channels * c->kernel_height * c->kernel_width;
     run->batch = c->batch;
-    run->batch_tolerance = OP_MATRIX_PRODUCT;
+    run->batch_tolerance = c->tf32 ? 1e-3 : OP_MATRIX_PRODUCT;
     if (c->weight == NL_BF16)
         run->tolerance = 1e-2;
+    else if (c->tf32)
+        run->tolerance = 1e-3;
     nl_conv2d_args args = {.stride = c->stride,
                            .pad_top = c->top,
                            .pad_left = c->left,
                            .pad_bottom = c->bottom,
                            .pad_right = c->right,
-                           .activation = c->activation};
+                           .activation = c->activation,
+                           .tf32 = c->tf32};
     args.x =
         OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels});
+    if (c->doubled)
+        args.doubled = OP_TENSOR(run, .activation = true, .room = true,
+                                 .shape = {c->batch, 2 * c->height, 2 * c->width, c->channels});
     args.weight =
         OP_TENSOR(run, .shape = {c->out_channels, c->channels, c->kernel_height, c->kernel_width},
                   .shared = true, .dtype = c->weight, .scale = 1 / sqrt((double)fan_in));
@@ -83,6 +112,7 @@ static const struct groupnorm_case {
     const char *text;
     int64_t batch, height, width, channels, groups;
     bool silu, in_place;
+    bool addend, branch, kept, kept_in_x;
 } groupnorm_cases[] = {
     CASE(.batch = 1, .height = 1, .width = 1, .channels = 4, .groups = 2),
     CASE(.batch = 3, .height = 8, .width = 8, .channels = 64, .groups = 32, .silu = true),
@@ -92,6 +122,18 @@ static const struct groupnorm_case {
     CASE(.batch = 2, .height = 3, .width = 3, .channels = 15, .groups = 3),
     CASE(.batch = 1, .height = 5, .width = 4, .channels = 7, .groups = 1, .silu = true),
     CASE(.batch = 1, .height = 5, .width = 4, .channels = 6, .groups = 6),
+    CASE(.batch = 2, .height = 20, .width = 16, .channels = 64, .groups = 16, .addend = true,
+         .silu = true),
+    CASE(.batch = 2, .height = 5, .width = 7, .channels = 256, .groups = 32, .addend = true,
+         .in_place = true),
+    CASE(.batch = 3, .height = 18, .width = 16, .channels = 128, .groups = 32, .addend = true,
+         .branch = true, .kept = true, .silu = true),
+    CASE(.batch = 2, .height = 6, .width = 6, .channels = 64, .groups = 8, .branch = true,
+         .kept_in_x = true),
+    CASE(.batch = 2, .height = 6, .width = 6, .channels = 64, .groups = 8, .addend = true,
+         .kept_in_x = true, .silu = true),
+    CASE(.batch = 2, .height = 3, .width = 4, .channels = 15, .groups = 3, .addend = true,
+         .branch = true, .kept = true),
 };
 
 static nl_status run_groupnorm(op_run *run, const void *op_case)
@@ -113,7 +155,18 @@ static nl_status run_groupnorm(op_run *run, const void *op_case)
     args.y =
         OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels},
                   .output = "y", .in_place = c->in_place, .values = c->in_place ? x : NULL);
-    args.x = c->in_place ? args.y : op_tensor(run, &shape);
+    if (c->kept_in_x)
+        args.sum = OP_TENSOR(run, .activation = true, .output = "sum", .in_place = true,
+                             .shape = {c->batch, c->height, c->width, c->channels}, .values = x);
+    else if (c->kept)
+        args.sum = OP_TENSOR(run, .activation = true, .output = "sum",
+                             .shape = {c->batch, c->height, c->width, c->channels});
+    args.x = c->in_place ? args.y : c->kept_in_x ? args.sum : op_tensor(run, &shape);
+    if (c->branch)
+        args.branch = OP_TENSOR(run, .activation = true,
+                                .shape = {c->batch, c->height, c->width, c->channels});
+    if (c->addend)
+        args.addend = OP_TENSOR(run, .shape = {c->channels}, .shared = true);
     args.weight = OP_TENSOR(run, .shape = {c->channels}, .shared = true);
     args.bias = OP_TENSOR(run, .shape = {c->channels}, .shared = true);
     return nl_op_groupnorm(run->device, &args);
@@ -286,7 +339,8 @@ static const struct to_uint8_case {
     CASE(.batch = 2, .size = 64, .scale = 255),
 };
 
-/* Multiples of 2^-10, so that products and sums are exact and no rounding can decide a truncation. */
+/* Multiples of 2^-10, so that products and sums are exact and no rounding can decide a truncation.
+ */
 static nl_status run_to_uint8(op_run *run, const void *op_case)
 {
     const struct to_uint8_case *c = op_case;

@@ -115,7 +115,7 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     int64_t columns = shape[ndim - 1], count = rows * columns, first = part ? run->only * count : 0;
 
     const float *values = spec->values;
-    if (!values && (!spec->output || spec->in_place))
+    if (!values && ((!spec->output && !spec->room) || spec->in_place))
         values = op_normal(run, whole);
     if (run->buffer_count == OP_MAX_BUFFERS)
         fail_msg("too many tensors in a test case");
@@ -123,6 +123,7 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     bool half = spec->activation && run->device->activation == NL_BF16;
     nl_dtype dtype = half ? NL_BF16 : spec->dtype;
     int64_t stride = columns + spec->gap, size = nl_dtype_size(dtype);
+    buffer->room = spec->room;
     buffer->output = spec->output ? add_output(run, spec->output, count) : NULL;
     if (buffer->output)
         buffer->output->shared = spec->shared;
@@ -160,7 +161,8 @@ static void take_values(const op_buffer *buffer, char *memory)
     int64_t columns = tensor->shape[tensor->ndim - 1], size = nl_dtype_size(tensor->dtype);
     for (int64_t i = 0; i < nl_tensor_count(tensor); i++) {
         int64_t at = GUARD + i / columns * tensor->row_stride + i % columns;
-        buffer->output->values[i] = fetch(tensor->dtype, memory, at);
+        if (buffer->output)
+            buffer->output->values[i] = fetch(tensor->dtype, memory, at);
         memcpy(memory + at * size, (const char *)buffer->initial + at * size, (size_t)size);
     }
 }
@@ -175,11 +177,12 @@ static bool collect(op_run *run, char *problem, size_t size)
         assert_non_null(memory);
         assert_ok(device->context,
                   device->ops->download(device, memory, buffer->base, buffer->bytes));
-        if (buffer->output)
+        if (buffer->output || buffer->room)
             take_values(buffer, memory);
         if (memcmp(memory, buffer->initial, (size_t)buffer->bytes)) {
             snprintf(problem, size, "%s tensor %d (in the order of the test)",
-                     buffer->output ? "wrote outside of output" : "changed input", i);
+                     buffer->output || buffer->room ? "wrote outside of output" : "changed input",
+                     i);
             good = false;
         }
         free(memory);

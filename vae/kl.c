@@ -2,9 +2,9 @@
  * AutoencoderKL (facts.md D). The number of levels and of resnets in each come from the names, the
  * channels from the shapes.
  *
- *   encoder: conv_in, levels of resnets with a halving between them, mid, norm, conv_out, quant_conv
- *   decoder: post_quant_conv, conv_in, mid, levels of resnets with a doubling between them, norm,
- *            conv_out
+ *   encoder: conv_in, levels of resnets with a halving between them, mid, norm, conv_out,
+ * quant_conv decoder: post_quant_conv, conv_in, mid, levels of resnets with a doubling between
+ * them, norm, conv_out
  */
 #include "layers.h"
 
@@ -104,15 +104,14 @@ static nl_status add_levels(nl_kl_builder *builder, bool encoder)
         if (i == shape->levels - 1)
             break;
         nl_vae_layer *layer;
-        if (!encoder)
-            NL_TRY(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_UPSAMPLE, channels,
-                                    channels, 1, NULL, "%s.%s.up", builder->half, block));
         NL_TRY(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_CONV, channels,
                                 channels, 3, &layer, "%s.%s.%s.0.conv", builder->half, block,
                                 encoder ? "downsamplers" : "upsamplers"));
         if (encoder) {
             layer->stride = 2;
             layer->pad_before = 0; /* one row below and one column to the right only */
+        } else {
+            layer->doubled = true;
         }
     }
 cleanup:

@@ -122,13 +122,10 @@ int nl_vae_parameters(const nl_vae_layer *layer, nl_vae_parameter rows[NL_VAE_LA
 /* The picture after the layer. */
 static void layer_size(const nl_vae_layer *layer, int64_t *height, int64_t *width)
 {
-    int padding = layer->pad_before + layer->pad_after;
+    int padding = layer->pad_before + layer->pad_after, factor = layer->doubled ? 2 : 1;
     if (layer->kind == NL_LAYER_CONV) {
-        *height = (*height + padding - layer->kernel) / layer->stride + 1;
-        *width = (*width + padding - layer->kernel) / layer->stride + 1;
-    } else if (layer->kind == NL_LAYER_UPSAMPLE) {
-        *height *= 2;
-        *width *= 2;
+        *height = (factor * *height + padding - layer->kernel) / layer->stride + 1;
+        *width = (factor * *width + padding - layer->kernel) / layer->stride + 1;
     }
 }
 
@@ -137,7 +134,7 @@ int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t 
     int64_t largest = 0;
     for (int i = 0; i < network->count; i++) {
         const nl_vae_layer *layer = &network->layers[i];
-        int64_t before = height * width * NL_MAX(layer->in, layer->out);
+        int64_t before = height * width * NL_MAX(layer->in, layer->out) * (layer->doubled ? 4 : 1);
         layer_size(layer, &height, &width);
         int64_t after =
             height * width * (layer->kind == NL_LAYER_ATTENTION ? 3 * layer->out : layer->out);
@@ -146,10 +143,28 @@ int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t 
     return largest;
 }
 
+static nl_tensor slot_tensor(const nl_vae_run *run, int slot, int64_t channels)
+{
+    return nl_tensor_of(run->slots[slot], run->device->activation, 4,
+                        (int64_t[]){run->batch, run->height, run->width, channels});
+}
+
 nl_tensor nl_vae_run_tensor(const nl_vae_run *run, int ahead, int64_t channels)
 {
-    return nl_tensor_of(run->slots[(run->current + ahead) % 3], run->device->activation, 4,
-                        (int64_t[]){run->batch, run->height, run->width, channels});
+    return slot_tensor(run, (run->current + ahead) % 3, channels);
+}
+
+void nl_vae_leave_sums(nl_vae_network *network)
+{
+    for (int i = 0; i + 1 < network->count; i++) {
+        nl_vae_layer *layer = &network->layers[i];
+        nl_layer_kind next = network->layers[i + 1].kind;
+        bool open = (layer->kind == NL_LAYER_CONV && layer->bias) ||
+                    layer->kind == NL_LAYER_RESNET || layer->kind == NL_LAYER_ATTENTION;
+        layer->leaves_sum =
+            open && layer->activation == NL_ACT_NONE &&
+            (next == NL_LAYER_RESNET || next == NL_LAYER_ATTENTION || next == NL_LAYER_NORM);
+    }
 }
 
 /* Moves x to the slot `ahead` steps on. */
@@ -171,24 +186,40 @@ static nl_status same_conv(nl_device *device, const nl_tensor *x, const nl_tenso
                  .activation = activation);
 }
 
-static nl_status norm(nl_device *device, const nl_tensor *x, const nl_tensor *parameters, bool silu,
+/* y = norm(x). What the layer before left open is added on the way, and x becomes the sum. y may lie in the branch's
+ * slot. */
+static nl_status norm(nl_vae_run *run, int64_t channels, const nl_tensor *parameters, bool silu,
                       const nl_tensor *y)
 {
-    return NL_OP(device, groupnorm, .x = *x, .weight = parameters[0], .bias = parameters[1],
+    nl_tensor x = nl_vae_run_tensor(run, 0, channels), branch = {0}, addend = run->addend;
+    bool open = run->branch >= 0 || addend.data;
+    if (run->branch >= 0)
+        branch = slot_tensor(run, run->branch, channels);
+    run->branch = -1;
+    run->addend = (nl_tensor){0};
+    return NL_OP(run->device, groupnorm, .x = x, .branch = branch, .addend = addend,
+                 .sum = open ? x : (nl_tensor){0}, .weight = parameters[0], .bias = parameters[1],
                  .y = *y, .groups = NL_VAE_GROUPS, .eps = 1e-6f, .silu = silu);
 }
 
 static nl_status run_conv(nl_vae_run *run, const nl_vae_layer *layer)
 {
-    nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
+    nl_tensor x = nl_vae_run_tensor(run, 0, layer->in), doubled = {0};
+    if (layer->doubled)
+        doubled = nl_tensor_of(run->slots[(run->current + 2) % 3], x.dtype, 4,
+                               (int64_t[]){run->batch, 2 * run->height, 2 * run->width, layer->in});
     layer_size(layer, &run->height, &run->width);
     nl_tensor y = nl_vae_run_tensor(run, 1, layer->out);
     advance(run, 1, layer->out);
-    return NL_OP(run->device, conv2d, .x = x, .weight = layer->parameters[0],
-                 .bias = layer->parameters[1], .y = y, .stride = layer->stride,
-                 .pad_top = layer->pad_before, .pad_left = layer->pad_before,
-                 .pad_bottom = layer->pad_after, .pad_right = layer->pad_after,
-                 .activation = layer->activation);
+    nl_tensor bias = layer->parameters[1];
+    if (layer->leaves_sum) {
+        run->addend = bias;
+        bias = (nl_tensor){0};
+    }
+    return NL_OP(run->device, conv2d, .x = x, .doubled = doubled, .weight = layer->parameters[0],
+                 .bias = bias, .y = y, .stride = layer->stride, .pad_top = layer->pad_before,
+                 .pad_left = layer->pad_before, .pad_bottom = layer->pad_after,
+                 .pad_right = layer->pad_after, .activation = layer->activation);
 }
 
 static nl_status run_block(nl_vae_run *run, const nl_vae_layer *layer)
@@ -206,26 +237,47 @@ cleanup:
     return status;
 }
 
+/* y = x + branch + bias in slot `to`, or left open: then x is in the current slot. */
+static nl_status end_sum(nl_vae_run *run, const nl_vae_layer *layer, const nl_tensor *from,
+                         const nl_tensor *weight, const nl_tensor *bias, int to)
+{
+    nl_tensor x = nl_vae_run_tensor(run, 0, layer->out);
+    nl_tensor y = nl_vae_run_tensor(run, to, layer->out), none = {0};
+    bool open = layer->leaves_sum;
+    run->channels = layer->out;
+    if (open) {
+        run->branch = (run->current + to) % 3;
+        run->addend = *bias;
+    }
+    nl_status status = same_conv(run->device, from, weight, open ? &none : bias, open ? NULL : &x,
+                                 NL_ACT_NONE, &y);
+    if (!open)
+        advance(run, to, layer->out);
+    return status;
+}
+
+/* The bias of the first convolution is added by the norm that follows. */
 static nl_status run_resnet(nl_vae_run *run, const nl_vae_layer *layer)
 {
-    const nl_tensor *p = layer->parameters;
-    bool shortcut = layer->in != layer->out;
-    nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
-    nl_tensor normed = nl_vae_run_tensor(run, 1, layer->in);
-    nl_tensor h = nl_vae_run_tensor(run, 2, layer->out);
+    const nl_tensor *p = layer->parameters, none = {0};
+    /* a branch may lie in either of the other slots, and the norm's output there */
+    int first = run->branch < 0 || run->branch == (run->current + 1) % 3 ? 1 : 2;
+    int second = 3 - first;
+    nl_tensor normed = nl_vae_run_tensor(run, first, layer->in);
+    nl_tensor h = nl_vae_run_tensor(run, second, layer->out);
     nl_status status;
-    NL_TRY(norm(run->device, &x, &p[0], true, &normed));
-    NL_TRY(same_conv(run->device, &normed, &p[2], &p[3], NULL, NL_ACT_NONE, &h));
-    NL_TRY(norm(run->device, &h, &p[4], true, &h));
-    /* With a shortcut x is free once that is taken, and the sum goes where x was. */
-    nl_tensor y = nl_vae_run_tensor(run, shortcut ? 0 : 1, layer->out);
-    nl_tensor residual = x;
-    if (shortcut) {
-        residual = nl_vae_run_tensor(run, 1, layer->out);
-        NL_TRY(same_conv(run->device, &x, &p[8], &p[9], NULL, NL_ACT_NONE, &residual));
+    NL_TRY(norm(run, layer->in, &p[0], true, &normed));
+    NL_TRY(same_conv(run->device, &normed, &p[2], &none, NULL, NL_ACT_NONE, &h));
+    NL_TRY(NL_OP(run->device, groupnorm, .x = h, .addend = p[3], .weight = p[4], .bias = p[5],
+                 .y = h, .groups = NL_VAE_GROUPS, .eps = 1e-6f, .silu = true));
+    if (layer->in != layer->out) { /* the shortcut takes the place of normed, and x is free */
+        nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
+        nl_tensor shortcut = nl_vae_run_tensor(run, first, layer->out);
+        NL_TRY(same_conv(run->device, &x, &p[8], &p[9], NULL, NL_ACT_NONE, &shortcut));
+        advance(run, first, layer->out);
+        first = 3 - first; /* where x was, seen from the shortcut */
     }
-    NL_TRY(same_conv(run->device, &h, &p[6], &p[7], &residual, NL_ACT_NONE, &y));
-    advance(run, shortcut ? 0 : 1, layer->out);
+    NL_TRY(end_sum(run, layer, &h, &p[6], &p[7], first));
 cleanup:
     return status;
 }
@@ -234,11 +286,11 @@ static nl_status run_attention(nl_vae_run *run, const nl_vae_layer *layer)
 {
     const nl_tensor *p = layer->parameters;
     int64_t channels = layer->in, tokens = run->height * run->width, rows = run->batch * tokens;
-    nl_tensor x = nl_vae_run_tensor(run, 0, channels);
-    nl_tensor a = nl_vae_run_tensor(run, 1, channels);
-    nl_tensor qkv = nl_vae_run_tensor(run, 2, 3 * channels);
+    int first = run->branch < 0 || run->branch == (run->current + 1) % 3 ? 1 : 2;
+    nl_tensor a = nl_vae_run_tensor(run, first, channels);
+    nl_tensor qkv = nl_vae_run_tensor(run, 3 - first, 3 * channels);
     nl_status status;
-    NL_TRY(norm(run->device, &x, &p[0], false, &a));
+    NL_TRY(norm(run, channels, &p[0], false, &a));
     nl_tensor a_rows = nl_tensor_reshape(&a, 2, (int64_t[]){rows, channels});
     nl_tensor qkv_rows = nl_tensor_reshape(&qkv, 2, (int64_t[]){rows, 3 * channels});
     nl_tensor weight = nl_tensor_reshape(&p[2], 2, (int64_t[]){3 * channels, channels});
@@ -246,10 +298,17 @@ static nl_status run_attention(nl_vae_run *run, const nl_vae_layer *layer)
     NL_TRY(NL_OP(run->device, softmax_attention, .qkv = qkv_rows, .out = a_rows,
                  .batch = run->batch, .tokens = tokens, .heads = 1, .head_size = channels,
                  .scale = (float)(1 / sqrt((double)channels))));
-    nl_tensor y = nl_vae_run_tensor(run, 2, channels);
-    NL_TRY(same_conv(run->device, &a, &p[4], &p[5], &x, NL_ACT_NONE, &y));
-    advance(run, 2, channels);
+    NL_TRY(end_sum(run, layer, &a, &p[4], &p[5], 3 - first));
 cleanup:
+    return status;
+}
+
+static nl_status run_norm(nl_vae_run *run, const nl_vae_layer *layer)
+{
+    int to = run->branch == (run->current + 2) % 3 ? 2 : 1;
+    nl_tensor y = nl_vae_run_tensor(run, to, layer->out);
+    nl_status status = norm(run, layer->in, layer->parameters, true, &y);
+    advance(run, to, layer->out);
     return status;
 }
 
@@ -261,14 +320,8 @@ nl_status nl_vae_run_layer(nl_vae_run *run, const nl_vae_layer *layer)
         return run_conv(run, layer);
     case NL_LAYER_ACTIVATE:
         return NL_OP(run->device, activate, .x = x, .y = x, .activation = layer->activation);
-    case NL_LAYER_UPSAMPLE: {
-        layer_size(layer, &run->height, &run->width);
-        nl_tensor y = nl_vae_run_tensor(run, 1, layer->out);
-        advance(run, 1, layer->out);
-        return NL_OP(run->device, upsample2x, .x = x, .y = y);
-    }
     case NL_LAYER_NORM:
-        return norm(run->device, &x, layer->parameters, true, &x);
+        return run_norm(run, layer);
     case NL_LAYER_BLOCK:
         return run_block(run, layer);
     case NL_LAYER_RESNET:

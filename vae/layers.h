@@ -12,7 +12,6 @@ typedef enum nl_vae_half { NL_VAE_ENCODER, NL_VAE_DECODER, NL_VAE_HALVES } nl_va
 typedef enum nl_layer_kind {
     NL_LAYER_CONV,
     NL_LAYER_ACTIVATE,
-    NL_LAYER_UPSAMPLE,
     NL_LAYER_NORM,      /* SiLU(GroupNorm(x)) */
     NL_LAYER_BLOCK,     /* TAESD: relu(conv(relu(conv(relu(conv(x))))) + x) */
     NL_LAYER_RESNET,    /* AutoencoderKL: shortcut(x) + conv(silu(norm(conv(silu(norm(x)))))) */
@@ -28,6 +27,8 @@ typedef struct nl_vae_layer {
     int64_t in, out; /* channels */
     int kernel, stride;
     int pad_before, pad_after; /* rows above and columns to the left; below and to the right */
+    bool doubled; /* a convolution of the picture twice as high and wide */
+    bool leaves_sum; /* the sum that it ends with is left to the norm that the next layer begins with */
     bool bias;
     nl_activation activation;
     nl_tensor
@@ -78,8 +79,13 @@ typedef struct nl_vae_run {
     void *slots[3];
     int current; /* the slot that holds x */
     int64_t batch, height, width, channels;
+    /* What is still to be added to x: the slot of a branch (-1: none) and a bias (without data: none). */
+    int branch;
+    nl_tensor addend;
 } nl_vae_run;
 
+/* Finds out which layers may leave their sum to the next one; once the list is complete. */
+void nl_vae_leave_sums(nl_vae_network *network);
 /* Floats that one picture of height x width at the first layer needs in each slot. */
 int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t width);
 /* x, or slot `ahead` steps after it, as [B, H, W, C] of the run's present size. */

@@ -276,6 +276,7 @@ static nl_status build_networks(nl_vae *vae, nl_vae_inventory *inventory, nl_pro
             NL_TRY(nl_vae_kl_network(vae, (nl_vae_half)half, inventory, problems));
         else
             NL_TRY(nl_vae_tiny_network(vae, (nl_vae_half)half, inventory, problems));
+        nl_vae_leave_sums(&vae->halves[half]);
     }
     NL_TRY(walk(vae, visit_check, &(nl_vae_check){inventory, problems}));
     for (int64_t i = 0; i < inventory->count; i++)

@@ -60,8 +60,9 @@ static nl_status build_decoder(nl_sequence *sequence, int64_t latent_channels)
     sequence->position++;
     for (int i = 0; i < 3; i++) {
         NL_TRY(add_blocks(sequence, 3));
-        NL_TRY(add(sequence, NL_LAYER_UPSAMPLE, width, width, NULL));
+        sequence->position++;
         NL_TRY(add(sequence, NL_LAYER_CONV, width, width, &layer));
+        layer->doubled = true;
         layer->bias = false;
     }
     NL_TRY(add_blocks(sequence, 1));

@@ -84,7 +84,8 @@ static nl_status affine(nl_device *device, const nl_tensor *x, double scale, dou
 static nl_status start_run(const nl_vae_network *network, nl_device *device, int64_t batch,
                            int64_t height, int64_t width, nl_vae_run *run)
 {
-    *run = (nl_vae_run){.device = device, .batch = batch, .height = height, .width = width};
+    *run = (nl_vae_run){
+        .device = device, .batch = batch, .height = height, .width = width, .branch = -1};
     run->channels = network->layers[0].in;
     int64_t size = nl_vae_slot_size(network, height, width);
     for (int i = 0; i < 3; i++) {

@@ -16,11 +16,17 @@ static void spread(nl_device *device, const float *from, const nl_tensor *y)
 nl_status NL_CPU(conv2d)(nl_device *device, const nl_conv2d_args *args)
 {
     nl_dnnl *dnnl = ((nl_cpu_state *)device->state)->dnnl;
-    if (nl_tensor_contiguous(&args->y))
-        return nl_dnnl_conv2d(dnnl, args);
     nl_conv2d_args apart = *args;
     void *scratch;
     nl_status status;
+    if (args->doubled.data) {
+        NL_TRY(NL_CPU(upsample2x)(device, &(nl_upsample2x_args){args->x, args->doubled}));
+        apart.x = args->doubled;
+        apart.doubled.data = NULL;
+        return NL_CPU(conv2d)(device, &apart);
+    }
+    if (nl_tensor_contiguous(&args->y))
+        return nl_dnnl_conv2d(dnnl, args);
     NL_TRY(nl_cpu_scratch(device, nl_tensor_bytes(&args->y), &scratch));
     apart.y = nl_tensor_of(scratch, NL_F32, 4, args->y.shape);
     NL_TRY(nl_dnnl_conv2d(dnnl, &apart));

@@ -26,8 +26,8 @@ static void channel_sums(const float *x, int64_t first, int64_t last, int64_t ch
 
 /* Adds the sums of the other chunks of an image to those of the first: a mean and a variance for
  * each channel. */
-static void channel_moments(const float *x, int64_t pixels, int64_t channels, int64_t chunks,
-                            double *sums)
+static void channel_moments(const float *x, const float *addend, int64_t pixels, int64_t channels,
+                            int64_t chunks, double *sums)
 {
     double *squares = sums + channels;
     for (int64_t chunk = 1; chunk < chunks; chunk++)
@@ -36,11 +36,11 @@ static void channel_moments(const float *x, int64_t pixels, int64_t channels, in
     for (int64_t c = 0; c < channels; c++) {
         double difference = sums[c] / (double)pixels;
         squares[c] = squares[c] / (double)pixels - difference * difference;
-        sums[c] = x[c] + difference;
+        sums[c] = (double)x[c] + (addend ? addend[c] : 0) + difference;
     }
 }
 
-/* y = factor (x - center) + offset, each [C]. The center is the mean rounded to a float: subtracted
+/* y = factor (x - center) + offset, each [C]. The center is the mean less the addend, rounded to a float: subtracted
  * first, it cancels exactly where x is close to it, and the offset holds the rest of the mean. */
 typedef struct map {
     float *center, *factor, *offset;
@@ -58,7 +58,7 @@ static void group_map(const nl_groupnorm_args *args, const double *means, const 
 {
     int64_t channels = args->x.shape[3], width = channels / args->groups;
     const double *variances = means + channels;
-    const float *weight = args->weight.data, *bias = args->bias.data;
+    const float *weight = args->weight.data, *bias = args->bias.data, *addend = args->addend.data;
     for (int64_t first = 0; first < channels; first += width) {
         double mean = 0, variance = 0;
         for (int64_t c = first; c < first + width; c++)
@@ -67,9 +67,10 @@ static void group_map(const nl_groupnorm_args *args, const double *means, const 
             variance += (variances[c] + (means[c] - mean) * (means[c] - mean)) / (double)width;
         double scale = 1 / sqrt((variance < 0 ? 0 : variance) + (double)args->eps);
         for (int64_t c = first; c < first + width; c++) {
-            to->center[c] = (float)mean;
+            double own = mean - (addend ? addend[c] : 0);
+            to->center[c] = (float)own;
             to->factor[c] = (float)(scale * weight[c]);
-            to->offset[c] = (float)(bias[c] + (to->center[c] - mean) * scale * weight[c]);
+            to->offset[c] = (float)(bias[c] + (to->center[c] - own) * scale * weight[c]);
         }
     }
 }
@@ -91,9 +92,31 @@ static void normalize(const nl_groupnorm_args *args, int64_t pixel, const map *m
     }
 }
 
+/* sum = x + branch + addend */
+static void add(const nl_device *device, const nl_groupnorm_args *args)
+{
+    int64_t channels = args->x.shape[3], pixels = nl_tensor_count(&args->x) / channels;
+    const float *addend = args->addend.data;
+#pragma omp parallel for num_threads(nl_cpu_team(device, pixels *channels)) schedule(static)
+    for (int64_t pixel = 0; pixel < pixels; pixel++) {
+        const float *x = nl_cpu_row(&args->x, pixel);
+        const float *branch = args->branch.data ? nl_cpu_row(&args->branch, pixel) : NULL;
+        float *sum = nl_cpu_row_out(&args->sum, pixel);
+        for (int64_t c = 0; c < channels; c++)
+            sum[c] = x[c] + (branch ? branch[c] : 0) + (addend ? addend[c] : 0);
+    }
+}
+
 /* x [B, H, W, C]; weight, bias [C] -> y as x */
 nl_status NL_CPU(groupnorm)(nl_device *device, const nl_groupnorm_args *args)
 {
+    nl_groupnorm_args of_sum = *args;
+    if (args->sum.data) {
+        add(device, args);
+        of_sum.x = args->sum;
+        of_sum.branch.data = of_sum.addend.data = NULL;
+        args = &of_sum;
+    }
     int64_t images = args->x.shape[0], pixels = args->x.shape[1] * args->x.shape[2];
     int64_t channels = args->x.shape[3], chunks = (pixels + CHUNK - 1) / CHUNK;
     int64_t sum_count = images * chunks * 2 * channels;
@@ -118,8 +141,8 @@ nl_status NL_CPU(groupnorm)(nl_device *device, const nl_groupnorm_args *args)
         for (int64_t image = 0; image < images; image++) {
             double *moments = sums + image * chunks * 2 * channels;
             map to = map_of_image(maps, image, channels);
-            channel_moments(nl_cpu_row(&args->x, image * pixels), pixels, channels, chunks,
-                            moments);
+            channel_moments(nl_cpu_row(&args->x, image * pixels), args->addend.data, pixels,
+                            channels, chunks, moments);
             group_map(args, moments, &to);
         }
 #pragma omp for schedule(static)

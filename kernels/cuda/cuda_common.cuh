@@ -10,6 +10,7 @@
 
 struct nl_lt_cache;
 struct nl_conv_cache;
+struct nl_conv_weights;
 struct nl_cuda_record;
 
 struct nl_cuda {
@@ -20,6 +21,7 @@ struct nl_cuda {
     size_t lt_workspace_bytes;
     nl_lt_cache *products; /* algorithms by shape */
     nl_conv_cache *convolutions;
+    nl_conv_weights *weights; /* of convolutions, reordered */
     void *dnn; /* cudnnHandle_t, made by the first convolution: loading cuDNN takes a while */
     void *
         scratch; /* of operations that want workspace: grown outside of sampling steps, never inside */

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "conv_weight.cuh"
 #include "product.cuh"
 
 extern "C" void nl_cuda_convolutions_destroy(nl_cuda *cuda);
@@ -48,6 +49,7 @@ static void cuda_free(nl_device *device, void *pointer, int64_t bytes)
 {
     if (!pointer)
         return;
+    nl_cuda_weights_changed(device, pointer, bytes, true);
     nl_cuda_forget_records(nl_cuda_of(device));
     (void)cudaStreamSynchronize(nl_cuda_of(device)->stream);
     (void)cudaFree(pointer);
@@ -81,6 +83,7 @@ static void cuda_host_free(nl_device *device, void *pointer, int64_t bytes)
 
 static nl_status cuda_upload(nl_device *device, void *to, const void *from, int64_t bytes)
 {
+    nl_cuda_weights_changed(device, to, bytes, false);
     return nl_cuda_check(device,
                          cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice,
                                          nl_cuda_of(device)->stream),
@@ -105,6 +108,7 @@ static nl_status cuda_download(nl_device *device, void *to, const void *from, in
 
 static nl_status cuda_copy(nl_device *device, void *to, const void *from, int64_t bytes)
 {
+    nl_cuda_weights_changed(device, to, bytes, false);
     return nl_cuda_check(device,
                          cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice,
                                          nl_cuda_of(device)->stream),
@@ -190,6 +194,7 @@ static void cuda_destroy(nl_device *device)
     if (cuda->small)
         cudaFreeHost(cuda->small);
     nl_cuda_forget_records(cuda);
+    nl_cuda_weights_destroy(device);
     cuda_free(device, cuda->scratch, cuda->scratch_bytes);
     cuda_free(device, cuda->lt_workspace, (int64_t)cuda->lt_workspace_bytes);
     nl_cuda_products_destroy(cuda);

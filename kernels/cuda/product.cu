@@ -21,12 +21,12 @@ static bool same(const nl_product *a, const nl_product *b)
            a->accumulate == b->accumulate && a->aux == b->aux && a->aux_stride == b->aux_stride &&
            a->x_stride == b->x_stride && a->w_stride == b->w_stride && a->y_stride == b->y_stride &&
            a->x_type == b->x_type && a->w_type == b->w_type && a->y_type == b->y_type &&
-           a->bias == b->bias && a->gelu == b->gelu && a->alpha == b->alpha;
+           a->bias == b->bias && a->gelu == b->gelu && a->relu == b->relu && a->tf32 == b->tf32 && a->alpha == b->alpha;
 }
 
 static cudaDataType_t type_of(nl_dtype dtype)
 {
-    return dtype == NL_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return dtype == NL_BF16 ? CUDA_R_16BF : dtype == NL_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 static void forget(nl_lt_cache *plan)
@@ -59,6 +59,8 @@ static cublasLtEpilogue_t epilogue_of(const nl_product *p)
         return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (p->gelu)
         return p->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    if (p->relu)
+        return p->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
@@ -78,7 +80,9 @@ static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
         if ((status = (call)) != CUBLAS_STATUS_SUCCESS)                                            \
             goto cleanup;                                                                          \
     } while (0)
-    TRY(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY(cublasLtMatmulDescCreate(&plan->operation,
+                                 p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                 CUDA_R_32F));
     TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &w_operation,
                                        sizeof(w_operation)));
     TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &x_operation,

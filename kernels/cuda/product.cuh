@@ -19,7 +19,8 @@ struct nl_product {
     int64_t aux_stride;
     int64_t x_stride, w_stride, y_stride; /* elements between rows */
     nl_dtype x_type, w_type, y_type;      /* x and w: both F32 or both BF16 */
-    bool bias, gelu;
+    bool bias, gelu, relu;
+    bool tf32; /* F32 factors may be rounded to TF32 */
     float alpha;
 };
 

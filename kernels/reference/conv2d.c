@@ -1,10 +1,18 @@
 #include "reference.h"
 
+/* Pixel (row, column) of an image of x, or of x doubled. */
+static int64_t pixel_of(const nl_conv2d_args *args, int64_t image, int64_t row, int64_t column)
+{
+    int factor = args->doubled.data ? 2 : 1;
+    return (image * args->x.shape[1] + row / factor) * args->x.shape[2] + column / factor;
+}
+
 /* The sum of one output element: image, row and column of y, output channel o. */
 static double convolve(const nl_conv2d_args *args, int64_t image, int64_t row, int64_t column,
                        int64_t o)
 {
-    int64_t height = args->x.shape[1], width = args->x.shape[2], channels = args->x.shape[3];
+    const int64_t *size = args->doubled.data ? args->doubled.shape : args->x.shape;
+    int64_t height = size[1], width = size[2], channels = size[3];
     int64_t kernel_height = args->weight.shape[2], kernel_width = args->weight.shape[3];
     double sum = nl_at_or_zero(&args->bias, o);
     for (int64_t u = 0; u < kernel_height; u++)
@@ -14,7 +22,7 @@ static double convolve(const nl_conv2d_args *args, int64_t image, int64_t row, i
             if (y < 0 || y >= height || x < 0 || x >= width)
                 continue;
             for (int64_t c = 0; c < channels; c++)
-                sum += nl_get(&args->x, (image * height + y) * width + x, c) *
+                sum += nl_get(&args->x, pixel_of(args, image, y, x), c) *
                        nl_get(&args->weight, (o * channels + c) * kernel_height + u, v);
         }
     return sum;

@@ -1,0 +1,23 @@
+/* Weights of convolutions in the order in which they are read, made once and kept as long as the
+ * tensor does not change. */
+#ifndef NL_CUDA_CONV_WEIGHT_CUH
+#define NL_CUDA_CONV_WEIGHT_CUH
+
+#include "cuda_common.cuh"
+
+/* [O, C, kh, kw] becomes [outputs, kh, kw, channels] of the type; what is beyond O and C is 0. Folded, a 3 x 3 kernel on a
+ * doubled picture becomes the 4 x 4 kernel [channels, 4, 4, outputs] of a transposed convolution of stride 2 and padding 1
+ * on the picture as it is: y[p] = sum over i of w[p + 1 - 2 i] x[i], where the taps that fall on one pixel are summed. */
+struct nl_conv_order {
+    nl_dtype type; /* F32, BF16 or F16 */
+    int outputs, channels;
+    bool folded;
+};
+
+nl_status nl_cuda_conv_weight(nl_device *device, const nl_tensor *weight,
+                              const nl_conv_order *order, const void **ordered);
+/* Memory was written from outside of the operations, or is about to be freed. */
+void nl_cuda_weights_changed(nl_device *device, const void *memory, int64_t bytes, bool freed);
+void nl_cuda_weights_destroy(nl_device *device);
+
+#endif
