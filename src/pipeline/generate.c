@@ -15,6 +15,7 @@ typedef struct nl_work {
     int shape[3];         /* of one latent */
     int64_t elements;     /* of one latent */
     int64_t most;         /* largest batch so far possible */
+    int64_t most_decoded; /* the same of the autoencoder */
     nl_device *device;    /* of the batch at work; a measuring one while memory is measured */
     int64_t first, count; /* the batch at work */
     int64_t *images;      /* [most] image indices of the batch */
@@ -227,7 +228,7 @@ static nl_status choose_batch(nl_work *work)
         else
             high = batch - 1;
     }
-    work->most = low;
+    work->most = work->most_decoded = low;
 cleanup:
     return status;
 }
@@ -256,11 +257,31 @@ static nl_status reserve(nl_work *work)
     }
 }
 
-static nl_status decode(nl_work *work)
+/* As many at once as the memory allows. Where it is short the sampler's arena goes first; what a back end takes
+ * beside the arena nobody knows beforehand. */
+static nl_status decode(nl_work *work, int64_t picture_bytes)
 {
-    return nl_vae_decode_rounded(
-        work->model->vae, work->latents, work->count, work->shape[1], work->shape[2],
-        work->request->rounding == NL_ROUNDING_ADM ? 127.5f : 128, work->rgb);
+    nl_context *context = work->model->context;
+    nl_status status = NL_OK;
+    float shift = work->request->rounding == NL_ROUNDING_ADM ? 127.5f : 128;
+    int64_t done = 0;
+    bool freed = false;
+    while (done < work->count) {
+        int64_t count = NL_MIN(work->most_decoded, work->count - done);
+        status = nl_vae_decode_rounded(work->model->vae, work->latents + done * work->elements,
+                                       count, work->shape[1], work->shape[2], shift,
+                                       work->rgb + done * picture_bytes);
+        if (status == NL_OK)
+            done += count;
+        else if (status != NL_ERROR_MEMORY || (freed && count == 1))
+            return status;
+        else if (freed)
+            work->most_decoded = (count + 1) / 2;
+        if (status != NL_OK)
+            nl_arena_free(context->device);
+        freed |= status != NL_OK;
+    }
+    return NL_OK;
 }
 
 static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_picture *),
@@ -274,12 +295,7 @@ static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_pi
         nl_progress progress = progress_of(work, "decoding", nl_sampler_steps(work->sampler),
                                            nl_sampler_steps(work->sampler));
         NL_TRY(nl_report_progress(model->context, &progress));
-        status = decode(work);
-        if (status == NL_ERROR_MEMORY) { /* the sampler's arena is in the way */
-            nl_arena_free(model->context->device);
-            status = decode(work);
-        }
-        NL_TRY(status);
+        NL_TRY(decode(work, height * width * 3));
         nl_log(model->context, NL_LOG_DEBUG, "%lld pictures", (long long)work->count);
     }
     for (int64_t i = 0; i < work->count; i++) {
