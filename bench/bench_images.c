@@ -20,7 +20,7 @@ enum { WARM_UP = 3, REPEATS = 15, MOST_TENSORS = 640, LARGEST = 8 << 20, NAME = 
 typedef struct made {
     nl_checkpoint checkpoint;
     nl_entry entries[MOST_TENSORS];
-    char names[MOST_TENSORS][NAME];
+    char names[MOST_TENSORS][NAME + 16];
     float *values; /* small, so that no layer's output grows without bound */
     float *ones;
 } made;
@@ -48,7 +48,7 @@ static void add(made *m, const char *name, const char *suffix, int ndim, const i
 {
     nl_entry *entry = &m->entries[m->checkpoint.count];
     char *text = m->names[m->checkpoint.count++];
-    snprintf(text, NAME, "%s.%s", name, suffix);
+    snprintf(text, NAME + 16, "%s.%s", name, suffix);
     *entry =
         (nl_entry){.name = text, .dtype = NL_F32, .ndim = ndim, .data = ones ? m->ones : m->values};
     memcpy(entry->shape, shape, (size_t)ndim * sizeof(*shape));

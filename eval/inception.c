@@ -207,7 +207,6 @@ nl_status nl_inception_load(nl_device *device, const nl_checkpoint *checkpoint, 
     NL_TRY(nl_alloc_zero(device->context, "Inception", sizeof(*net), &memory));
     net = memory;
     net->device = device;
-    net->tf32 = true;
     NL_TRY(nl_alloc_zero(device->context, "Inception", sizeof(*l), &memory));
     l = memory;
     l->net = net;
@@ -235,6 +234,11 @@ void nl_inception_destroy(nl_inception *net)
 void nl_inception_set_tf32(nl_inception *net, bool tf32)
 {
     net->tf32 = tf32;
+}
+
+bool nl_inception_get_tf32(const nl_inception *net)
+{
+    return net->tf32;
 }
 
 nl_context *nl_inception_context(const nl_inception *net)

@@ -42,9 +42,10 @@ typedef struct nl_inception nl_inception;
 nl_status nl_inception_load(nl_device *device, const nl_checkpoint *checkpoint, nl_inception **net);
 void nl_inception_destroy(nl_inception *net); /* NULL is allowed */
 
-/* Products of the network on a GPU: factors in fp32, or rounded to TF32 (the default there: tensor cores; moves no
- * metric by as much as a thousandth of its value). A CPU always computes in fp32. */
+/* Factors of the network's products on a GPU: fp32 (as loaded), or rounded to TF32 for the tensor cores. A CPU always
+ * computes in fp32. */
 void nl_inception_set_tf32(nl_inception *net, bool tf32);
+bool nl_inception_get_tf32(const nl_inception *net);
 
 nl_context *nl_inception_context(const nl_inception *net);
 bool nl_inception_has(const nl_inception *net, nl_feature feature);

@@ -61,7 +61,7 @@ static void test_features(void **state)
 {
     test_need(weights_path);
     test_need_golden("inception.safetensors");
-    nl_context *context = test_context("cpu");
+    nl_context *context = test_context(test_device());
     nl_checkpoint *golden = test_golden(context, "inception.safetensors");
     nl_inception *net = load(context);
     uint8_t *rgb = golden_pictures(golden);
@@ -72,6 +72,14 @@ static void test_features(void **state)
     for (int f = 0; f < NL_FEATURES; f++)
         if (nl_inception_has(net, f))
             features[f] = calloc((size_t)(COUNT * nl_feature_size(f)), sizeof(float));
+    if (!test_on_cpu()) {
+        nl_inception_set_tf32(net, true);
+        assert_ok(context, nl_inception_run(net, &nl_preprocessings[0], rgb, COUNT, HEIGHT, WIDTH,
+                                            features));
+        assert_close(features[NL_FEATURE_SPATIAL], spatial, COUNT * 2023, 2e-3);
+        assert_close(features[NL_FEATURE_MIXED_7], mixed_7, COUNT * 768, 2e-3);
+        nl_inception_set_tf32(net, false);
+    }
     assert_ok(context,
               nl_inception_run(net, &nl_preprocessings[0], rgb, COUNT, HEIGHT, WIDTH, features));
     assert_close(features[NL_FEATURE_SPATIAL], spatial, COUNT * 2023, 1e-5);

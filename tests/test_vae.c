@@ -206,12 +206,14 @@ static void check_kl(nl_device *device, const nl_checkpoint *golden, test_file *
     nl_checkpoint_close(checkpoint);
 }
 
-static void check_kl_on(const char *name)
+static void check_kl_on(const char *name, const char *dtype, double tolerance)
 {
-    nl_context *context = test_context(name);
+    nl_context *context = NULL;
+    nl_context_options options = {.device = name, .dtype = dtype};
+    assert_int_equal(nl_context_create(&options, &context), NL_OK);
     nl_checkpoint *golden = test_golden(context, "autoencoder_kl.safetensors");
     test_file *file = golden_weights(golden);
-    check_kl(context->device, golden, file, 1e-5);
+    check_kl(context->device, golden, file, tolerance);
     file_free(file);
     nl_checkpoint_close(golden);
     nl_context_destroy(context);
@@ -220,13 +222,22 @@ static void check_kl_on(const char *name)
 static void test_kl_reference(void **state)
 {
     (void)state;
-    check_kl_on("reference");
+    check_kl_on("reference", "f32", 1e-5);
 }
 
-static void test_kl_cpu(void **state)
+static void test_kl_device(void **state)
 {
     (void)state;
-    check_kl_on("cpu");
+    nl_context_destroy(test_context(test_device())); /* ends the program where there is none */
+    check_kl_on(test_device(), "f32", 1e-5);
+}
+
+static void test_kl_bf16(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    check_kl_on(test_device(), "bf16", 3e-2);
 }
 
 static void old_diffusers_name(char *name, size_t size)
@@ -726,7 +737,7 @@ static void test_taesd(void **state)
     (void)state;
     test_need(TAESD_ENCODER);
     test_need_golden("taesd.safetensors");
-    nl_context *context = test_context("cpu");
+    nl_context *context = test_context(test_device());
     nl_checkpoint *golden = test_golden(context, "taesd.safetensors");
     nl_vae *vae = taesd(context->device);
     check_tiny_pair(context->device, vae, golden, 1e-5);
@@ -739,7 +750,7 @@ static void test_taesd_first_model(void **state)
 {
     (void)state;
     test_need(TAESD_DECODER);
-    nl_context *context = test_context("cpu");
+    nl_context *context = test_context(test_device());
     nl_checkpoint *golden = test_golden(context, "first_model_sample.safetensors");
     nl_vae *vae = taesd(context->device);
     nl_tensor latents, rgb;
@@ -761,7 +772,7 @@ static void test_shipped_tiny(void **state)
     (void)state;
     const char *path = NL_SOURCE_DIR "/weights/tae.safetensors";
     test_need(path);
-    nl_context *context = test_context("cpu");
+    nl_context *context = test_context(test_device());
     nl_checkpoint *golden = test_golden(context, "tiny_autoencoder.safetensors"), *checkpoint;
     nl_vae *vae;
     assert_ok(context, nl_checkpoint_open(context, path, &checkpoint));
@@ -981,7 +992,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kl_reference),
-        cmocka_unit_test(test_kl_cpu),
+        cmocka_unit_test(test_kl_device),
+        cmocka_unit_test(test_kl_bf16),
         cmocka_unit_test(test_kl_old_diffusers_names),
         cmocka_unit_test(test_kl_compvis_names),
         cmocka_unit_test(test_kl_scale_and_shift),

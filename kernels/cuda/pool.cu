@@ -1,38 +1,91 @@
 /* Max and average pooling, NHWC; padding takes no part. */
-#include "cuda_common.cuh"
+#include "image_types.cuh"
 
-template <typename T>
-__global__ void pool_kernel(const T *x, T *y, int64_t y_stride, int64_t count, int channels,
-                            int height, int width, int out_height, int out_width, nl_pool kind,
-                            int kernel, int stride, int pad)
+struct pool_shape {
+    int channels, height, width, out_height, out_width, kernel, stride, pad;
+    int64_t y_stride; /* between pixels */
+};
+
+/* V neighbouring elements. */
+template <int V, typename T> __device__ __forceinline__ void load(const T *p, float (&v)[V])
 {
+    if constexpr (V == 8)
+        nl_load8(p, v);
+    else
+        v[0] = nl_get(p);
+}
+template <int V, typename T> __device__ __forceinline__ void store(T *p, const float (&v)[V])
+{
+    if constexpr (V == 8)
+        nl_store8(p, v);
+    else
+        nl_put(p, v[0]);
+}
+
+/* A thread for V channels of an output pixel. */
+template <int V, bool MAX, typename X, typename Y>
+__global__ void pool_kernel(const X *x, Y *y, int64_t count, pool_shape p)
+{
+    const int parts = p.channels / V;
     NL_GRID_LOOP(i, count)
     {
-        const int c = i % channels;
-        const int64_t pixel = i / channels, image = pixel / ((int64_t)out_height * out_width);
-        const int top = pixel / out_width % out_height * stride - pad,
-                  left = pixel % out_width * stride - pad;
-        float sum = 0.f, most = -INFINITY;
+        const int64_t pixel = i / parts;
+        const int c = (int)(i - pixel * parts) * V;
+        const int64_t line = pixel / p.out_width, image = line / p.out_height;
+        const int top = (int)(line - image * p.out_height) * p.stride - p.pad,
+                  left = (int)(pixel - line * p.out_width) * p.stride - p.pad;
+        const int first = max(left, 0), last = min(left + p.kernel, p.width);
+        float v[V], total[V];
         int taken = 0;
-        for (int row = max(top, 0); row < min(top + kernel, height); row++)
-            for (int column = max(left, 0); column < min(left + kernel, width); column++) {
-                const float v =
-                    nl_get(x + ((image * height + row) * width + column) * channels + c);
-                sum += v, most = v > most || v != v ? v : most, taken++;
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            total[j] = MAX ? -INFINITY : 0.f;
+        for (int row = max(top, 0); row < min(top + p.kernel, p.height); row++) {
+            const X *from = x + ((image * p.height + row) * p.width + first) * p.channels + c;
+            for (int column = first; column < last; column++, from += p.channels) {
+                load<V>(from, v);
+#pragma unroll
+                for (int j = 0; j < V; j++)
+                    if (MAX)
+                        total[j] = v[j] > total[j] || v[j] != v[j] ? v[j] : total[j];
+                    else
+                        total[j] += v[j];
+                taken++;
             }
-        nl_put(y + pixel * y_stride + c, kind == NL_POOL_MAX ? most : sum / taken);
+        }
+        if (!MAX)
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                total[j] /= taken;
+        store<V>(y + pixel * p.y_stride + c, total);
     }
+}
+
+static bool by_eights(const nl_tensor *t)
+{
+    return t->shape[3] % 8 == 0 && t->row_stride % 8 == 0 && (uintptr_t)t->data % 16 == 0;
+}
+
+template <typename X, typename Y>
+static void run(const nl_pool_args *a, const pool_shape &p, cudaStream_t stream)
+{
+    const bool eights = by_eights(&a->x) && by_eights(&a->y), max = a->kind == NL_POOL_MAX;
+    const int64_t count = nl_tensor_count(&a->y) / (eights ? 8 : 1);
+    auto kernel = eights ? max ? pool_kernel<8, true, X, Y> : pool_kernel<8, false, X, Y>
+                  : max ? pool_kernel<1, true, X, Y>
+                         : pool_kernel<1, false, X, Y>;
+    kernel<<<nl_blocks(count, 256), 256, 0, stream>>>((const X *)a->x.data, (Y *)a->y.data, count,
+                                                      p);
 }
 
 extern "C" nl_status nl_cuda_pool(nl_device *device, const nl_pool_args *a)
 {
-    const int64_t count = nl_tensor_count(&a->y);
-    if (count > 0)
-        NL_FOR_TYPE(a->x, T, {
-            pool_kernel<T><<<nl_blocks(count, 256), 256, 0, nl_cuda_of(device)->stream>>>(
-                (const T *)a->x.data, (T *)a->y.data, a->y.row_stride, count, (int)a->x.shape[3],
-                (int)a->x.shape[1], (int)a->x.shape[2], (int)a->y.shape[1], (int)a->y.shape[2],
-                a->kind, a->kernel, a->stride, a->pad);
-        });
+    const pool_shape p = {
+        (int)a->x.shape[3], (int)a->x.shape[1], (int)a->x.shape[2], (int)a->y.shape[1],
+        (int)a->y.shape[2], a->kernel,          a->stride,          a->pad,
+        a->y.row_stride};
+    if (nl_tensor_count(&a->y) > 0)
+        NL_FOR_IMAGE_TYPE(
+            a->x, X, NL_FOR_IMAGE_TYPE(a->y, Y, (run<X, Y>(a, p, nl_cuda_of(device)->stream))));
     return NL_CUDA_LAUNCHED(device, "pool");
 }

@@ -1,6 +1,6 @@
 /* Pictures of bytes to another size, NHWC: a thread for each output pixel walks over the source pixels that have weight
  * (2 x 2 for the bilinear kinds, 4 x 4 times the reduction for the cubic one). */
-#include "cuda_common.cuh"
+#include "image_types.cuh"
 
 /* Keys' cubic with a = -1/2. */
 __device__ static float cubic(float x)
@@ -39,46 +39,62 @@ __device__ static float weight_of(nl_resize kind, const window &w, int j)
                                      : fmaxf(1.f - fabsf(distance), 0.f);
 }
 
-template <typename T>
+/* A thread for an output pixel, C channels of it at once (0: any number, one after the other). */
+template <int C, typename T>
 __global__ void resize_kernel(const uint8_t *x, T *y, int64_t count, int channels, int height,
                               int width, int out_height, int out_width, nl_resize kind, float scale,
                               float shift)
 {
-    NL_GRID_LOOP(i, count)
+    const int at_once = C ? C : 1;
+    NL_GRID_LOOP(pixel, count)
     {
-        const int c = i % channels;
-        const int64_t pixel = i / channels, image = pixel / ((int64_t)out_height * out_width);
-        const window rows = window_of(kind, height, out_height, pixel / out_width % out_height);
-        const window columns = window_of(kind, width, out_width, pixel % out_width);
-        const uint8_t *from = x + image * height * width * channels + c;
-        float sum = 0.f, total_rows = 0.f, total_columns = 0.f;
+        const int64_t line = pixel / out_width, image = line / out_height;
+        const window rows = window_of(kind, height, out_height, (int)(line - image * out_height));
+        const window columns = window_of(kind, width, out_width, (int)(pixel - line * out_width));
+        float total_rows = 0.f, total_columns = 0.f;
         for (int v = columns.first; v <= columns.last; v++)
             total_columns += weight_of(kind, columns, v);
-        for (int u = rows.first; u <= rows.last; u++) {
-            const float vertical = weight_of(kind, rows, u);
-            float line = 0.f;
-            for (int v = columns.first; v <= columns.last; v++)
-                line = fmaf(weight_of(kind, columns, v), from[((int64_t)u * width + v) * channels],
-                            line);
-            sum = fmaf(vertical, line, sum);
-            total_rows += vertical;
+        for (int u = rows.first; u <= rows.last; u++)
+            total_rows += weight_of(kind, rows, u);
+        for (int c = 0; c < channels; c += at_once) {
+            const uint8_t *from = x + image * height * width * channels + c;
+            float sum[at_once] = {};
+            for (int u = rows.first; u <= rows.last; u++) {
+                const float vertical = weight_of(kind, rows, u);
+                float part[at_once] = {};
+                for (int v = columns.first; v <= columns.last; v++) {
+                    const float horizontal = weight_of(kind, columns, v);
+#pragma unroll
+                    for (int j = 0; j < at_once; j++)
+                        part[j] = fmaf(horizontal, from[((int64_t)u * width + v) * channels + j],
+                                       part[j]);
+                }
+#pragma unroll
+                for (int j = 0; j < at_once; j++)
+                    sum[j] = fmaf(vertical, part[j], sum[j]);
+            }
+#pragma unroll
+            for (int j = 0; j < at_once; j++) {
+                float value = sum[j] / (total_rows * total_columns);
+                if (kind == NL_RESIZE_BICUBIC)
+                    value = fminf(fmaxf(value, 0.f), 255.f);
+                nl_put(y + pixel * channels + c + j, fmaf(scale, value, shift));
+            }
         }
-        float value = sum / (total_rows * total_columns);
-        if (kind == NL_RESIZE_BICUBIC)
-            value = fminf(fmaxf(value, 0.f), 255.f);
-        nl_put(y + i, fmaf(scale, value, shift));
     }
 }
 
 extern "C" nl_status nl_cuda_resize(nl_device *device, const nl_resize_args *a)
 {
-    const int64_t count = nl_tensor_count(&a->y);
+    const int channels = (int)a->x.shape[3];
+    const int64_t count = nl_tensor_count(&a->y) / channels;
     if (count > 0)
-        NL_FOR_TYPE(a->y, T, {
-            resize_kernel<T><<<nl_blocks(count, 256), 256, 0, nl_cuda_of(device)->stream>>>(
-                (const uint8_t *)a->x.data, (T *)a->y.data, count, (int)a->x.shape[3],
-                (int)a->x.shape[1], (int)a->x.shape[2], (int)a->y.shape[1], (int)a->y.shape[2],
-                a->kind, a->scale, a->shift);
+        NL_FOR_IMAGE_TYPE(a->y, T, {
+            auto kernel = channels == 3 ? resize_kernel<3, T> : resize_kernel<0, T>;
+            kernel<<<nl_blocks(count, 256), 256, 0, nl_cuda_of(device)->stream>>>(
+                (const uint8_t *)a->x.data, (T *)a->y.data, count, channels, (int)a->x.shape[1],
+                (int)a->x.shape[2], (int)a->y.shape[1], (int)a->y.shape[2], a->kind, a->scale,
+                a->shift);
         });
     return NL_CUDA_LAUNCHED(device, "resize");
 }

@@ -11,7 +11,7 @@ extern const nl_command nl_eval_command, nl_stats_command;
 /* The network and how it is run; the first member of both commands' options. */
 typedef struct nl_network_options {
     bool help, quiet, verbose;
-    const char *weights, *preset, *device;
+    const char *weights, *preset, *precision, *device;
     int64_t threads, max_memory;
 } nl_network_options;
 
@@ -36,6 +36,12 @@ typedef struct nl_network_options {
                 "centres; "                                                                        \
                 "clean-fid: antialiased bicubic; torch-fidelity: as openai, the Inception Score "  \
                 "in ten splits."                                                                   \
+    },                                                                                             \
+    {                                                                                              \
+        "precision", 0, NL_OPTION_CHOICE, FIELD(precision), "TYPE",                                \
+            .choices = nl_precision_names, .help = "of Inception on a GPU: fp32, tf32 (fp32)",     \
+            .detail = "tf32 rounds the factors of products to 10 bits of mantissa for the tensor " \
+                      "cores. A CPU always computes in fp32."                                      \
     }
 
 #define NL_MACHINE_OPTIONS(FIELD)                                                                  \
@@ -56,7 +62,7 @@ typedef struct nl_network_options {
         "help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"                              \
     }
 
-extern const char *const nl_preset_names[];
+extern const char *const nl_preset_names[], *const nl_precision_names[];
 
 typedef struct nl_eval_session {
     nl_console console;
