@@ -426,7 +426,7 @@ static void test_checks_of_backbone(void **state)
     assert_refused(nl_op_layernorm_modulate(device, &bad),
                    "shift is F32 [2, 8], expected F32 [3, 8]");
     bad = good, bad.gate = two;
-    assert_refused(nl_op_layernorm_modulate(device, &bad), "a gate without a branch");
+    assert_refused(nl_op_layernorm_modulate(device, &bad), "a gate or a sum without a branch");
     bad = good, bad.branch = TAKEN(6, 8);
     assert_refused(nl_op_layernorm_modulate(device, &bad), "gate is missing");
     bad.gate = two;
