@@ -200,6 +200,7 @@ static const struct nala_attention_backward_case {
     CASE(.batch = 3, .grid_height = 8, .grid_width = 8, .heads = 2, .d = 72, .parts = 3),
     CASE(.batch = 2, .grid_height = 16, .grid_width = 16, .heads = 3, .d = 64, .parts = 4),
     CASE(.batch = 1, .grid_height = 5, .grid_width = 120, .heads = 1, .d = 32, .parts = 4),
+    CASE(.batch = 1, .grid_height = 33, .grid_width = 33, .heads = 1, .d = 64, .parts = 3),
     CASE(.batch = 1, .grid_height = 7, .grid_width = 7, .heads = 1, .d = 9, .parts = 3, .gap = 1),
     CASE(.batch = 2, .grid_height = 5, .grid_width = 3, .heads = 2, .d = 16, .parts = 3,
          .lambda = 2, .tau = 0.75f),
