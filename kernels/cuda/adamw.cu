@@ -2,7 +2,7 @@
  * worked out once, in double, by a kernel of one thread. */
 #include "cuda_common.cuh"
 
-enum { THREADS = 256, CHUNK = 4096 }; /* elements of a block */
+enum { THREADS = 256, CHUNK = 16384 }; /* elements of a block */
 
 struct adamw_numbers {
     float clip, beta1, rest1, beta2, rest2; /* factor of the gradient; rest: 1 - beta */
@@ -62,8 +62,10 @@ __device__ static void update_one(const adamw_arrays &a, const adamw_numbers &n,
     const float p =
         updated(n, segment.decay, a.gradient[i], a.master[i], a.first + i, a.second + i);
     a.master[i] = p;
-    for (int e = 0; e < a.ema_count; e++)
-        a.ema[e][i] = fmaf(n.rest_ema[e], p - a.ema[e][i], a.ema[e][i]);
+#pragma unroll
+    for (int e = 0; e < NL_MAX_EMA; e++)
+        if (e < a.ema_count)
+            a.ema[e][i] = fmaf(n.rest_ema[e], p - a.ema[e][i], a.ema[e][i]);
     if (segment.dtype == NL_BF16)
         ((__nv_bfloat16 *)segment.weights)[i - segment.first] = __float2bfloat16(p);
     else
@@ -125,6 +127,7 @@ __global__ void __launch_bounds__(THREADS) adamw_kernel(const adamw_arrays a, in
                       high = min(end, segment.first + segment.count);
         const bool vectors = segment.first % 4 == 0 && (uintptr_t)segment.weights % 16 == 0;
         const int64_t fours = vectors ? (high - low) / 4 : 0;
+#pragma unroll 2
         for (int64_t i = threadIdx.x; i < fours; i += THREADS)
             update_four(a, n, segment, low + 4 * i);
         for (int64_t i = low + 4 * fours + threadIdx.x; i < high; i += THREADS)

@@ -1,7 +1,8 @@
 /* Gradients of depthwise_conv: dx += dout convolved with the turned kernel; dW and db in parts of one image each. */
 #include "column_sums.cuh"
 
-enum { TAPS = 8, THREADS = 64 };
+enum { LANES = 32, WARPS = 8, MAX_SHARED = 96 << 10 };
+enum { TAPS = 8, THREADS = 64 }; /* of pictures that do not fit */
 
 struct grid_shape {
     int channels, height, width, kernel;
@@ -67,6 +68,91 @@ __global__ void __launch_bounds__(THREADS)
         part[s.channels * taps + c] = bias;
 }
 
+/* Both for an image whose x and dout fit into shared memory, LANES channels of it: [tokens, LANES] each, and the weights
+ * [k k, LANES]. A lane has a channel. grid (images, channels / LANES) */
+template <typename T>
+__global__ void __launch_bounds__(LANES *WARPS)
+    image_kernel(const grid_shape s, const T *x, const float *weight, const T *dout, T *dx,
+                 float *parts)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    const int tokens = s.height * s.width, radius = s.kernel / 2, taps = s.kernel * s.kernel;
+    float *weights = (float *)shared;
+    T *xs = (T *)(weights + taps * LANES), *ds = xs + tokens * LANES;
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const int c = blockIdx.y * LANES + lane;
+    const int64_t image = blockIdx.x * (int64_t)tokens;
+    const bool there = c < s.channels;
+    for (int tap = warp; tap < taps; tap += WARPS)
+        weights[tap * LANES + lane] = there ? weight[(int64_t)c * taps + tap] : 0.f;
+    for (int t = warp; t < tokens; t += WARPS) {
+        nl_put(xs + t * LANES + lane, there ? nl_get(x + (image + t) * s.x_stride + c) : 0.f);
+        nl_put(ds + t * LANES + lane, there ? nl_get(dout + (image + t) * s.channels + c) : 0.f);
+    }
+    __syncthreads();
+    if (!there)
+        return;
+
+    for (int t = warp; t < tokens; t += WARPS) {
+        const int row = t / s.width, column = t % s.width;
+        float sum = 0.f;
+        for (int ky = 0; ky < s.kernel; ky++) {
+            const int y = row - ky + radius;
+            if (y < 0 || y >= s.height)
+                continue;
+            for (int kx = 0; kx < s.kernel; kx++) {
+                const int z = column - kx + radius;
+                if (z >= 0 && z < s.width)
+                    sum = fmaf(weights[(ky * s.kernel + kx) * LANES + lane],
+                               nl_get(ds + (y * s.width + z) * LANES + lane), sum);
+            }
+        }
+        T *to = dx + (image + t) * s.dx_stride + c;
+        nl_put(to, nl_get(to) + sum);
+    }
+
+    float *part = parts + blockIdx.x * (int64_t)s.channels * (taps + 1);
+    for (int tap = warp; tap <= taps; tap += WARPS) { /* the last one: the bias */
+        const int dy = tap < taps ? tap / s.kernel - radius : 0,
+                  dz = tap < taps ? tap % s.kernel - radius : 0;
+        float sum = 0.f;
+        for (int row = max(0, -dy); row < min(s.height, s.height - dy); row++)
+#pragma unroll 4
+            for (int column = max(0, -dz); column < min(s.width, s.width - dz); column++) {
+                const int t = row * s.width + column;
+                const float g = nl_get(ds + t * LANES + lane);
+                sum = tap < taps ? fmaf(g, nl_get(xs + (t + dy * s.width + dz) * LANES + lane), sum)
+                                 : sum + g;
+            }
+        part[tap < taps ? c * taps + tap : s.channels * taps + c] = sum;
+    }
+}
+
+template <typename T>
+static cudaError_t launch(const grid_shape &s, const nl_depthwise_conv_backward_args *a,
+                          float *parts, cudaStream_t stream)
+{
+    const int taps = s.kernel * s.kernel;
+    const int64_t bytes =
+        (int64_t)taps * LANES * 4 + 2ll * s.height * s.width * LANES * (int64_t)sizeof(T);
+    if (bytes <= MAX_SHARED) {
+        const cudaError_t error = cudaFuncSetAttribute(
+            image_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (error == cudaSuccess)
+            image_kernel<T>
+                <<<dim3((unsigned)s.images, nl_blocks(s.channels, LANES)), LANES * WARPS,
+                   (size_t)bytes, stream>>>(s, (const T *)a->x.data, (const float *)a->weight.data,
+                                            (const T *)a->dout.data, (T *)a->dx.data, parts);
+        return error;
+    }
+    input_kernel<T><<<nl_blocks(nl_tensor_count(&a->dout), 256), 256, 0, stream>>>(
+        s, (const float *)a->weight.data, (const T *)a->dout.data, (T *)a->dx.data);
+    weight_kernel<T>
+        <<<dim3((unsigned)s.images, nl_blocks(s.channels, THREADS), nl_blocks(taps, TAPS)), THREADS,
+           0, stream>>>(s, (const T *)a->x.data, (const T *)a->dout.data, parts);
+    return cudaSuccess;
+}
+
 extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
                                                      const nl_depthwise_conv_backward_args *a)
 {
@@ -84,14 +170,10 @@ extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
         nl_cuda_scratch(device, "sums of a convolution", s.images * columns * 4, &scratch);
     if (status != NL_OK)
         return status;
-    NL_FOR_TYPE(a->dout, T, {
-        input_kernel<T><<<nl_blocks(count, 256), 256, 0, stream>>>(
-            s, (const float *)a->weight.data, (const T *)a->dout.data, (T *)a->dx.data);
-        weight_kernel<T>
-            <<<dim3((unsigned)s.images, nl_blocks(s.channels, THREADS), nl_blocks(taps, TAPS)),
-               THREADS, 0, stream>>>(s, (const T *)a->x.data, (const T *)a->dout.data,
-                                     (float *)scratch);
-    });
+    cudaError_t error = cudaSuccess;
+    NL_FOR_TYPE(a->dout, T, error = launch<T>(s, a, (float *)scratch, stream));
+    if (error != cudaSuccess)
+        return nl_cuda_check(device, error, "depthwise_conv_backward");
     const float *sums = (const float *)scratch;
     nl_cuda_add_parts(stream, sums, s.images, columns, s.channels * taps, (float *)a->dweight.data);
     nl_cuda_add_parts(stream, sums + s.channels * taps, s.images, columns, s.channels,

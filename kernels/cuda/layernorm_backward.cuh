@@ -54,7 +54,8 @@ __device__ __forceinline__ void nl_normalise_gradient(const float (&normalised)[
                 sum += d[c][i];
                 product = fmaf(d[c][i], normalised[c][i], product);
             }
-    sum = nl_warp_sum(sum) / width, product = nl_warp_sum(product) / width;
+    const float share = 1.f / width;
+    sum = nl_warp_sum(sum) * share, product = nl_warp_sum(product) * share;
 #pragma unroll
     for (int c = 0; c < S::CHUNKS; c++)
 #pragma unroll

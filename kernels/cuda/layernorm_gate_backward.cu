@@ -33,6 +33,18 @@ __device__ __forceinline__ void fetch(const gate_gradient<T> &p, int64_t row, ra
         }
 }
 
+/* 1 / (1 + e^-x); what becomes bf16 takes the hardware's tanh (error 2^-11). */
+__device__ __forceinline__ float sigmoid_of(float x, float)
+{
+    return __fdividef(1.f, 1.f + __expf(fminf(-x, 80.f)));
+}
+__device__ __forceinline__ float sigmoid_of(float x, __nv_bfloat16)
+{
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * x));
+    return fmaf(0.5f, t, 0.5f);
+}
+
 template <typename T, typename S>
 __device__ __forceinline__ void gradient_of_row(const gate_gradient<T> &p, int64_t row,
                                                 const raw_row<T, S> &raw, float *sums)
@@ -62,7 +74,7 @@ __device__ __forceinline__ void gradient_of_row(const gate_gradient<T> &p, int64
                 raw.g[c].unpack(g);
 #pragma unroll
                 for (int i = 0; i < VEC; i++) {
-                    const float sigmoid = __fdividef(1.f, 1.f + __expf(fminf(-g[i], 80.f)));
+                    const float sigmoid = sigmoid_of(g[i], T());
                     const float silu = g[i] * sigmoid;
                     dg[i] = d[c][i] * y[i] * fmaf(silu, 1.f - sigmoid, sigmoid);
                     y[i] *= silu;

@@ -99,7 +99,8 @@ __device__ __forceinline__ void gradient_of_row(const modulate_gradient<T, M> &p
 
 /* grid (parts, images) */
 template <typename T, typename M, typename S, bool BRANCH>
-__global__ void __launch_bounds__(32 * NL_PART_WARPS)
+__global__ void __launch_bounds__(32 * NL_PART_WARPS,
+                                  nl_row_ahead<S>::value && sizeof(T) == 2 ? 4 : 1)
     modulate_gradient_kernel(const modulate_gradient<T, M> p)
 {
     extern __shared__ __align__(16) float shared[];
