@@ -25,6 +25,10 @@ static const struct linear_case {
     CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .pre = true, .gap = 8),
     CASE(.batch = 2, .rows = 25, .k = 384, .n = 384, .weight = NL_BF16),
     CASE(.batch = 3, .rows = 1, .k = 256, .n = 72, .epilogue = NL_EPILOGUE_SILU, .weight = NL_BF16),
+    /* Many rows: the last tile of 64 is not full, nor the last step of 64 in k. */
+    CASE(.batch = 2, .rows = 2061, .k = 72, .n = 192, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8,
+         .weight = NL_BF16),
+    CASE(.batch = 3, .rows = 1400, .k = 128, .n = 384, .no_bias = true, .weight = NL_BF16),
 };
 
 static nl_status run_linear(op_run *run, const void *op_case)
@@ -173,6 +177,12 @@ static const struct nala_attention_case {
          .map = NL_FEATURES_COSINE_CONSTANT, .save = true),
     CASE(.batch = 1, .grid_height = 8, .grid_width = 2, .heads = 2, .d = 8, .parts = 4,
          .map = NL_FEATURES_COSINE_CONSTANT, .rope = true),
+    CASE(.batch = 2, .grid_height = 33, .grid_width = 34, .heads = 1, .d = 40, .parts = 3,
+         .save = true),
+    CASE(.batch = 1, .grid_height = 33, .grid_width = 34, .heads = 2, .d = 64, .parts = 4,
+         .rope = true),
+    CASE(.batch = 1, .grid_height = 40, .grid_width = 27, .heads = 1, .d = 72, .parts = 4,
+         .map = NL_FEATURES_ELU1, .save = true),
 };
 
 static void scale_head(float *qkvg, int64_t token, int64_t width, int64_t column, int64_t d,

@@ -39,8 +39,8 @@ template <typename S> static void measure(const char *text, int64_t rows, int wi
     CHECK(cudaMalloc(&affine, 8 * width));
     CHECK(cudaMemset(affine, 0, 8 * width));
     modulate_problem<half_t, half_t> p = {
-        x,    y,    branch, modulation, modulation + width, modulation + 2 * width, rows, 256, wide,
-        wide, wide, width,  1e-6f};
+        x,    x,    y,    branch, modulation, modulation + width, modulation + 2 * width, rows, 256,
+        wide, wide, wide, width,  1e-6f};
     for (int count = 2; count <= 16; count *= 2) {
         const unsigned blocks = nl_blocks(rows, S::GROUPS * count);
         const float a = median_ms([&](int) {
