@@ -26,7 +26,7 @@ double nl_trainer_done(const nl_trainer *trainer)
     if (trainer->steps)
         done = (double)trainer->point.step / (double)trainer->steps;
     if (minutes > 0)
-        done = fmax(done, seconds_so_far(trainer) / (60 * minutes));
+        done = fmax(done, trainer->elapsed / (60 * minutes));
     return fmin(done, 1);
 }
 
@@ -156,25 +156,31 @@ static bool due(const nl_trainer *trainer, int64_t every)
     return every > 0 && trainer->point.step % every == 0;
 }
 
-/* Whether somebody wants to stop, known to all ranks at the same step. */
-static nl_status asked_to_stop(nl_trainer *trainer, bool *stop)
+/* Stops and the clock are the same for all ranks, at the same step: the learning rate may follow the clock. */
+static nl_status agree(nl_trainer *trainer, bool *stop)
 {
-    enum { ASK_EVERY = 8 }; /* steps: the ranks wait for each other */
-    bool alone = trainer->group->size == 1;
+    enum { EVERY = 8 }; /* steps: the ranks wait for each other */
+    nl_status status = NL_OK;
     *stop = false;
-    if (!alone && trainer->point.step % ASK_EVERY)
+    if (trainer->group->size > 1 && trainer->agreed && trainer->point.step % EVERY)
         return NL_OK;
     int64_t wish = nl_check_cancelled(trainer->context) == NL_CANCELLED;
-    nl_status status = nl_group_maximum(trainer->group, &wish);
+    int64_t microseconds = (int64_t)(1e6 * seconds_so_far(trainer));
+    NL_TRY(nl_group_maximum(trainer->group, &wish));
+    if (trainer->options->minutes > 0)
+        NL_TRY(nl_group_maximum(trainer->group, &microseconds));
     *stop = wish > 0;
+    trainer->elapsed = 1e-6 * (double)microseconds;
+    trainer->agreed = true;
+cleanup:
     return status;
 }
 
 bool nl_trainer_is_over(const nl_trainer *trainer)
 {
     bool over = trainer->steps && trainer->point.step >= trainer->steps;
-    return over || (trainer->options->minutes > 0 &&
-                    seconds_so_far(trainer) >= 60 * trainer->options->minutes);
+    return over ||
+           (trainer->options->minutes > 0 && trainer->elapsed >= 60 * trainer->options->minutes);
 }
 
 static nl_status between_steps(nl_trainer *trainer)
@@ -220,18 +226,13 @@ nl_status nl_trainer_run(nl_trainer *trainer)
 {
     nl_status status = NL_OK;
     bool stop = false;
-    while (!nl_trainer_is_over(trainer)) {
-        NL_TRY(asked_to_stop(trainer, &stop));
-        if (stop)
+    for (;;) {
+        NL_TRY(agree(trainer, &stop));
+        if (stop || nl_trainer_is_over(trainer))
             break;
         NL_TRY(nl_arena_reserve(trainer->device, trainer->arena));
         NL_TRY(nl_trainer_step(trainer));
-        status = between_steps(trainer);
-        if (status == NL_CANCELLED) { /* while pictures were drawn, say */
-            stop = true;
-            break;
-        }
-        NL_TRY(status);
+        NL_TRY(between_steps(trainer));
     }
     NL_TRY(nl_trainer_collect(trainer));
     NL_TRY(save(trainer));

@@ -118,6 +118,9 @@ nl_status nl_trainer_sample(nl_trainer *trainer)
             nl_log(context, NL_LOG_WARNING, "step %lld: no pictures: %s",
                    (long long)trainer->point.step, nl_last_error(context));
             status = NL_OK;
+        } else if (status == NL_CANCELLED) { /* known to all ranks before the next step */
+            nl_cancel(context);
+            status = NL_OK;
         } else if (status == NL_OK) {
             status = write_grid(trainer, &grid);
             if (status == NL_ERROR_WRITE) {

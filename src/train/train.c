@@ -246,6 +246,7 @@ nl_status nl_train(nl_context *context, const nl_train_options *options)
     NL_TRY(nl_arena_reserve(trainer.device, trainer.arena));
     trainer.started = trainer.clock = nl_now();
     trainer.clock_step = trainer.point.step;
+    trainer.elapsed = trainer.point.seconds;
     if (options->dry_run) {
         status = nl_trainer_dry_run(&trainer);
     } else if (options->profile) {

@@ -23,6 +23,8 @@ typedef struct nl_trainer {
     int64_t steps;      /* of the whole run; 0: not known */
     int64_t arena;      /* bytes that a step takes */
     double started;     /* of this process' work, by nl_now */
+    double elapsed;     /* seconds of the whole run that all ranks go by */
+    bool agreed;        /* on them, once at least */
     double clock;       /* when the last log line was written */
     int64_t clock_step;
     nl_step_report *reports; /* [log_every] */
