@@ -216,6 +216,8 @@ static const struct pool_case {
          .stride = 2, .pad = 1),
     CASE(.batch = 2, .height = 7, .width = 9, .channels = 6, .kind = NL_POOL_MAX, .kernel = 3,
          .stride = 2, .gap = 10),
+    CASE(.batch = 2, .height = 37, .width = 37, .channels = 70, .kind = NL_POOL_AVERAGE,
+         .kernel = 37, .stride = 1),
 };
 
 static nl_status run_pool(op_run *run, const void *op_case)

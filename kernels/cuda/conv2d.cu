@@ -5,40 +5,48 @@
 #include "image_types.cuh"
 #include "product.cuh"
 
-struct passage {
-    int64_t y_image, y_row, y_pixel, from_pixel;
-    int out_height, out_width, outputs;
-};
-
-template <typename T>
-__global__ void finish_kernel(const T *from, T *y, const float *bias, const T *residual, passage p,
-                              int64_t count, nl_activation activation)
+/* A thread for V outputs of a pixel; pixels of x and y are x_pixel and y_pixel elements apart. x may be y. */
+template <int V, typename T>
+__global__ void finish_kernel(const T *x, int64_t x_pixel, T *y, int64_t y_pixel, const float *bias,
+                              const T *residual, int64_t count, int outputs,
+                              nl_activation activation)
 {
-    NL_GRID_LOOP(i, count) /* i walks [B, H', W', O] */
+    const int parts = outputs / V;
+    NL_GRID_LOOP(i, count)
     {
-        const int c = i % p.outputs;
-        const int64_t pixel = i / p.outputs, row = pixel / p.out_width;
-        const int64_t at = row / p.out_height * p.y_image + row % p.out_height * p.y_row +
-                           pixel % p.out_width * p.y_pixel + c;
-        float v = nl_get(from == y ? from + at : from + pixel * p.from_pixel + c);
-        if (bias)
-            v += bias[c];
+        const int64_t pixel = i / parts;
+        const int c = (int)(i - pixel * parts) * V;
+        float v[V], r[V];
+        nl_load(x + pixel * x_pixel + c, v);
         if (residual)
-            v += nl_get(residual + i);
-        if (activation == NL_ACT_RELU)
-            v = v < 0.f ? 0.f : v;
-        else if (activation == NL_ACT_SILU)
-            v = nl_silu(v);
-        nl_put(y + at, v);
+            nl_load(residual + pixel * outputs + c, r);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            if (bias)
+                v[j] += bias[c + j];
+            if (residual)
+                v[j] += r[j];
+            if (activation == NL_ACT_RELU)
+                v[j] = v[j] < 0.f ? 0.f : v[j];
+            else if (activation == NL_ACT_SILU)
+                v[j] = nl_silu(v[j]);
+        }
+        nl_store(y + pixel * y_pixel + c, v);
     }
+}
+
+static bool unaligned(const void *pointer)
+{
+    return (uintptr_t)pointer % 16 != 0;
 }
 
 void nl_conv_finish(const nl_conv_problem *p, const nl_conv_problem *done, const void *from,
                     const nl_conv_operands *o, cudaStream_t stream)
 {
-    const passage way = {p->y_image,    p->y_row,     p->y_pixel, done->outputs,
-                         p->out_height, p->out_width, p->outputs};
-    const int64_t count = (int64_t)p->batch * p->out_height * p->out_width * p->outputs;
+    const int64_t from_pixel = from == o->y ? p->y_pixel : done->outputs;
+    const bool eights = p->outputs % 8 == 0 && p->y_pixel % 8 == 0 && from_pixel % 8 == 0 &&
+                        !unaligned(o->y) && !unaligned(o->residual);
+    const int64_t count = p->batch * p->out_height * p->out_width * p->outputs / (eights ? 8 : 1);
     const bool bias = p->bias && !done->bias, residual = p->residual && !done->residual;
     const nl_activation activation =
         done->activation == p->activation ? NL_ACT_NONE : p->activation;
@@ -47,33 +55,35 @@ void nl_conv_finish(const nl_conv_problem *p, const nl_conv_problem *done, const
     if (from == o->y && !bias && !residual && activation == NL_ACT_NONE)
         return;
     NL_FOR_IMAGE_TYPE(typed, T, {
-        finish_kernel<T><<<nl_blocks(count, 256), 256, 0, stream>>>(
-            (const T *)from, (T *)o->y, bias ? (const float *)o->bias : NULL,
-            residual ? (const T *)o->residual : NULL, way, count, activation);
+        auto kernel = eights ? finish_kernel<8, T> : finish_kernel<1, T>;
+        kernel<<<nl_blocks(count, 256), 256, 0, stream>>>(
+            (const T *)from, from_pixel, (T *)o->y, p->y_pixel,
+            bias ? (const float *)o->bias : NULL, residual ? (const T *)o->residual : NULL, count,
+            p->outputs, activation);
     });
 }
 
+/* A thread for an output pixel. */
 template <typename T>
 __global__ void pad_kernel(const T *x, T *y, int64_t count, int channels, int height, int width,
                            int to_channels, int to_height, int to_width, int top, int left)
 {
-    NL_GRID_LOOP(i, count) /* i walks the output */
+    NL_GRID_LOOP(pixel, count)
     {
-        const int c = i % to_channels;
-        const int64_t pixel = i / to_channels, image = pixel / ((int64_t)to_height * to_width);
-        const int row = pixel / to_width % to_height - top, column = pixel % to_width - left;
-        const bool inside =
-            row >= 0 && row < height && column >= 0 && column < width && c < channels;
-        nl_put(y + i,
-               inside ? nl_get(x + ((image * height + row) * width + column) * channels + c) : 0.f);
+        const int64_t line = pixel / to_width, image = line / to_height;
+        const int row = (int)(line - image * to_height) - top;
+        const int column = (int)(pixel - line * to_width) - left;
+        const bool inside = row >= 0 && row < height && column >= 0 && column < width;
+        const T *from = x + ((image * height + row) * width + column) * channels;
+        for (int c = 0; c < to_channels; c++)
+            nl_put(y + pixel * to_channels + c, inside && c < channels ? nl_get(from + c) : 0.f);
     }
 }
 
 void nl_conv_pad(const nl_conv_problem *p, const nl_conv_problem *padded, const void *x, void *to,
                  cudaStream_t stream)
 {
-    const int64_t count =
-        (int64_t)padded->batch * padded->height * padded->width * padded->channels;
+    const int64_t count = padded->batch * padded->height * padded->width;
     nl_tensor typed = {};
     typed.dtype = p->type;
     NL_FOR_IMAGE_TYPE(typed, T, {
@@ -84,24 +94,10 @@ void nl_conv_pad(const nl_conv_problem *p, const nl_conv_problem *padded, const 
     });
 }
 
-void nl_conv_pack(nl_conv_problem *p)
-{
-    p->y_pixel = p->outputs;
-    p->y_row = p->y_pixel * p->out_width;
-    p->y_image = p->y_row * p->out_height;
-}
-
-static bool unaligned(const void *pointer)
-{
-    return (uintptr_t)pointer % 16 != 0;
-}
-
 static nl_conv_problem problem_of(const nl_conv2d_args *a)
 {
     nl_conv_problem p = {};
     p.y_pixel = a->y.row_stride;
-    p.y_row = p.y_pixel * a->y.shape[2];
-    p.y_image = p.y_row * a->y.shape[1];
     p.type = a->x.dtype;
     p.activation = a->activation;
     p.tf32 = a->tf32 && a->x.dtype == NL_F32;

@@ -8,7 +8,7 @@
  * width, channels], weight [outputs, kernel_height, kernel_width, channels], y and residual are of
  * one type, the bias is F32. */
 struct nl_conv_problem {
-    int64_t y_image, y_row, y_pixel; /* elements between images, rows and pixels of y */
+    int64_t y_pixel; /* elements between pixels of y */
     int64_t batch;
     nl_dtype type;
     nl_activation activation;
@@ -26,8 +26,6 @@ struct nl_conv_operands {
     void *y;
 };
 
-/* y without gaps. */
-void nl_conv_pack(nl_conv_problem *problem);
 /* x with its padding in `to`, as `padded` has it: maybe with more channels, which are 0. */
 void nl_conv_pad(const nl_conv_problem *problem, const nl_conv_problem *padded, const void *x,
                  void *to, cudaStream_t stream);
@@ -39,6 +37,9 @@ void nl_conv_finish(const nl_conv_problem *problem, const nl_conv_problem *done,
 /* cuDNN (conv_cudnn.cu), or products over gathered patches (conv_gather.cu). The weight comes as the files have it. */
 nl_status nl_conv_run(nl_device *device, const nl_conv_problem *problem, const nl_tensor *weight,
                       const nl_conv_operands *operands);
+/* The second of these ways. */
+nl_status nl_conv_gather(nl_device *device, const nl_conv_problem *problem, const nl_tensor *weight,
+                         const nl_conv_operands *operands);
 /* Whether a problem that is doubled can be run. */
 bool nl_conv_doubles(nl_device *device, const nl_conv_problem *problem);
 

@@ -7,7 +7,7 @@
 
 #include "conv_plan.cuh"
 
-enum { MOST_WORKSPACE = 256 << 20, ROUTES = 4 };
+enum { MOST_WORKSPACE = 256 << 20, ROUTES = 3 };
 
 struct nl_conv_cache {
     nl_conv_problem key;
@@ -50,17 +50,15 @@ static int round_up(int size, int unit)
 static bool route(const nl_conv_problem *p, int number, nl_conv_problem *inner)
 {
     const int unit = p->type != NL_F32 ? 8 : p->tf32 ? 4 : 1;
-    const bool whole =
-        p->channels % unit == 0 && p->outputs % unit == 0 && !p->apart && !p->doubled;
+    const bool whole = p->outputs % unit == 0 && !p->apart && !p->doubled;
     *inner = *p;
     inner->apart = 0;
+    inner->channels = round_up(p->channels, unit);
     switch (number) {
-    case 0: /* everything at once */
-        return whole && p->y_pixel % unit == 0;
-    case 1: /* everything, and y copied to where its pixels lie apart */
-        nl_conv_pack(inner);
-        return whole && p->y_pixel != p->outputs;
-    case 3: /* the bare convolution of x padded before */
+    case 0: /* everything at once, and y copied to where its pixels lie apart: cuDNN copies it more slowly */
+        inner->y_pixel = p->outputs;
+        return whole;
+    case 2: /* the bare convolution of x padded before */
         if (p->doubled)
             return false;
         inner->height += p->pad_top + p->pad_bottom;
@@ -68,11 +66,10 @@ static bool route(const nl_conv_problem *p, int number, nl_conv_problem *inner)
         inner->pad_top = inner->pad_left = inner->pad_bottom = inner->pad_right = 0;
         /* fallthrough */
     default: /* the bare convolution */
-        inner->channels = round_up(p->channels, unit);
         inner->outputs = round_up(p->outputs, unit);
         inner->bias = inner->residual = 0;
         inner->activation = NL_ACT_NONE;
-        nl_conv_pack(inner);
+        inner->y_pixel = inner->outputs;
         return true;
     }
 }
@@ -120,12 +117,6 @@ static int64_t aligned(int64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-static bool same_layout(const nl_conv_problem *a, const nl_conv_problem *b)
-{
-    return a->outputs == b->outputs && a->y_pixel == b->y_pixel && a->y_row == b->y_row &&
-           a->y_image == b->y_image && !a->apart;
-}
-
 /* Runs the route, with x padded before and y finished after as it needs. */
 static nl_status run_route(nl_device *device, const nl_conv_cache *entry,
                            const nl_conv_operands *operands, cudnnStatus_t *error)
@@ -135,10 +126,12 @@ static nl_status run_route(nl_device *device, const nl_conv_cache *entry,
     const int64_t size = nl_dtype_size(p->type);
     const bool pad = inner->channels != p->channels || inner->height != p->height ||
                      inner->width != p->width || (uintptr_t)operands->x % 16;
-    const bool apart = !same_layout(p, inner);
+    const bool apart = inner->y_pixel != p->y_pixel || p->apart;
     const int64_t x_bytes =
         pad ? aligned(size * inner->batch * inner->height * inner->width * inner->channels) : 0;
-    const int64_t y_bytes = apart ? aligned(size * inner->batch * inner->y_image) : 0;
+    const int64_t y_bytes =
+        apart ? aligned(size * inner->batch * inner->out_height * inner->out_width * inner->y_pixel)
+              : 0;
     void *scratch;
     nl_status status = nl_cuda_scratch(
         device, "a convolution", x_bytes + y_bytes + nl_conv_plan_workspace(entry->plan), &scratch);
@@ -158,11 +151,17 @@ static nl_status run_route(nl_device *device, const nl_conv_cache *entry,
     return NL_CUDA_LAUNCHED(device, "conv2d");
 }
 
+/* A single picture is there before cuDNN is loaded and has compiled a kernel for each shape, which takes seconds. */
+static bool is_alone(const nl_conv_problem *p)
+{
+    return p->batch == 1;
+}
+
 bool nl_conv_doubles(nl_device *device, const nl_conv_problem *p)
 {
     nl_cuda *cuda = nl_cuda_of(device);
     nl_conv_cache *entry;
-    return open_library(cuda) == CUDNN_STATUS_SUCCESS &&
+    return !is_alone(p) && open_library(cuda) == CUDNN_STATUS_SUCCESS &&
            find(cuda, p, &entry) == CUDNN_STATUS_SUCCESS;
 }
 
@@ -172,6 +171,8 @@ nl_status nl_conv_run(nl_device *device, const nl_conv_problem *p, const nl_tens
     nl_cuda *cuda = nl_cuda_of(device);
     nl_conv_cache *entry = NULL;
     nl_status status = NL_OK;
+    if (is_alone(p))
+        return nl_conv_gather(device, p, weight, operands);
     cudnnStatus_t error = open_library(cuda);
     if (error == CUDNN_STATUS_SUCCESS)
         error = find(cuda, p, &entry);

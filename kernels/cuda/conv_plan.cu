@@ -99,7 +99,8 @@ static cudnnStatus_t add_packed(graph *g, cudnnDataType_t type, int64_t id, int6
 static cudnnStatus_t add_result(graph *g, const nl_conv_problem *p, bool last, descriptor *tensor)
 {
     const int64_t sizes[] = {p->batch, p->outputs, p->out_height, p->out_width};
-    const int64_t strides[] = {p->y_image, 1, p->y_row, p->y_pixel};
+    const int64_t row = p->out_width * p->y_pixel;
+    const int64_t strides[] = {p->out_height * row, 1, row, p->y_pixel};
     return last ? add_tensor(g, type_of(p->type), ID_Y, sizes, strides, false, tensor)
                 : add_packed(g, CUDNN_DATA_FLOAT, g->next_inner++, p->batch, p->out_height,
                              p->out_width, p->outputs, true, tensor);

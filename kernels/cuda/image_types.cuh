@@ -36,6 +36,24 @@ __device__ __forceinline__ void nl_store8(__half *p, const float (&x)[8])
     *(uint4 *)p = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+/* One element, or eight neighbouring ones. */
+template <typename T> __device__ __forceinline__ void nl_load(const T *p, float (&v)[1])
+{
+    v[0] = nl_get(p);
+}
+template <typename T> __device__ __forceinline__ void nl_load(const T *p, float (&v)[8])
+{
+    nl_load8(p, v);
+}
+template <typename T> __device__ __forceinline__ void nl_store(T *p, const float (&v)[1])
+{
+    nl_put(p, v[0]);
+}
+template <typename T> __device__ __forceinline__ void nl_store(T *p, const float (&v)[8])
+{
+    nl_store8(p, v);
+}
+
 /* NL_FOR_TYPE with F16 as well. */
 #define NL_FOR_IMAGE_TYPE(tensor, T, ...)                                                          \
     do {                                                                                           \

@@ -6,22 +6,6 @@ struct pool_shape {
     int64_t y_stride; /* between pixels */
 };
 
-/* V neighbouring elements. */
-template <int V, typename T> __device__ __forceinline__ void load(const T *p, float (&v)[V])
-{
-    if constexpr (V == 8)
-        nl_load8(p, v);
-    else
-        v[0] = nl_get(p);
-}
-template <int V, typename T> __device__ __forceinline__ void store(T *p, const float (&v)[V])
-{
-    if constexpr (V == 8)
-        nl_store8(p, v);
-    else
-        nl_put(p, v[0]);
-}
-
 /* A thread for V channels of an output pixel. */
 template <int V, bool MAX, typename X, typename Y>
 __global__ void pool_kernel(const X *x, Y *y, int64_t count, pool_shape p)
@@ -43,7 +27,7 @@ __global__ void pool_kernel(const X *x, Y *y, int64_t count, pool_shape p)
         for (int row = max(top, 0); row < min(top + p.kernel, p.height); row++) {
             const X *from = x + ((image * p.height + row) * p.width + first) * p.channels + c;
             for (int column = first; column < last; column++, from += p.channels) {
-                load<V>(from, v);
+                nl_load(from, v);
 #pragma unroll
                 for (int j = 0; j < V; j++)
                     if (MAX)
@@ -57,8 +41,32 @@ __global__ void pool_kernel(const X *x, Y *y, int64_t count, pool_shape p)
 #pragma unroll
             for (int j = 0; j < V; j++)
                 total[j] /= taken;
-        store<V>(y + pixel * p.y_stride + c, total);
+        nl_store(y + pixel * p.y_stride + c, total);
     }
+}
+
+/* The average of a whole picture: a block for 32 channels of an image, a warp for every 32nd pixel; the warps' sums are
+ * added in their order. */
+enum { MEAN_WARPS = 32 };
+template <typename X, typename Y>
+__global__ void __launch_bounds__(32 * MEAN_WARPS)
+    mean_kernel(const X *x, Y *y, int64_t y_stride, int channels, int pixels)
+{
+    __shared__ float sums[MEAN_WARPS][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;
+    const X *from = x + (int64_t)blockIdx.y * pixels * channels + c;
+    float sum = 0.f;
+    if (c < channels)
+#pragma unroll 4
+        for (int pixel = warp; pixel < pixels; pixel += MEAN_WARPS)
+            sum += nl_get(from + (int64_t)pixel * channels);
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || c >= channels)
+        return;
+    for (int i = 1; i < MEAN_WARPS; i++)
+        sum += sums[i][lane];
+    nl_put(y + blockIdx.y * y_stride + c, sum / pixels);
 }
 
 static bool by_eights(const nl_tensor *t)
@@ -69,6 +77,13 @@ static bool by_eights(const nl_tensor *t)
 template <typename X, typename Y>
 static void run(const nl_pool_args *a, const pool_shape &p, cudaStream_t stream)
 {
+    if (a->kind == NL_POOL_AVERAGE && p.out_height == 1 && p.out_width == 1 && p.pad == 0 &&
+        p.kernel == p.height && p.kernel == p.width) {
+        const dim3 grid((unsigned)(p.channels + 31) / 32, (unsigned)a->x.shape[0]);
+        mean_kernel<<<grid, 32 * MEAN_WARPS, 0, stream>>>(
+            (const X *)a->x.data, (Y *)a->y.data, p.y_stride, p.channels, p.height * p.width);
+        return;
+    }
     const bool eights = by_eights(&a->x) && by_eights(&a->y), max = a->kind == NL_POOL_MAX;
     const int64_t count = nl_tensor_count(&a->y) / (eights ? 8 : 1);
     auto kernel = eights ? max ? pool_kernel<8, true, X, Y> : pool_kernel<8, false, X, Y>
