@@ -133,7 +133,12 @@ static nl_status save(nl_trainer *trainer)
     point.seconds = seconds_so_far(trainer);
     if (trainer->group->rank == 0) {
         NL_TRY(nl_path_join(context, trainer->options->out, "checkpoints", &folder));
-        nl_status saved = nl_save_point(&trainer->state, &point, folder, trainer->options->keep);
+        int64_t keep = trainer->options->keep;
+        nl_status saved = nl_save_point(&trainer->state, &point, folder, keep);
+        if (saved == NL_CANCELLED) { /* a signal while a slow disk wrote: first this, then stop */
+            saved = nl_save_point(&trainer->state, &point, folder, keep);
+            nl_cancel(context);
+        }
         if (saved != NL_OK && saved != NL_ERROR_WRITE)
             NL_TRY(saved);
         if (saved != NL_OK)
