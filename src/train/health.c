@@ -192,13 +192,16 @@ nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped)
         NL_TRY(search_activations(trainer, name));
     if (!*name)
         NL_TRY(search_twin(device, trainer->state.gradient, "the gradient of", true, name));
-    if (trainer->group->rank == 0 && dump_state(trainer, path) != NL_OK)
+    bool kept = !trainer->options->dry_run && !trainer->options->profile;
+    if (kept && trainer->group->rank == 0 && dump_state(trainer, path) != NL_OK)
         nl_log(context, NL_LOG_ERROR, "%s", nl_last_error(context));
-    status = nl_fail(context, NL_ERROR_NOT_FINITE,
-                     "step %lld: %lld steps in a row were not finite; first bad: %s; the state is "
-                     "in %s; try a lower --lr, --clip 1 or --dtype f32",
-                     (long long)trainer->point.step, (long long)skipped,
-                     *name ? name : "nothing that a second look finds", path);
+    status =
+        nl_fail(context, NL_ERROR_NOT_FINITE,
+                "step %lld: %lld steps in a row were not finite; first bad: %s; try a lower --lr, "
+                "--clip 1 or --dtype f32%s%s",
+                (long long)trainer->point.step, (long long)skipped,
+                *name ? name : "nothing that a second look finds", kept ? "; the state is in " : "",
+                kept ? path : "");
 cleanup:
     nl_free(context, path);
     return status;
