@@ -1,4 +1,4 @@
-/* NaLa attention forward: the tensor core kernels where they serve (bf16, no rope), otherwise a plain kernel in fp32:
+/* NaLa attention forward: the tensor core kernels where they serve (bf16), otherwise a plain kernel in fp32:
  * one block for a (image, head), features in shared memory one token at a time. The plain one is the parity mode. */
 #include "nala_attention.cuh"
 #include "nala_plain.cuh"
@@ -133,7 +133,8 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
                        "NaLa attention: head size %lld, at most %d on the GPU",
                        (long long)a->head_size, MAX_HEAD);
     const int64_t d = a->head_size;
-    if (a->out.dtype != NL_BF16 || a->rope || d % 8 || a->qkvg.row_stride % 8)
+    if (a->out.dtype != NL_BF16 || !nl_nala_serves(d, a->feature_map, a->rope) ||
+        a->qkvg.row_stride % 8)
         return run_plain(device, a);
 
     nl_nala_problem p = {};
@@ -144,7 +145,10 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
     p.lambda = a->lambda, p.tau = a->tau;
     p.saved_state = (float *)a->state.data, p.saved_total = (float *)a->total.data;
-    const int64_t bytes = nl_nala_workspace(a->batch, a->heads, a->tokens, d, a->feature_map);
+    p.grid_width = (int)a->grid_width;
+    const int64_t positions = !a->rope ? 0 : NL_MAX(a->grid_height, a->grid_width);
+    const int64_t bytes =
+        nl_nala_workspace(a->batch, a->heads, a->tokens, d, a->feature_map, positions);
     void *workspace = NULL;
     if (bytes > 0) {
         nl_status status =
@@ -152,7 +156,7 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
         if (status != NL_OK)
             return status;
     }
-    return nl_cuda_check(device,
-                         nl_nala_forward(p, a->batch, d, a->feature_map, workspace, cuda->stream),
-                         "nala_attention");
+    return nl_cuda_check(
+        device, nl_nala_forward(p, a->batch, d, a->feature_map, positions, workspace, cuda->stream),
+        "nala_attention");
 }

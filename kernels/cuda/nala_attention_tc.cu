@@ -29,20 +29,22 @@ template <int D, int MAP, bool CUBE> struct launcher {
         return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     S::SHARED_BYTES);
     }
-    static cudaError_t run(nl_nala_problem p, int64_t batch, int chunks, void *workspace,
-                           cudaStream_t stream)
+    template <bool ROPE>
+    static cudaError_t run_as(nl_nala_problem p, int64_t batch, int chunks, void *workspace,
+                              cudaStream_t stream)
     {
         const int64_t pairs = batch * p.heads;
         cudaError_t error;
         if (chunks == 1) {
-            if ((error = allow(fused_kernel<D, MAP, CUBE>)) != cudaSuccess)
+            auto kernel = fused_kernel<D, MAP, CUBE, ROPE>;
+            if ((error = allow(kernel)) != cudaSuccess)
                 return error;
-            fused_kernel<D, MAP, CUBE>
-                <<<dim3(p.heads, (unsigned)batch), S::THREADS, S::SHARED_BYTES, stream>>>(p);
+            kernel<<<dim3(p.heads, (unsigned)batch), S::THREADS, S::SHARED_BYTES, stream>>>(p);
             return cudaGetLastError();
         }
-        if ((error = allow(partial_kernel<D, MAP, CUBE>)) != cudaSuccess ||
-            (error = allow(apply_kernel<D, MAP, CUBE>)) != cudaSuccess)
+        auto partial = partial_kernel<D, MAP, CUBE, ROPE>;
+        auto apply = apply_kernel<D, MAP, CUBE, ROPE>;
+        if ((error = allow(partial)) != cudaSuccess || (error = allow(apply)) != cudaSuccess)
             return error;
         const int tiles = (p.tokens + S::TILE - 1) / S::TILE;
         p.chunk = (tiles + chunks - 1) / chunks * S::TILE;
@@ -50,12 +52,20 @@ template <int D, int MAP, bool CUBE> struct launcher {
         p.partial = (float *)workspace;
         p.state = (__nv_bfloat16 *)((char *)workspace + partial_bytes(pairs, chunks));
         const dim3 grid(p.heads, (unsigned)batch, used);
-        partial_kernel<D, MAP, CUBE><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
+        partial<<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
         reduce_kernel<D, MAP>
             <<<dim3((S::PARTIAL_ELEMENTS + 511) / 512, (unsigned)pairs), 256, 0, stream>>>(p, used,
                                                                                            pairs);
-        apply_kernel<D, MAP, CUBE><<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
+        apply<<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
         return cudaGetLastError();
+    }
+    static cudaError_t run(const nl_nala_problem &p, int64_t batch, int chunks, void *workspace,
+                           cudaStream_t stream)
+    {
+        if constexpr (nl_map_packed<MAP>::value)
+            if (p.rope)
+                return run_as<true>(p, batch, chunks, workspace, stream);
+        return p.rope ? cudaErrorInvalidValue : run_as<false>(p, batch, chunks, workspace, stream);
     }
 };
 
@@ -102,23 +112,42 @@ template <int D, int MAP, bool CUBE> struct launcher {
     HEAD(96, BODY)                                                                                 \
     HEAD(128, BODY) {}
 
+static int64_t rope_bytes(int64_t positions, int64_t head_size)
+{
+    return (positions * head_size / 4 * (int64_t)sizeof(float2) + 255) / 256 * 256;
+}
+
+bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope)
+{
+    return head_size % 8 == 0 && head_size <= 128 &&
+           (!rope || map == NL_FEATURES_COSINE || map == NL_FEATURES_COSINE_CONSTANT);
+}
+
 int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,
-                          nl_feature_map map)
+                          nl_feature_map map, int64_t positions)
 {
     const int chunks = chunk_count(tokens);
     const bool cube = true; /* sizes do not depend on it */
-    FOR_HEAD_SIZE(return launch::workspace(batch * heads, chunks));
+    FOR_HEAD_SIZE(return rope_bytes(positions, head_size) +
+                         launch::workspace(batch * heads, chunks));
     return 0;
 }
 
 cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map,
-                            void *workspace, cudaStream_t stream)
+                            int64_t positions, void *workspace, cudaStream_t stream)
 {
     const int chunks = chunk_count(p.tokens);
     const bool cube = p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
-    if (head_size % 8)
+    if (!nl_nala_serves(head_size, map, positions > 0))
         return cudaErrorInvalidValue;
-    p.head_size = (int)head_size;
+    p.head_size = (int)head_size, p.rope = NULL;
+    if (positions > 0) {
+        const int quarter = (int)head_size / 4, count = (int)positions * quarter;
+        rope_kernel<<<(count + 255) / 256, 256, 0, stream>>>((float2 *)workspace, (int)positions,
+                                                             quarter);
+        p.rope = (const float2 *)workspace;
+        workspace = (char *)workspace + rope_bytes(positions, head_size);
+    }
     FOR_HEAD_SIZE(return launch::run(p, batch, chunks, workspace, stream));
     return cudaErrorInvalidValue;
 }

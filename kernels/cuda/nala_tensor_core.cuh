@@ -39,6 +39,8 @@ struct nl_nala_problem {
     float lambda, tau;
     float *partial;       /* [chunks, B h, (F D + F)] fp32: S, z; or NULL */
     __nv_bfloat16 *state; /* [B h, (F STRIDE + F)] for the apply kernel: S, z */
+    const float2 *rope;   /* [positions, d / 4] (cos, sin), or NULL: facts.md H.5 */
+    int grid_width;       /* of the tokens; with rope */
     float *saved_state;   /* [B h, F, d], or NULL: for the backward pass */
     float *saved_total;   /* [B h, F] */
 };
@@ -64,11 +66,15 @@ template <int D, int HALVES> struct shape {
     static constexpr int TILE_ELEMENTS = TILE * STRIDE;
     static constexpr int STATE_ELEMENTS = F * STRIDE + F;
     static constexpr int PARTIAL_ELEMENTS = F * D + F;
-    /* Two stages of two tiles: (k, v), in the end two of q. The state takes the place of the last k and v. */
+    /* Stages of two tiles, (k, v) or queries; the state takes the place of the last k and v, in the last stage. (Three
+     * stages, which leave room for four blocks at 64 too, were 3 % slower on an H200.) */
+    static constexpr int STAGES = 2;
+    static constexpr int QUERY_TILES = 2 * (STAGES - 1);
     static constexpr int STAGE_ELEMENTS = 2 * TILE_ELEMENTS;
+    static constexpr int STATE_AT = (STAGES - 1) * STAGE_ELEMENTS;
     static constexpr int LAST_ELEMENTS =
         STAGE_ELEMENTS > STATE_ELEMENTS ? STAGE_ELEMENTS : STATE_ELEMENTS;
-    static constexpr int SHARED_BYTES = 2 * (STAGE_ELEMENTS + LAST_ELEMENTS) + 4 * 2 * TILE;
+    static constexpr int SHARED_BYTES = 2 * (STATE_AT + LAST_ELEMENTS) + 4 * 2 * TILE;
 
     /* Half and dimension of feature f. */
     __device__ __forceinline__ static int half_of(int f)
@@ -98,6 +104,18 @@ __device__ __forceinline__ void commit_async()
 template <int N> __device__ __forceinline__ void wait_async()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N));
+}
+/* Up to 3 groups may still be under way. */
+__device__ __forceinline__ void wait_async_but(int n)
+{
+    if (n == 0)
+        wait_async<0>();
+    else if (n == 1)
+        wait_async<1>();
+    else if (n == 2)
+        wait_async<2>();
+    else
+        wait_async<3>();
 }
 
 __device__ __forceinline__ void load_matrix(uint32_t (&r)[4], uint32_t address)
@@ -295,6 +313,34 @@ __device__ __forceinline__ void key_features(uint32_t raw, const float *scale, i
     }
 }
 
+/* (cos, sin) of the angle by which dimension `dim` of a token turns: the first half of the head turns with the token's
+ * row, the second with its column; neighbours share an angle. What is not there turns by anything. */
+__device__ __forceinline__ float2 rotation(const nl_nala_problem &p, int token, int dim)
+{
+    const int quarter = p.head_size / 4, side = p.head_size / 2;
+    token = min(token, p.tokens - 1), dim = min(dim, p.head_size - 1);
+    const int position = dim < side ? token / p.grid_width : token % p.grid_width;
+    return p.rope[position * quarter + dim % side / 2];
+}
+
+/* Features of keys, two neighbouring tokens in one dimension, whose partner is the next lane's but three. */
+__device__ __forceinline__ uint32_t rotate_keys(const nl_nala_problem &p, uint32_t x, int token,
+                                                int dim)
+{
+    const float2 own = unpack(x), other = unpack(__shfl_xor_sync(~0u, x, 4));
+    const float2 a = rotation(p, token, dim), b = rotation(p, token + 1, dim);
+    const float sign = dim % 2 ? 1.f : -1.f;
+    return pack(fmaf(own.x, a.x, sign * other.x * a.y), fmaf(own.y, b.x, sign * other.y * b.y));
+}
+
+/* Features of a query in two neighbouring dimensions. */
+__device__ __forceinline__ uint32_t rotate_query(const nl_nala_problem &p, uint32_t x, int token,
+                                                 int dim)
+{
+    const float2 f = unpack(x), a = rotation(p, token, dim);
+    return pack(fmaf(f.x, a.x, -f.y * a.y), fmaf(f.y, a.x, f.x * a.y));
+}
+
 /* Sums over tokens in a warp's registers: rows are features, columns those of v. */
 template <typename S, int HALVES> struct partial_state {
     float s[HALVES][S::NT][4]; /* of 16 dimensions */
@@ -335,27 +381,21 @@ __device__ __forceinline__ void for_state(const partial_state<S, HALVES> &sums, 
         }
 }
 
-/* The two stages: tile `count - 1`, the last one, lies in the second, so that queries may follow in the first. */
-template <typename S>
-__device__ __forceinline__ __nv_bfloat16 *stage_of(__nv_bfloat16 *stages, int tile, int count)
-{
-    return stages + (count - tile) % 2 * S::STAGE_ELEMENTS;
-}
-
-/* Queues the first two tiles of queries into the first stage, a group of copies each. */
+/* Pair `pair` of query tiles to its stage, one group of copies. */
 template <int D, typename S>
 __device__ __forceinline__ void fetch_queries(const nl_nala_problem &p, const __nv_bfloat16 *q,
-                                              int first, int last, __nv_bfloat16 *stages)
+                                              int first, int last, int pair, __nv_bfloat16 *stages)
 {
-    for (int tile = 0; tile < 2; tile++) {
+    for (int tile = 2 * pair; tile < 2 * pair + 2; tile++)
         if (first + tile * S::TILE < last)
-            load_tile<D, S>(stages + tile * S::TILE_ELEMENTS, q, p, first + tile * S::TILE, last);
-        commit_async();
-    }
+            load_tile<D, S>(stages + tile % S::QUERY_TILES * S::TILE_ELEMENTS, q, p,
+                            first + tile * S::TILE, last);
+    commit_async();
 }
 
-/* The state of tokens [first, last), unscaled. Calls `then` when the first stage is free and the last tile is worked on. */
-template <int D, int MAP, bool CUBE, typename S, typename Then>
+/* The state of tokens [first, last), unscaled. The stages go round so that the last tile lies in the last one, and
+ * then(i) may fill the others: it is called for each of them as it becomes free, and queues one group of copies. */
+template <int D, int MAP, bool CUBE, bool ROPE, typename S, typename Then>
 __device__ __forceinline__ void
 accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bfloat16 *v,
                  int first, int last, __nv_bfloat16 *stages, float *scales,
@@ -366,24 +406,29 @@ accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bf
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
 
+    auto stage_of = [&](int tile) {
+        return stages + (tile + S::STAGES - count % S::STAGES) % S::STAGES * S::STAGE_ELEMENTS;
+    };
     auto fetch = [&](int tile) {
-        __nv_bfloat16 *stage = stage_of<S>(stages, tile, count);
+        if (tile >= count) {
+            then(tile - count);
+            return;
+        }
+        __nv_bfloat16 *stage = stage_of(tile);
         load_tile<D, S>(stage, k, p, first + tile * S::TILE, last);
         load_tile<D, S>(stage + S::TILE_ELEMENTS, v, p, first + tile * S::TILE, last);
         commit_async();
     };
-    fetch(0);
+    for (int tile = 0; tile < S::STAGES - 1; tile++)
+        fetch(tile);
     for (int tile = 0; tile < count; tile++) {
-        const __nv_bfloat16 *kt = stage_of<S>(stages, tile, count), *vt = kt + S::TILE_ELEMENTS;
+        const __nv_bfloat16 *kt = stage_of(tile), *vt = kt + S::TILE_ELEMENTS;
         float *scale = scales + tile % 2 * S::TILE;
-        wait_async<0>();
+        wait_async<S::STAGES - 2>();
         __syncwarp();
         key_scales<D, MAP, CUBE, S>(p, kt, scale);
         __syncthreads(); /* the tile and its scales are there for all; nobody needs the one before */
-        if (tile + 1 < count)
-            fetch(tile + 1);
-        else
-            then();
+        fetch(tile + S::STAGES - 1);
 
 #pragma unroll
         for (int step = 0; step < S::TILE / 16; step++) {
@@ -418,6 +463,17 @@ accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bf
                 multiply(sums.z[half], features[half], ONES, ONES);
             if (S::ODD && S::NT % S::WARPS == warp)
                 multiply(sums.odd[S::ODD ? S::NT / S::WARPS : 0], odd, ONES, ONES);
+            if (ROPE) /* the numerator alone */
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int at = first + tile * S::TILE + token + i / 2 * 8 + 2 * (lane % 4);
+#pragma unroll
+                    for (int half = 0; half < HALVES; half++)
+                        features[half][i] =
+                            rotate_keys(p, features[half][i], at, warp * 16 + i % 2 * 8 + lane / 4);
+                    if (S::ODD)
+                        odd[i] = rotate_keys(p, odd[i], at, 16 * S::WARPS + lane / 4);
+                }
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
                 uint32_t b[4];
@@ -436,8 +492,9 @@ accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bf
     }
 }
 
-/* o for tokens [first, last) from the state in shared memory; fetch_queries has been called. A warp works alone. */
-template <int D, int MAP, bool CUBE, typename S>
+/* o for tokens [first, last) from the state in shared memory; the first pairs of queries are on
+ * their way. A warp works alone. */
+template <int D, int MAP, bool CUBE, bool ROPE, typename S>
 __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv_bfloat16 *q,
                                             __nv_bfloat16 *out, int first, int last,
                                             const __nv_bfloat16 *state, __nv_bfloat16 *tiles)
@@ -448,9 +505,10 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
     const __nv_bfloat16 *z = state + S::F * S::STRIDE;
 
     for (int tile = 0; tile < count; tile++) {
-        __nv_bfloat16 *whole = tiles + tile % 2 * S::TILE_ELEMENTS,
+        __nv_bfloat16 *whole = tiles + tile % S::QUERY_TILES * S::TILE_ELEMENTS,
                       *rows = whole + warp * 16 * S::STRIDE;
-        wait_async<1>();
+        /* Groups after this tile's: of the pairs that were queued first, then one for each tile that has passed. */
+        wait_async_but(min(S::STAGES - 2 + (tile + 1) / 2, S::QUERY_TILES - 1));
         __syncwarp();
         uint32_t raw[S::WARPS + S::ODD][4];
 #pragma unroll
@@ -475,9 +533,16 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
         };
 
         float acc[S::NT][4] = {}, denominator[4] = {};
-        auto multiply_state = [&](const uint32_t(&features)[4], int f) {
+        /* Features from f on, which belong to the dimensions from dim0 and, the last eight, from dim1 on. */
+        auto multiply_state = [&](uint32_t(&features)[4], int f, int dim0, int dim1) {
             const __nv_bfloat16 *z_at = z + f + 2 * (lane % 4);
             multiply(denominator, features, *(const uint32_t *)z_at, *(const uint32_t *)(z_at + 8));
+            if (ROPE)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    features[i] = rotate_query(
+                        p, features[i], first + tile * S::TILE + warp * 16 + lane / 4 + i % 2 * 8,
+                        (i < 2 ? dim0 : dim1) + 2 * (lane % 4));
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
                 uint32_t b[4];
@@ -496,7 +561,7 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
                                features[HALVES - 1][i]);
 #pragma unroll
             for (int half = 0; half < HALVES; half++)
-                multiply_state(features[half], (half * S::WARPS + m) * 16);
+                multiply_state(features[half], (half * S::WARPS + m) * 16, m * 16, m * 16 + 8);
         }
         if (S::ODD) { /* features 0-7: the first half, 8-15: the second */
             uint32_t features[4] = {}, unused;
@@ -504,7 +569,7 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
             for (int r = 0; r < 2; r++)
                 query_features(raw[S::WARPS + S::ODD - 1][r], r, 16 * S::WARPS, features[r],
                                HALVES == 2 ? features[r + 2] : unused);
-            multiply_state(features, S::EVEN);
+            multiply_state(features, S::EVEN, 16 * S::WARPS, 16 * S::WARPS);
         }
 
         const float low = 1.f / (denominator[0] + 1e-6f), high = 1.f / (denominator[2] + 1e-6f);
@@ -528,15 +593,15 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
                     *(const uint4 *)(rows + r * S::STRIDE + chunk * 8);
         }
         __syncwarp();
-        if (tile + 2 < count)
-            load_tile<D, S>(whole, q, p, first + (tile + 2) * S::TILE, last);
+        if (tile + S::QUERY_TILES < count)
+            load_tile<D, S>(whole, q, p, first + (tile + S::QUERY_TILES) * S::TILE, last);
         commit_async();
     }
     wait_async<0>();
 }
 
 /* One block for each (image, head): grid (heads, batch). */
-template <int D, int MAP, bool CUBE>
+template <int D, int MAP, bool CUBE, bool ROPE>
 __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
                                   shape<D, nl_map_halves<MAP>::value>::RESIDENT)
     fused_kernel(const nl_nala_problem p)
@@ -544,16 +609,16 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STAGE_ELEMENTS;
+    __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STATE_AT;
     float *scales = (float *)(state + S::LAST_ELEMENTS);
     const int64_t offset = blockIdx.y * p.image_stride + blockIdx.x * p.head_stride;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
 
     {
         partial_state<S, HALVES> sums = {};
-        accumulate_state<D, MAP, CUBE, S>(
+        accumulate_state<D, MAP, CUBE, ROPE, S>(
             p, p.k + offset, p.v + offset, 0, p.tokens, stages, scales, sums,
-            [&] { fetch_queries<D, S>(p, p.q + offset, 0, p.tokens, stages); });
+            [&](int pair) { fetch_queries<D, S>(p, p.q + offset, 0, p.tokens, pair, stages); });
         __syncthreads();
         const float mean = 1.f / p.tokens;
         const int d = p.head_size;
@@ -576,13 +641,13 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
             });
     }
     __syncthreads();
-    apply_state<D, MAP, CUBE, S>(
+    apply_state<D, MAP, CUBE, ROPE, S>(
         p, p.q + offset, p.out + blockIdx.y * p.out_image_stride + blockIdx.x * p.out_head_stride,
         0, p.tokens, state, stages);
 }
 
 /* grid (heads, batch, chunks): partial sums of one chunk. */
-template <int D, int MAP, bool CUBE>
+template <int D, int MAP, bool CUBE, bool ROPE>
 __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
                                   shape<D, nl_map_halves<MAP>::value>::RESIDENT)
     partial_kernel(const nl_nala_problem p)
@@ -591,15 +656,15 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
     __nv_bfloat16 *stages = (__nv_bfloat16 *)shared;
-    float *scales = (float *)(stages + S::STAGE_ELEMENTS + S::LAST_ELEMENTS);
+    float *scales = (float *)(stages + S::STATE_AT + S::LAST_ELEMENTS);
     const int64_t offset = blockIdx.y * p.image_stride + blockIdx.x * p.head_stride;
     const int64_t pairs = (int64_t)gridDim.x * gridDim.y;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     const int first = blockIdx.z * p.chunk, last = min(first + p.chunk, p.tokens);
 
     partial_state<S, HALVES> sums = {};
-    accumulate_state<D, MAP, CUBE, S>(p, p.k + offset, p.v + offset, first, last, stages, scales,
-                                      sums, [] {});
+    accumulate_state<D, MAP, CUBE, ROPE, S>(p, p.k + offset, p.v + offset, first, last, stages,
+                                            scales, sums, [](int) { commit_async(); });
     float *to = p.partial + (blockIdx.z * pairs + index) * S::PARTIAL_ELEMENTS;
     for_state(
         sums,
@@ -643,19 +708,33 @@ __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs
         p.saved_total[row] = sum.x, p.saved_total[row + 1] = sum.y;
 }
 
+/* The table of rope: one thread for (position, frequency 10000^-linspace(0, 1, quarter)). */
+static __global__ void rope_kernel(float2 *table, int positions, int quarter)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= positions * quarter)
+        return;
+    const int at = i % quarter;
+    const float frequency = powf(10000.f, -(quarter > 1 ? (float)at / (quarter - 1) : 0.f));
+    float sine, cosine;
+    sincosf(i / quarter * frequency, &sine, &cosine);
+    table[i] = make_float2(cosine, sine);
+}
+
 /* grid (heads, batch, chunks) */
-template <int D, int MAP, bool CUBE>
+template <int D, int MAP, bool CUBE, bool ROPE>
 __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
                                   shape<D, nl_map_halves<MAP>::value>::RESIDENT)
     apply_kernel(const nl_nala_problem p)
 {
     using S = shape<D, nl_map_halves<MAP>::value>;
     extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STAGE_ELEMENTS;
+    __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STATE_AT;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     const int first = blockIdx.z * p.chunk, last = min(first + p.chunk, p.tokens);
     const __nv_bfloat16 *q = p.q + blockIdx.y * p.image_stride + blockIdx.x * p.head_stride;
-    fetch_queries<D, S>(p, q, first, last, stages);
+    for (int pair = 0; pair < S::STAGES - 1; pair++)
+        fetch_queries<D, S>(p, q, first, last, pair, stages);
     const __nv_bfloat16 *from = p.state + index * S::STATE_ELEMENTS;
     for (int i = threadIdx.x; i < S::F * S::NT + S::F / 8; i += S::THREADS) {
         const int at = i < S::F * S::NT ? i / S::NT * S::STRIDE + i % S::NT * 8
@@ -663,7 +742,7 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
         *(uint4 *)(state + at) = *(const uint4 *)(from + at);
     }
     __syncthreads();
-    apply_state<D, MAP, CUBE, S>(
+    apply_state<D, MAP, CUBE, ROPE, S>(
         p, q, p.out + blockIdx.y * p.out_image_stride + blockIdx.x * p.out_head_stride, first, last,
         state, stages);
 }
