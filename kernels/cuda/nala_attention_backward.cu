@@ -238,7 +238,11 @@ extern "C" nl_status nl_cuda_nala_attention_backward(nl_device *device,
     p.stride = a->qkvg.row_stride, p.out_stride = hidden, p.gradient_stride = a->dqkv.row_stride;
     p.state = (const float *)a->state.data, p.total = (const float *)a->total.data;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.lambda = a->lambda, p.tau = a->tau;
-    return nl_cuda_check(
-        device, nl_nala_backward(p, a->batch, a->head_size, workspace, nl_cuda_of(device)->stream),
-        "nala_attention_backward");
+    const cudaError_t error =
+        nl_nala_backward(p, a->batch, a->head_size, workspace, nl_cuda_of(device)->stream);
+    if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */
+        (void)cudaGetLastError();
+        return run_plain(device, a);
+    }
+    return nl_cuda_check(device, error, "nala_attention_backward");
 }

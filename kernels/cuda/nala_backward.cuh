@@ -85,6 +85,15 @@ __device__ __forceinline__ void load_rows(__nv_bfloat16 *to, const __nv_bfloat16
     }
 }
 
+/* Brings ROWS tokens from `first` on into the second level cache, as far as they are before `last`. */
+template <int ROWS>
+__device__ __forceinline__ void prefetch_rows(const __nv_bfloat16 *from, int64_t stride, int first,
+                                              int last)
+{
+    for (int row = first + threadIdx.x; row < min(first + ROWS, last); row += blockDim.x)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + row * stride));
+}
+
 /* A fragments of 16 rows, dimensions 16 c ..; those beyond the head are 0. */
 template <int D, int STRIDE>
 __device__ __forceinline__ void load_fragment(uint32_t (&a)[4], const __nv_bfloat16 *rows, int c)
@@ -116,11 +125,22 @@ __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* 1 / x, 0 where x is so small that its features are 0. */
-__device__ __forceinline__ float safe_reciprocal(float x)
+__device__ __forceinline__ float reciprocal(float x)
 {
-    return fabsf(x) > 1e-30f ? __fdividef(1.f, x) : 0.f;
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
+__device__ __forceinline__ float log2_of(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Added to an element before its reciprocal and logarithm: what they are multiplied by is 0 where the element is, and
+ * no bf16 number is its negative. */
+constexpr float TINY = 1.2345e-30f;
 
 /* S in bf16 and z in shared memory: rows of dimensions and columns beyond the head are 0. zt: z as the sum of two bf16
  * numbers, [2, WIDE]. */
@@ -129,14 +149,17 @@ __device__ __forceinline__ void load_state(const nl_nala_gradient &p, int64_t pa
                                            __nv_bfloat16 *state, float *total, __nv_bfloat16 *zt)
 {
     using S = shape<D>;
-    constexpr int PIECES = S::STRIDE / 4;
+    constexpr int PIECES = S::STRIDE / 4, COUNT = S::F * PIECES, THREADS = 32 * S::QUERY_WARPS;
     const float *from = p.state + pair * 2 * D * D;
-    for (int i = threadIdx.x; i < S::F * PIECES; i += blockDim.x) {
+#pragma unroll 3
+    for (int round = 0; round < (COUNT + THREADS - 1) / THREADS; round++) {
+        const int i = threadIdx.x + round * THREADS;
         const int f = i / PIECES, column = i % PIECES * 4, half = f / S::DP, dim = f % S::DP;
         float4 x = make_float4(0.f, 0.f, 0.f, 0.f);
-        if (dim < D && column < D)
+        if (f < S::F && dim < D && column < D)
             x = *(const float4 *)(from + (half * D + dim) * D + column);
-        *(uint2 *)(state + f * S::STRIDE + column) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
+        if (COUNT % THREADS == 0 || i < COUNT)
+            *(uint2 *)(state + f * S::STRIDE + column) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
     }
     for (int f = threadIdx.x; f < S::F; f += blockDim.x) {
         const int half = f / S::DP, dim = f % S::DP;
@@ -150,7 +173,7 @@ __device__ __forceinline__ void load_state(const nl_nala_gradient &p, int64_t pa
 
 /* What the map's gradient needs of the two rows (lane / 4 and lane / 4 + 8) of a thread. */
 struct row_pair {
-    float norm[2], scale[2], power[2];
+    float norm[2], scale[2], power[2], log_scale[2]; /* log2 */
 };
 
 template <int D, bool QUERY>
@@ -167,18 +190,24 @@ __device__ __forceinline__ row_pair row_scalars(const nl_nala_gradient &p,
         const float norm = nl_root<false>(sums[2 * r]);
         rows.norm[r] = norm;
         rows.scale[r] = nl_reciprocal<false>(norm + NL_NORM_EPS);
+        rows.log_scale[r] = log2_of(rows.scale[r]);
         rows.power[r] = QUERY ? p.lambda * (p.tau + nl_tanh<false>(norm)) : p.lambda;
     }
     return rows;
 }
 
-/* One chunk of 16 dimensions of the map's gradient: own parts as bf16 pairs, and the sums of the two rows. c, s: the
- * gradients by the two halves (times the denominator, which the features carry). */
+/* The same times what all of a row's gradient is to be multiplied by: 1 / denominator of a query. */
+struct row_factors {
+    float power[2], scale[2];
+};
+
+/* One chunk of 16 dimensions of the map's gradient: own parts as bf16 pairs, and the sums of the two rows (sums.x still
+ * without the factor). c, s: the gradients by the two halves. */
 template <bool QUERY>
-__device__ __forceinline__ void chunk_gradient(const uint32_t (&raw)[4], const uint32_t (&first)[4],
-                                               const uint32_t (&second)[4], const float (&c)[2][4],
-                                               const float (&s)[2][4], const row_pair &rows,
-                                               uint32_t (&own)[4], float2 (&sums)[2])
+__device__ __forceinline__ void
+chunk_gradient(const uint32_t (&raw)[4], const uint32_t (&first)[4], const uint32_t (&second)[4],
+               const float (&c)[2][4], const float (&s)[2][4], const row_pair &rows,
+               const row_factors &factors, uint32_t (&own)[4], float2 (&sums)[2])
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -188,14 +217,13 @@ __device__ __forceinline__ void chunk_gradient(const uint32_t (&raw)[4], const u
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const float x = e ? x2.y : x2.x, f = e ? f2.y : f2.x, g = e ? g2.y : g2.x;
-            const float dc = c[t][2 * r + e], ds = s[t][2 * r + e];
+            const float dc = c[t][2 * r + e], ds = s[t][2 * r + e], nonzero = x + TINY;
             const float by_magnitude = fmaf(dc, f, ds * g);
             const float by_angle = nl_angle_slope<false>(x * rows.scale[r]) * fmaf(ds, f, -dc * g);
-            const float by_base = rows.power[r] * by_magnitude * safe_reciprocal(x);
-            result[e] = fmaf(by_angle, rows.scale[r], by_base);
+            result[e] = fmaf(factors.power[r], by_magnitude * reciprocal(nonzero),
+                             by_angle * factors.scale[r]);
             if (QUERY) {
-                /* log2|x|; that of the scale is added to the whole sum's factor later */
-                const float log = __log2f(fmaxf(fabsf(x) * rows.scale[r], 1e-30f));
+                const float log = log2_of(fabsf(nonzero)) + rows.log_scale[r];
                 sums[r].x = fmaf(log, by_magnitude, sums[r].x);
                 sums[r].y = fmaf(result[e], x, sums[r].y);
             } else {
@@ -206,24 +234,184 @@ __device__ __forceinline__ void chunk_gradient(const uint32_t (&raw)[4], const u
     }
 }
 
-/* dx = mean (own + x shared) of 16 tokens, four bytes a lane. */
+/* dx = mean (own + x shared) of the rows lane / 4 and lane / 4 + 8, which begin at to[0] and to[1]; NULL: no row. */
 template <int D>
-__device__ __forceinline__ void
-store_gradient(__nv_bfloat16 *to, int64_t stride, int first, int last, float mean,
-               const uint32_t (&raw)[shape<D>::CHUNKS][4],
-               const uint32_t (&own)[shape<D>::CHUNKS][4], const float (&shared)[2])
+__device__ __forceinline__ void store_gradient(__nv_bfloat16 *const (&to)[2], float mean,
+                                               const uint32_t (&raw)[shape<D>::CHUNKS][4],
+                                               const uint32_t (&own)[shape<D>::CHUNKS][4],
+                                               const float (&shared)[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        if (to[r])
+#pragma unroll
+            for (int c = 0; c < shape<D>::CHUNKS; c++)
+#pragma unroll
+                for (int t = 0; t < 2; t++) {
+                    const float2 x = unpack(raw[c][2 * t + r]), o = unpack(own[c][2 * t + r]);
+                    if (c * 16 + t * 8 < D)
+                        *(uint32_t *)(to[r] + c * 16 + t * 8) = pack(
+                            mean * fmaf(x.x, shared[r], o.x), mean * fmaf(x.y, shared[r], o.y));
+                }
+}
+
+/* Where this thread's two elements of the first 8-column tile lie in rows first + lane / 4 (+ 8). */
+__device__ __forceinline__ void row_pointers(__nv_bfloat16 *base, int64_t stride, int first,
+                                             int last, __nv_bfloat16 *(&to)[2])
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int c = 0; c < shape<D>::CHUNKS; c++)
+    for (int r = 0; r < 2; r++) {
+        const int token = first + lane / 4 + r * 8;
+        to[r] = token < last ? base + token * stride + lane % 4 * 2 : NULL;
+    }
+}
+
+/* What a warp keeps of its 16 queries; r: do . o, inverse: of the denominator; two rows a thread. */
+template <int D> struct query_rows {
+    uint32_t raw[shape<D>::CHUNKS][4];
+    row_pair scalars;
+    float r[2], inverse[2];
+};
+
+/* The features of 16 queries, in place of q | o in `rows`; zt: z in two parts. */
+template <int D, bool CUBE>
+__device__ __forceinline__ void query_features(const nl_nala_gradient &p, __nv_bfloat16 *rows,
+                                               const __nv_bfloat16 *drows, const __nv_bfloat16 *zt,
+                                               query_rows<D> &query)
+{
+    using S = shape<D>;
+    const int lane = threadIdx.x % 32;
+    float products[2][4] = {}; /* do . o of all pairs of the 16 tokens; the diagonal is wanted */
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int token = first + lane / 4 + i % 2 * 8,
-                      column = c * 16 + i / 2 * 8 + lane % 4 * 2;
-            const float2 x = unpack(raw[c][i]), o = unpack(own[c][i]);
-            if (c * 16 + i / 2 * 8 < D && token < last)
-                *(uint32_t *)(to + token * stride + column) = pack(
-                    mean * fmaf(x.x, shared[i % 2], o.x), mean * fmaf(x.y, shared[i % 2], o.y));
+    for (int c = 0; c < S::CHUNKS; c++) {
+        uint32_t d[4];
+        load_fragment<D, S::WIDE>(query.raw[c], rows, c);
+        load_fragment<D, S::STRIDE>(d, drows, c);
+        multiply_transposed<S::WIDE>(products, d, rows + S::DP, 0, c);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        /* Of row lane / 4 + 8 i: column lane / 4 of tile i, which lane lane / 8 of the four has. */
+        const float own = lane / 4 % 2 ? products[i][2 * i + 1] : products[i][2 * i];
+        query.r[i] = __shfl_sync(~0u, own, (lane & ~3) + lane / 8);
+    }
+    query.scalars = row_scalars<D, true>(p, query.raw);
+    const __nv_bfloat162 scale[2] = {nl_pair_of(query.scalars.scale[0]),
+                                     nl_pair_of(query.scalars.scale[1])};
+    const float offset[2] = {query.scalars.power[0] * query.scalars.log_scale[0],
+                             query.scalars.power[1] * query.scalars.log_scale[1]};
+    float denominator[4] = {}; /* columns 0 and 1: by the two parts of z */
+    __syncwarp();
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++) {
+        uint32_t phi[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            nl_query_pair<CUBE>(query.raw[c][i], scale[i % 2], query.scalars.power[i % 2],
+                                offset[i % 2], &phi[0][i], &phi[1][i]);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int column = half * S::DP + c * 16 + lane % 4 * 2;
+            const __nv_bfloat16 *z = zt + lane / 4 * S::WIDE + column;
+            const uint32_t b0 = lane < 8 ? *(const uint32_t *)z : 0;
+            const uint32_t b1 = lane < 8 ? *(const uint32_t *)(z + 8) : 0;
+            multiply(denominator, phi[half], b0, b1);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                *(uint32_t *)(rows + (lane / 4 + i % 2 * 8) * S::WIDE + column + i / 2 * 8) =
+                    phi[half][i];
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float sum = denominator[2 * i] + denominator[2 * i + 1];
+        query.inverse[i] = 1.f / (__shfl_sync(~0u, sum, lane & ~3) + 1e-6f);
+    }
+}
+
+/* dq of 16 queries into the rows at `to`. */
+template <int D>
+__device__ __forceinline__ void
+query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_bfloat16 *drows,
+               const __nv_bfloat16 *state, const float *total, const query_rows<D> &query,
+               __nv_bfloat16 *const (&to)[2])
+{
+    using S = shape<D>;
+    const int lane = threadIdx.x % 32;
+    const row_pair &scalars = query.scalars;
+    row_factors factors;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        factors.power[i] = scalars.power[i] * query.inverse[i],
+        factors.scale[i] = scalars.scale[i] * query.inverse[i];
+    uint32_t own[S::CHUNKS][4];
+    float2 sums[2] = {};
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++) {
+        float d[2][2][4];
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int t = 0; t < 2; t++) {
+                const float2 z =
+                    *(const float2 *)(total + half * S::DP + c * 16 + t * 8 + lane % 4 * 2);
+                d[half][t][0] = -query.r[0] * z.x, d[half][t][1] = -query.r[0] * z.y;
+                d[half][t][2] = -query.r[1] * z.x, d[half][t][3] = -query.r[1] * z.y;
+            }
+#pragma unroll
+        for (int k = 0; k < S::CHUNKS; k++) {
+            uint32_t a[4];
+            load_fragment<D, S::STRIDE>(a, drows, k);
+            multiply_transposed<S::STRIDE>(d[0], a, state, c * 16, k);
+            multiply_transposed<S::STRIDE>(d[1], a, state, S::DP + c * 16, k);
+        }
+        uint32_t phi[2][4];
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            load_matrix(phi[half], shared_address(rows + lane % 16 * S::WIDE + half * S::DP +
+                                                  c * 16 + lane / 16 * 8));
+        chunk_gradient<true>(query.raw[c], phi[0], phi[1], d[0], d[1], scalars, factors, own[c],
+                             sums);
+        __syncwarp(); /* one chunk's numbers at a time: registers */
+    }
+    float shared[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float by_power = 0.6931471805599453f * query.inverse[i] * quad_sum(sums[i].x);
+        const float t = nl_tanh<false>(scalars.norm[i]);
+        const float by_norm =
+            p.lambda * by_power * (1.f - t * t) - quad_sum(sums[i].y) * scalars.scale[i];
+        shared[i] = by_norm * reciprocal(scalars.norm[i] + TINY);
+    }
+    store_gradient<D>(to, 1.f, query.raw, own, shared);
+}
+
+/* do becomes u = do / denominator, and two columns beside it -r / denominator, as the sum of two bf16 numbers. */
+template <int D>
+__device__ __forceinline__ void divide_rows(__nv_bfloat16 *drows, const query_rows<D> &query)
+{
+    using S = shape<D>;
+    const int lane = threadIdx.x % 32;
+    const __nv_bfloat162 inverse[2] = {nl_pair_of(query.inverse[0]), nl_pair_of(query.inverse[1])};
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++) {
+        uint32_t d[4];
+        load_fragment<D, S::STRIDE>(d, drows, c);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (c * 16 + i / 2 * 8 < D)
+                *(uint32_t *)(drows + (lane / 4 + i % 2 * 8) * S::STRIDE + c * 16 + i / 2 * 8 +
+                              lane % 4 * 2) = nl_bits(__hmul2(nl_pair(d[i]), inverse[i % 2]));
+    }
+    if (lane % 4 == 0)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float product = -query.r[i] * query.inverse[i];
+            const float high = __bfloat162float(__float2bfloat16(product));
+            *(uint32_t *)(drows + (lane / 4 + i * 8) * S::STRIDE + D) = pack(high, product - high);
         }
 }
 
@@ -233,11 +421,11 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
     query_kernel(const nl_nala_gradient p)
 {
     using S = shape<D>;
-    constexpr int CHUNKS = S::CHUNKS, WIDE = S::WIDE, STRIDE = S::STRIDE;
+    constexpr int TILE = S::QUERY_TILE, WIDE = S::WIDE, STRIDE = S::STRIDE;
     extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *tile = (__nv_bfloat16 *)shared;      /* [QUERY_TILE, WIDE]: q | o, then phi' */
-    __nv_bfloat16 *dtile = tile + S::QUERY_TILE * WIDE; /* [QUERY_TILE, STRIDE]: do | -r */
-    __nv_bfloat16 *state = dtile + S::QUERY_TILE * STRIDE; /* [F, STRIDE] */
+    __nv_bfloat16 *tile = (__nv_bfloat16 *)shared; /* [TILE, WIDE]: q | o, then features */
+    __nv_bfloat16 *dtile = tile + TILE * WIDE;     /* [TILE, STRIDE]: do, then u | -r */
+    __nv_bfloat16 *state = dtile + TILE * STRIDE;  /* [F, STRIDE] */
     __nv_bfloat16 *zt = state + S::STATE;
     float *total = (float *)(zt + 2 * WIDE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -245,121 +433,40 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
     const int64_t pair = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     const int64_t image = blockIdx.y * (int64_t)p.tokens, head = blockIdx.x * D;
     const int first = blockIdx.z * p.query_chunk, last = min(first + p.query_chunk, p.tokens);
+    const __nv_bfloat16 *q = p.q + image * p.stride + head;
+    const __nv_bfloat16 *out = p.out + image * p.out_stride + head;
+    const __nv_bfloat16 *dout = p.dout + image * p.out_stride + head;
 
     float acc[S::NT][4] = {}; /* dS | dz of the warp's 16 features */
-    for (int begin = first; begin < last; begin += S::QUERY_TILE) {
+    for (int begin = first; begin < last; begin += TILE) {
         __syncthreads(); /* the tile before is done with */
-        load_rows<D, S::QUERY_TILE, WIDE>(tile, p.q + image * p.stride + head, p.stride, begin,
-                                          last);
-        load_rows<D, S::QUERY_TILE, WIDE>(tile + S::DP, p.out + image * p.out_stride + head,
-                                          p.out_stride, begin, last);
-        load_rows<D, S::QUERY_TILE, STRIDE>(dtile, p.dout + image * p.out_stride + head,
-                                            p.out_stride, begin, last);
+        load_rows<D, TILE, WIDE>(tile, q, p.stride, begin, last);
+        load_rows<D, TILE, WIDE>(tile + S::DP, out, p.out_stride, begin, last);
+        load_rows<D, TILE, STRIDE>(dtile, dout, p.out_stride, begin, last);
         commit_async();
         if (begin == first) {
             load_state<D>(p, pair, state, total, zt);
-            for (int row = threadIdx.x; row < S::QUERY_TILE; row += blockDim.x)
+            for (int row = threadIdx.x; row < TILE; row += blockDim.x)
                 *(uint4 *)(dtile + row * STRIDE + D) = make_uint4(0, 0, 0, 0);
         }
         wait_async<0>();
         __syncthreads();
+        prefetch_rows<TILE>(q, p.stride, begin + TILE, last);
+        prefetch_rows<TILE>(out, p.out_stride, begin + TILE, last);
+        prefetch_rows<TILE>(dout, p.out_stride, begin + TILE, last);
 
         __nv_bfloat16 *rows = tile + warp * 16 * WIDE, *drows = dtile + warp * 16 * STRIDE;
-        uint32_t raw[CHUNKS][4], phi[2][CHUNKS][4];
-        float r[2] = {0.f, 0.f}; /* do . o */
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-            uint32_t o[4], d[4];
-            load_fragment<D, WIDE>(raw[c], rows, c);
-            load_fragment<D, WIDE>(o, rows + S::DP, c);
-            load_fragment<D, STRIDE>(d, drows, c);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float2 a = unpack(o[i]), b = unpack(d[i]);
-                r[i % 2] = fmaf(a.x, b.x, fmaf(a.y, b.y, r[i % 2]));
-            }
-        }
-        const row_pair scalars = row_scalars<D, true>(p, raw);
-        float denominator[4] = {}; /* by z in two parts: columns 0 and 1 */
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                nl_query_pair<CUBE>(raw[c][i], nl_pair_of(scalars.scale[i % 2]),
-                                    scalars.power[i % 2],
-                                    scalars.power[i % 2] * __log2f(scalars.scale[i % 2]),
-                                    &phi[0][c][i], &phi[1][c][i]);
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const __nv_bfloat16 *z =
-                    zt + lane / 4 * WIDE + half * S::DP + c * 16 + lane % 4 * 2;
-                const uint32_t b0 = lane < 8 ? *(const uint32_t *)z : 0;
-                const uint32_t b1 = lane < 8 ? *(const uint32_t *)(z + 8) : 0;
-                multiply(denominator, phi[half][c], b0, b1);
-            }
-        }
-        float inverse[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            r[i] = quad_sum(r[i]);
-            const float sum = denominator[2 * i] + denominator[2 * i + 1];
-            inverse[i] = 1.f / (__shfl_sync(~0u, sum, lane & ~3) + 1e-6f);
-            if (lane % 4 == 0) { /* -r as the sum of two bf16 numbers */
-                const float high = __bfloat162float(__float2bfloat16(-r[i]));
-                *(uint32_t *)(drows + (lane / 4 + i * 8) * STRIDE + D) = pack(high, -r[i] - high);
-            }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    phi[half][c][i] =
-                        nl_bits(__hmul2(nl_pair(phi[half][c][i]), nl_pair_of(inverse[i % 2])));
-                    *(uint32_t *)(rows + (lane / 4 + i % 2 * 8) * WIDE + half * S::DP + c * 16 +
-                                  i / 2 * 8 + lane % 4 * 2) = phi[half][c][i];
-                }
+        __nv_bfloat16 *to[2];
+        row_pointers(p.dq + image * p.gradient_stride + head, p.gradient_stride, begin + warp * 16,
+                     last, to);
+        query_rows<D> query;
+        query_features<D, CUBE>(p, rows, drows, zt, query);
+        query_gradient<D>(p, rows, drows, state, total, query, to);
+        divide_rows<D>(drows, query);
 
-        uint32_t own[CHUNKS][4];
-        float2 sums[2] = {};
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-            float d[2][2][4];
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-#pragma unroll
-                for (int t = 0; t < 2; t++) {
-                    const float2 z =
-                        *(const float2 *)(total + half * S::DP + c * 16 + t * 8 + lane % 4 * 2);
-                    d[half][t][0] = -r[0] * z.x, d[half][t][1] = -r[0] * z.y;
-                    d[half][t][2] = -r[1] * z.x, d[half][t][3] = -r[1] * z.y;
-                }
-#pragma unroll
-            for (int k = 0; k < CHUNKS; k++) {
-                uint32_t a[4];
-                load_fragment<D, STRIDE>(a, drows, k);
-                multiply_transposed<STRIDE>(d[0], a, state, c * 16, k);
-                multiply_transposed<STRIDE>(d[1], a, state, S::DP + c * 16, k);
-            }
-            chunk_gradient<true>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, own[c], sums);
-        }
-        float factor[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float by_power = 0.6931471805599453f * quad_sum(sums[i].x);
-            const float t = nl_tanh<false>(scalars.norm[i]);
-            const float by_norm =
-                p.lambda * by_power * (1.f - t * t) - quad_sum(sums[i].y) * scalars.scale[i];
-            factor[i] = by_norm * safe_reciprocal(scalars.norm[i]);
-        }
-        store_gradient<D>(p.dq + image * p.gradient_stride + head, p.gradient_stride,
-                          begin + warp * 16, last, 1.f, raw, own, factor);
-
-        __syncthreads(); /* features and r of the whole tile are there */
+        __syncthreads(); /* features and u of the whole tile are there */
 #pragma unroll 4
-        for (int token = 0; token < S::QUERY_TILE; token += 16) {
+        for (int token = 0; token < TILE; token += 16) {
             uint32_t a[4];
             load_matrix_transposed(a,
                                    shared_address(tile + (token + lane % 8 + lane / 16 * 8) * WIDE +
@@ -442,15 +549,12 @@ __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDE
         }
         commit_async();
     };
-    fetch(0);
     /* Columns beyond the head are read as columns of dv or meet zeros of v: they must be finite. */
     constexpr int PIECES = STRIDE / 8;
-    for (int i = threadIdx.x; i < S::F * PIECES; i += blockDim.x) {
-        const int piece = i % PIECES;
-        *(uint4 *)(dstate + i * 8) = piece < D / 8
-                                         ? *(const uint4 *)(p.dstate + pair * S::STATE + i * 8)
-                                         : make_uint4(0, 0, 0, 0);
-    }
+    for (int i = threadIdx.x; i < S::F * PIECES; i += blockDim.x)
+        copy_async(shared_address(dstate + i * 8), p.dstate + pair * S::STATE + i * 8,
+                   i % PIECES < D / 8);
+    fetch(0);
     for (int i = threadIdx.x; i < S::F; i += blockDim.x)
         dtotal[i] = p.dtotal[pair * S::F + i];
 
@@ -487,16 +591,17 @@ __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDE
                         multiply(dv[n + 1], phi[half][c], b[2], b[3]);
                 }
         }
-        __nv_bfloat16 *to = p.dv + image * p.gradient_stride + head;
+        __nv_bfloat16 *to[2];
+        row_pointers(p.dv + image * p.gradient_stride + head, p.gradient_stride, token, last, to);
 #pragma unroll
-        for (int n = 0; n < S::NT - 1; n++)
+        for (int r = 0; r < 2; r++)
+            if (to[r])
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                if (token + lane / 4 + i * 8 < last)
-                    *(uint32_t *)(to + (token + lane / 4 + i * 8) * p.gradient_stride + n * 8 +
-                                  lane % 4 * 2) =
-                        pack(dv[n][2 * i] * mean, dv[n][2 * i + 1] * mean);
+                for (int n = 0; n < S::NT - 1; n++)
+                    *(uint32_t *)(to[r] + n * 8) =
+                        pack(dv[n][2 * r] * mean, dv[n][2 * r + 1] * mean);
 
+        const row_factors factors = {{p.lambda, p.lambda}, {scalars.scale[0], scalars.scale[1]}};
         uint32_t own[CHUNKS][4];
         float2 sums[2] = {};
 #pragma unroll
@@ -517,15 +622,17 @@ __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDE
                 multiply_transposed<STRIDE>(d[0], a, dstate, c * 16, k);
                 multiply_transposed<STRIDE>(d[1], a, dstate, S::DP + c * 16, k);
             }
-            chunk_gradient<false>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, own[c], sums);
+            chunk_gradient<false>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, factors,
+                                  own[c], sums);
+            __syncwarp(); /* one chunk's numbers at a time: registers */
         }
         float factor[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
             factor[i] = -quad_sum(sums[i].y) * scalars.scale[i] * scalars.scale[i] *
-                        safe_reciprocal(scalars.norm[i]);
-        store_gradient<D>(p.dk + image * p.gradient_stride + head, p.gradient_stride, token, last,
-                          mean, raw, own, factor);
+                        reciprocal(scalars.norm[i] + TINY);
+        row_pointers(p.dk + image * p.gradient_stride + head, p.gradient_stride, token, last, to);
+        store_gradient<D>(to, mean, raw, own, factor);
     }
     wait_async<0>();
 }
