@@ -446,8 +446,11 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
         commit_async();
         if (begin == first) {
             load_state<D>(p, pair, state, total, zt);
-            for (int row = threadIdx.x; row < TILE; row += blockDim.x)
+            for (int row = threadIdx.x; row < TILE; row += blockDim.x) {
                 *(uint4 *)(dtile + row * STRIDE + D) = make_uint4(0, 0, 0, 0);
+                if (S::DP > D) /* beyond o: zeros of do meet what is here, and NaN times 0 is NaN */
+                    *(uint4 *)(tile + row * WIDE + S::DP + D) = make_uint4(0, 0, 0, 0);
+            }
         }
         wait_async<0>();
         __syncthreads();
