@@ -59,6 +59,34 @@ static bool aligned(const nl_tensor *tensor)
            tensor->row_stride * nl_dtype_size(tensor->dtype) % 16 == 0;
 }
 
+template <typename T>
+__global__ void align_kernel(const T *x, int64_t stride, T *y, int64_t y_stride, int64_t rows,
+                             int64_t width)
+{
+    NL_GRID_LOOP(i, rows * width)
+    y[i / width * y_stride + i % width] = x[i / width * stride + i % width];
+}
+
+/* Few outputs (a head of 12 channels) make rows that tensor cores do not take: x with rows 16 bytes apart, in scratch. */
+static nl_status align_rows(nl_device *device, nl_tensor *x)
+{
+    const int64_t rows = x->shape[0], width = x->shape[1], stride = (width + 7) / 8 * 8;
+    void *scratch;
+    if (aligned(x))
+        return NL_OK;
+    nl_status status = nl_cuda_scratch(device, "aligned rows",
+                                       rows * stride * nl_dtype_size(x->dtype), &scratch);
+    if (status != NL_OK)
+        return status;
+    NL_FOR_TYPE(*x, T, {
+        align_kernel<<<nl_blocks(rows * width, 256), 256, 0, nl_cuda_of(device)->stream>>>(
+            (const T *)x->data, x->row_stride, (T *)scratch, stride, rows, width);
+    });
+    x->data = scratch;
+    x->row_stride = stride;
+    return NL_OK;
+}
+
 /* The weight in dy's type. */
 static nl_status converted_weight(nl_device *device, const nl_linear_backward_data_args *a,
                                   const void **weight)
@@ -85,27 +113,31 @@ extern "C" nl_status nl_cuda_linear_backward_data(nl_device *device,
     if (rows == 0 || width == 0)
         return NL_OK;
     const bool derivative = a->pre.data && a->epilogue != NL_EPILOGUE_NONE;
-    const bool products = aligned(&a->dy) && aligned(&a->weight) && aligned(&a->dx) && depth > 0;
+    /* Scratch is either a converted weight or aligned rows. */
+    const bool same = a->weight.dtype == a->dy.dtype;
+    const bool products =
+        (same || aligned(&a->dy)) && aligned(&a->weight) && aligned(&a->dx) && depth > 0;
     const bool fused = derivative && products && a->epilogue == NL_EPILOGUE_GELU_TANH &&
                        a->dx.dtype == NL_BF16 && aligned(&a->pre);
     const void *weight = a->weight.data;
+    nl_tensor dy = a->dy;
     nl_status status = NL_OK;
-    if (products) {
+    if (products && (status = align_rows(device, &dy)) == NL_OK) {
         nl_product product = {};
         product.rows = rows, product.columns = width, product.depth = depth;
         product.w_by_depth = true;
-        product.x_stride = a->dy.row_stride, product.w_stride = width;
+        product.x_stride = dy.row_stride, product.w_stride = width;
         product.y_stride = a->dx.row_stride;
         product.x_type = product.w_type = a->dy.dtype, product.y_type = a->dx.dtype;
         product.alpha = 1.f;
         if (fused)
             product.aux = NL_AUX_GELU_GRADIENT, product.aux_stride = width;
-        if (a->weight.dtype != a->dy.dtype)
+        if (!same)
             status = converted_weight(device, a, &weight);
         if (status == NL_OK)
-            status = nl_cuda_product_aux(device, &product, a->dy.data, weight, NULL, a->pre.data,
+            status = nl_cuda_product_aux(device, &product, dy.data, weight, NULL, a->pre.data,
                                          a->dx.data);
-    } else {
+    } else if (!products) {
         NL_FOR_TYPE(a->dy, T, NL_FOR_TYPE(a->weight, W, {
                         plain_data_kernel<<<nl_blocks(rows * width, 256), 256, 0, stream>>>(
                             (const T *)a->dy.data, a->dy.row_stride, (const W *)weight,
@@ -128,18 +160,20 @@ extern "C" nl_status nl_cuda_linear_backward_weight(nl_device *device,
     const int64_t rows = a->dy.shape[0], outputs = a->dy.shape[1], width = a->x.shape[1];
     if (rows == 0 || outputs == 0)
         return NL_OK;
+    nl_tensor dy = a->dy;
     nl_status status = NL_OK;
-    if (width > 0 && a->dy.dtype == a->x.dtype && aligned(&a->dy) && aligned(&a->x) &&
-        aligned(&a->dweight)) {
+    const bool products =
+        width > 0 && dy.dtype == a->x.dtype && aligned(&a->x) && aligned(&a->dweight);
+    if (products && (status = align_rows(device, &dy)) == NL_OK) {
         nl_product product = {};
         product.rows = outputs, product.columns = width, product.depth = rows;
         product.x_by_depth = product.w_by_depth = product.accumulate = true;
-        product.x_stride = a->dy.row_stride, product.w_stride = a->x.row_stride;
+        product.x_stride = dy.row_stride, product.w_stride = a->x.row_stride;
         product.y_stride = a->dweight.row_stride;
         product.x_type = product.w_type = a->x.dtype, product.y_type = NL_F32;
         product.alpha = 1.f;
-        status = nl_cuda_product(device, &product, a->dy.data, a->x.data, NULL, a->dweight.data);
-    } else {
+        status = nl_cuda_product(device, &product, dy.data, a->x.data, NULL, a->dweight.data);
+    } else if (!products) {
         NL_FOR_TYPE(a->dy, T, NL_FOR_TYPE(a->x, X, {
                         plain_weight_kernel<<<nl_blocks(outputs * width, 256), 256, 0, stream>>>(
                             (const T *)a->dy.data, a->dy.row_stride, (const X *)a->x.data,
