@@ -188,6 +188,7 @@ static void cuda_destroy(nl_device *device)
     nl_cuda *cuda = nl_cuda_of(device);
     if (!cuda)
         return;
+    nl_cuda_warm_up_end(cuda);
     for (int slot = 0; slot < NL_DOWNLOAD_SLOTS; slot++)
         if (cuda->downloads[slot].event)
             cudaEventDestroy(cuda->downloads[slot].event);
@@ -258,6 +259,7 @@ static nl_status cuda_create(nl_device *device, int index)
             nl_fail(device->context, NL_ERROR_DEVICE, "%s: cuBLASLt does not start", device->name);
         goto failed;
     }
+    nl_cuda_warm_up(device);
     return NL_OK;
 failed:
     cuda_destroy(device);
