@@ -41,7 +41,8 @@ static inline bool test_on_cpu(void)
 static inline nl_context *test_context(const char *device)
 {
     nl_context *context = NULL;
-    nl_context_options options = {.device = device, .dtype = "f32"};
+    /* Two threads: the memory that a CPU takes, for which tests set limits, grows with their number. */
+    nl_context_options options = {.device = device, .dtype = "f32", .threads = 2};
     nl_status status = device ? nl_context_create(&options, &context)
                               : nl_core_context_create(&options, &context);
     if (status == NL_ERROR_DEVICE) { /* ctest reports the test as skipped */
