@@ -30,6 +30,17 @@ else()
     message(STATUS "cuDNN not found: convolutions run as matrix products")
 endif()
 
+option(NL_NCCL "Training on several GPUs through NCCL" ON)
+find_path(NL_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_PATH PATH_SUFFIXES include)
+find_library(NL_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ENV NCCL_PATH PATH_SUFFIXES lib lib64)
+if(NL_NCCL AND NL_NCCL_INCLUDE AND NL_NCCL_LIBRARY)
+    target_compile_definitions(nl_cuda PRIVATE NL_NCCL)
+    target_include_directories(nl_cuda PRIVATE ${NL_NCCL_INCLUDE})
+    list(APPEND NL_CUDA_LIBRARIES ${NL_NCCL_LIBRARY})
+else()
+    message(STATUS "NCCL not found: one GPU trains")
+endif()
+
 # Kernels of instructions that Hopper alone has, whatever the list of architectures; chosen when running.
 file(GLOB sm90_sources CONFIGURE_DEPENDS kernels/cuda/sm90/*.cu)
 add_library(nl_cuda_sm90 OBJECT ${sm90_sources})
