@@ -34,9 +34,10 @@ option(NL_NCCL "Training on several GPUs through NCCL" ON)
 find_path(NL_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_PATH PATH_SUFFIXES include)
 find_library(NL_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ENV NCCL_PATH PATH_SUFFIXES lib lib64)
 if(NL_NCCL AND NL_NCCL_INCLUDE AND NL_NCCL_LIBRARY)
-    target_compile_definitions(nl_cuda PRIVATE NL_NCCL)
-    target_include_directories(nl_cuda PRIVATE ${NL_NCCL_INCLUDE})
-    list(APPEND NL_CUDA_LIBRARIES ${NL_NCCL_LIBRARY})
+    # Loaded when several GPUs train, not linked.
+    set_source_files_properties(kernels/cuda/nccl.cu PROPERTIES COMPILE_DEFINITIONS
+        NL_NCCL="${NL_NCCL_LIBRARY}" INCLUDE_DIRECTORIES ${NL_NCCL_INCLUDE})
+    list(APPEND NL_CUDA_LIBRARIES ${CMAKE_DL_LIBS})
 else()
     message(STATUS "NCCL not found: one GPU trains")
 endif()

@@ -13,6 +13,9 @@ typedef struct nl_nccl nl_nccl;
 
 enum { NL_NCCL_ID = 128 };
 
+/* As NCCL counts: 22703 is 2.27.3; 0: not there. */
+int nl_nccl_version(void);
+
 /* Names a group: made by rank 0, which must still be there when the others join. */
 nl_status nl_nccl_id(nl_context *context, uint8_t id[NL_NCCL_ID]);
 /* Waits for all ranks. Each has a GPU of its own. */

@@ -2,11 +2,9 @@
 #include <cstdio>
 
 #include "cuda_common.cuh"
+#include "nl_nccl.h"
 #ifdef NL_CUDNN
 #include <cudnn.h>
-#endif
-#ifdef NL_NCCL
-#include <nccl.h>
 #endif
 
 extern "C" void nl_cuda_describe(nl_device *device,
@@ -47,14 +45,8 @@ extern "C" void nl_cuda_describe(nl_device *device,
 #else
     fact(user, "cudnn", "not in this build");
 #endif
-#ifdef NL_NCCL
-    if (ncclGetVersion(&version) == ncclSuccess) {
-        snprintf(text, sizeof(text), "%d.%d.%d", version / 10000, version % 10000 / 100,
-                 version % 100);
-        fact(user, "nccl", text);
-    }
-#else
-    fact(user, "nccl", "not in this build");
-#endif
+    version = nl_nccl_version();
+    snprintf(text, sizeof(text), "%d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
+    fact(user, "nccl", version ? text : "not there");
     (void)cudaGetLastError();
 }

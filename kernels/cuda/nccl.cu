@@ -1,5 +1,5 @@
 /* Collectives between GPUs. Sums run on a stream of their own, so that those of one layer's gradients travel while
- * the layer before is at work. */
+ * the layer before is at work. NCCL is loaded when the first group is made: it is large, and one GPU does without. */
 #include <cstdlib>
 #include <cstring>
 
@@ -7,7 +7,59 @@
 #include "nl_nccl.h"
 
 #ifdef NL_NCCL
+#include <dlfcn.h>
 #include <nccl.h>
+
+#define FUNCTIONS(X)                                                                               \
+    X(ncclGetErrorString)                                                                          \
+    X(ncclGetUniqueId)                                                                             \
+    X(ncclCommInitRank)                                                                            \
+    X(ncclCommDestroy)                                                                             \
+    X(ncclCommAbort)                                                                               \
+    X(ncclAllReduce)                                                                               \
+    X(ncclBroadcast)
+
+namespace
+{
+struct functions {
+#define POINTER(name) decltype(&::name) name;
+    FUNCTIONS(POINTER)
+#undef POINTER
+} nccl_library;
+} // namespace
+
+static void *open_library()
+{
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    return library ? library : dlopen(NL_NCCL, RTLD_NOW | RTLD_LOCAL);
+}
+
+static nl_status load(nl_context *context)
+{
+    if (nccl_library.ncclAllReduce)
+        return NL_OK;
+    void *library = open_library();
+    if (!library)
+        return nl_fail(context, NL_ERROR_DEVICE,
+                       "several GPUs train through NCCL, which is not there: %s", dlerror());
+    functions found;
+#define FIND(name)                                                                                 \
+    found.name = (decltype(&::name))dlsym(library, #name);                                         \
+    if (!found.name)                                                                               \
+        return nl_fail(context, NL_ERROR_DEVICE, "libnccl.so.2 is without " #name);
+    FUNCTIONS(FIND)
+#undef FIND
+    nccl_library = found;
+    return NL_OK;
+}
+
+extern "C" int nl_nccl_version(void)
+{
+    int version = 0;
+    void *library = open_library();
+    const auto get = library ? (decltype(&ncclGetVersion))dlsym(library, "ncclGetVersion") : NULL;
+    return get && get(&version) == ncclSuccess ? version : 0;
+}
 
 static_assert(sizeof(ncclUniqueId) == NL_NCCL_ID, "NCCL's id");
 
@@ -23,13 +75,16 @@ static nl_status check(nl_context *context, ncclResult_t result, const char *wha
 {
     return result == ncclSuccess || result == ncclInProgress
                ? NL_OK
-               : nl_fail(context, NL_ERROR_DEVICE, "NCCL: %s: %s", what, ncclGetErrorString(result));
+               : nl_fail(context, NL_ERROR_DEVICE, "NCCL: %s: %s", what,
+                         nccl_library.ncclGetErrorString(result));
 }
 
 extern "C" nl_status nl_nccl_id(nl_context *context, uint8_t id[NL_NCCL_ID])
 {
     ncclUniqueId made;
-    nl_status status = check(context, ncclGetUniqueId(&made), "making a group");
+    nl_status status = load(context);
+    if (status == NL_OK)
+        status = check(context, nccl_library.ncclGetUniqueId(&made), "making a group");
     if (status == NL_OK)
         memcpy(id, &made, NL_NCCL_ID);
     return status;
@@ -45,8 +100,10 @@ extern "C" nl_status nl_nccl_create(nl_device *device, const uint8_t id[NL_NCCL_
         return nl_fail(device->context, NL_ERROR_MEMORY, "no memory for a group of GPUs");
     made->device = device;
     memcpy(&group, id, NL_NCCL_ID);
-    nl_status status =
-        nl_cuda_check(device, cudaSetDevice(nl_cuda_of(device)->index), "choosing the GPU");
+    nl_status status = load(device->context);
+    if (status == NL_OK)
+        status =
+            nl_cuda_check(device, cudaSetDevice(nl_cuda_of(device)->index), "choosing the GPU");
     if (status == NL_OK)
         status = nl_cuda_check(
             device, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "a stream");
@@ -60,8 +117,9 @@ extern "C" nl_status nl_nccl_create(nl_device *device, const uint8_t id[NL_NCCL_
         status = nl_cuda_check(device, cudaMalloc((void **)&made->value, sizeof(*made->value)),
                                "a number on the device");
     if (status == NL_OK)
-        status = check(device->context, ncclCommInitRank(&made->comm, size, group, rank),
-                       "joining the group (each process needs a GPU of its own)");
+        status =
+            check(device->context, nccl_library.ncclCommInitRank(&made->comm, size, group, rank),
+                  "joining the group (each process needs a GPU of its own)");
     if (status == NL_OK)
         *nccl = made;
     else
@@ -74,7 +132,7 @@ extern "C" void nl_nccl_destroy(nl_nccl *nccl)
     if (!nccl)
         return;
     if (nccl->comm)
-        ncclCommDestroy(nccl->comm);
+        nccl_library.ncclCommDestroy(nccl->comm);
     if (nccl->value)
         cudaFree(nccl->value);
     if (nccl->before)
@@ -95,8 +153,8 @@ extern "C" nl_status nl_nccl_sum(nl_nccl *nccl, void *x, int64_t count)
     nl_status status = nl_cuda_check(device, error, "ordering a sum over GPUs");
     return status != NL_OK ? status
                            : check(device->context,
-                                   ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum,
-                                                 nccl->comm, nccl->stream),
+                                   nccl_library.ncclAllReduce(x, x, (size_t)count, ncclFloat32,
+                                                              ncclSum, nccl->comm, nccl->stream),
                                    "a sum over GPUs");
 }
 
@@ -111,8 +169,8 @@ extern "C" nl_status nl_nccl_join(nl_nccl *nccl)
 extern "C" nl_status nl_nccl_broadcast(nl_nccl *nccl, void *x, int64_t bytes)
 {
     return check(nccl->device->context,
-                 ncclBroadcast(x, x, (size_t)bytes, ncclUint8, 0, nccl->comm,
-                               nl_cuda_of(nccl->device)->stream),
+                 nccl_library.ncclBroadcast(x, x, (size_t)bytes, ncclUint8, 0, nccl->comm,
+                                            nl_cuda_of(nccl->device)->stream),
                  "sending to all GPUs");
 }
 
@@ -122,8 +180,8 @@ extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
     nl_status status = device->ops->upload(device, nccl->value, value, sizeof(*value));
     if (status == NL_OK)
         status = check(device->context,
-                       ncclAllReduce(nccl->value, nccl->value, 1, ncclInt64, ncclMax, nccl->comm,
-                                     nl_cuda_of(device)->stream),
+                       nccl_library.ncclAllReduce(nccl->value, nccl->value, 1, ncclInt64, ncclMax,
+                                                  nccl->comm, nl_cuda_of(device)->stream),
                        "asking all GPUs");
     return status == NL_OK ? device->ops->download(device, value, nccl->value, sizeof(*value))
                            : status;
@@ -131,11 +189,16 @@ extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
 
 extern "C" void nl_nccl_abort(nl_nccl *nccl)
 {
-    ncclCommAbort(nccl->comm);
+    nccl_library.ncclCommAbort(nccl->comm);
     nccl->comm = NULL;
 }
 
 #else
+
+extern "C" int nl_nccl_version(void)
+{
+    return 0;
+}
 
 static nl_status missing(nl_context *context)
 {
