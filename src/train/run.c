@@ -192,14 +192,21 @@ static nl_status between_steps(nl_trainer *trainer)
 {
     const nl_train_options *options = trainer->options;
     nl_status status = NL_OK;
+    bool validate = trainer->validation && due(trainer, options->validate_every);
+    bool sample = due(trainer, options->sample_every), store = due(trainer, options->save_every);
     if (due(trainer, options->log_every))
         NL_TRY(write_log(trainer));
-    if (trainer->validation && due(trainer, options->validate_every))
+    if (!validate && !sample && !store)
+        return NL_OK;
+    NL_TRY(nl_trainer_collect(trainer));
+    double start = nl_now();
+    if (validate)
         NL_TRY(nl_trainer_validate(trainer));
-    if (due(trainer, options->sample_every))
+    if (sample)
         NL_TRY(nl_trainer_sample(trainer));
-    if (due(trainer, options->save_every))
+    if (store)
         NL_TRY(save(trainer));
+    trainer->clock += nl_now() - start; /* images_per_second is that of steps */
 cleanup:
     return status;
 }
@@ -241,6 +248,9 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     }
     NL_TRY(nl_trainer_collect(trainer));
     NL_TRY(save(trainer));
+    /* The last steps of a run that is over; the checkpoint has their sums, should it become longer. */
+    if (!stop && trainer->point.finite_steps + trainer->point.bad_steps > 0)
+        NL_TRY(write_log(trainer));
     if (stop)
         status = nl_fail(trainer->context, NL_CANCELLED,
                          "stopped at step %lld; the same command goes on",
