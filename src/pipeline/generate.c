@@ -10,7 +10,10 @@
 typedef struct nl_work {
     nl_model *model;
     const nl_request *request;
-    nl_sampling sampling; /* resolved */
+    const nl_observer *observer; /* or NULL */
+    int step;                    /* steps that the batch has taken */
+    bool shown;                  /* this step to the observer */
+    nl_sampling sampling;        /* resolved */
     nl_sampler *sampler;
     int shape[3];         /* of one latent */
     int64_t elements;     /* of one latent */
@@ -42,6 +45,21 @@ static nl_progress progress_of(const nl_work *work, const char *stage, int step,
                          .batch = work->count};
 }
 
+/* x, labels: with guidance the unconditional half follows. */
+static nl_status show(nl_work *work, const nl_tensor *x, float t, const nl_tensor *labels)
+{
+    nl_observation seen = {.dit = work->model->dit,
+                           .device = work->device,
+                           .step = work->step,
+                           .steps = nl_sampler_steps(work->sampler),
+                           .t = t,
+                           .x = nl_tensor_rows(x, 0, work->count),
+                           .labels = nl_tensor_rows(labels, 0, work->count),
+                           .first = work->first};
+    work->shown = true;
+    return work->observer->see(work->observer->user, &seen);
+}
+
 static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t t_count,
                          const nl_tensor *labels, const nl_tensor *prediction)
 {
@@ -50,6 +68,8 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
     nl_status status = NL_OK;
     int64_t mark = nl_arena_mark(device);
     nl_tensor times;
+    if (work->observer && !work->shown)
+        NL_TRY(show(work, x, t[0], labels));
     NL_TRY(nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
     NL_TRY(device->ops->upload(device, times.data, t, nl_tensor_bytes(&times)));
     NL_TRY(nl_dit_replay(work->model->dit, device, x, &times, labels, prediction));
@@ -72,6 +92,8 @@ static nl_status step_done(void *user, int step, int steps, double t, const nl_t
     int every = work->request->preview_every;
     nl_progress progress = progress_of(work, "sampling", step, steps);
     (void)t;
+    work->step = step;
+    work->shown = false;
     if (work->device->measuring)
         return NL_OK;
     if (every > 0 && step % every == 0 && step != steps) {
@@ -104,6 +126,8 @@ static nl_status sample_batch(nl_work *work)
     nl_status status = NL_OK;
     int64_t mark = nl_arena_mark(device), count = work->count;
     nl_tensor x, labels;
+    work->step = 0;
+    work->shown = false;
     for (int64_t i = 0; i < count; i++) {
         work->images[i] = image_index(work, work->first + i);
         work->labels[i] = work->request->labels[work->first + i];
@@ -366,13 +390,26 @@ cleanup:
 nl_status nl_generate(nl_model *model, const nl_request *request,
                       nl_status (*picture)(void *user, const nl_picture *picture), void *user)
 {
+    return nl_generate_observed(model, request, NULL, picture, user);
+}
+
+nl_status nl_generate_observed(nl_model *model, const nl_request *request,
+                               const nl_observer *observer,
+                               nl_status (*picture)(void *user, const nl_picture *picture),
+                               void *user)
+{
     nl_context *context = model->context;
     nl_status status = NL_OK;
-    nl_work work = {.model = model, .request = request, .device = context->device};
+    nl_work work = {
+        .model = model, .request = request, .observer = observer, .device = context->device};
     nl_sampler_options options;
     NL_TRY(check_request(model, request));
     NL_TRY(nl_model_resolve(model, &request->sampling, &work.sampling));
     NL_TRY(nl_sampler_options_for(model, &work.sampling, &options));
+    if (observer && options.method == NL_METHOD_DOPRI5)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "sampler dopri5: each picture has times of its own; choose heun or another "
+                       "with a fixed number of steps"));
     NL_TRY(nl_sampler_create(context, &options, &work.sampler));
     nl_model_latent_shape(model, work.shape);
     work.elements = (int64_t)work.shape[0] * work.shape[1] * work.shape[2];

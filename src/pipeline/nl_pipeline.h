@@ -42,6 +42,28 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
 /* Pictures at once where nothing else is asked for and the memory allows. */
 int nl_model_batch(const nl_model *model);
 
+/* What the network is asked first in one step of a batch. */
+typedef struct nl_observation {
+    const nl_dit *dit;
+    nl_device *device; /* of the batch, or a measuring one, to which the same is shown before */
+    int step, steps;   /* steps taken so far, of how many */
+    double t;          /* as the network takes it */
+    nl_tensor x;       /* [B, C, H, W] the pictures of the batch */
+    nl_tensor labels;  /* I32 [B] their classes, never the null class of guidance */
+    int64_t first;     /* number of the first of them in the request */
+} nl_observation;
+
+typedef struct nl_observer {
+    nl_status (*see)(void *user, const nl_observation *observation);
+    void *user;
+} nl_observer;
+
+/* nl_generate that shows every step of every batch to `observer` before the network answers; what the observer
+ * takes from the arena it gives back. Refuses dopri5, where each picture has times of its own. */
+nl_status nl_generate_observed(nl_model *model, const nl_request *request, const nl_observer *observer,
+                               nl_status (*picture)(void *user, const nl_picture *picture),
+                               void *user);
+
 /* The class of image `index` when classes are drawn at random: 0 <= class < classes. */
 int nl_draw_class(uint64_t seed, int64_t index, int classes);
 
