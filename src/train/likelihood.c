@@ -25,8 +25,8 @@ typedef struct nl_likelihood {
         second;                    /* [B, C, H, W]: state, state of the second stage, predictions */
     float *host;                   /* [2, batch * elements] */
     double *divergence, *integral; /* [batch] */
-    double sum, square;            /* of bits per dimension */
-    int64_t count;
+    double *bits;                  /* [batch] per dimension, mean of the probes */
+    double sum, square;            /* of bits */
 } nl_likelihood;
 
 nl_status nl_flow_evaluate(nl_flow *flow, const nl_tensor *x, double t, const nl_tensor *prediction,
@@ -100,8 +100,8 @@ cleanup:
 /* +1 or -1 by (seed, image, repetition, element). */
 static void draw_probe(const nl_likelihood *work, int64_t image, int64_t repetition, float *probe)
 {
+    uint32_t words[4];
     for (int64_t i = 0; i < work->elements; i++) {
-        uint32_t words[4];
         if (i % 4 == 0)
             nl_philox(work->options->seed, (uint64_t)image, (uint64_t)(STREAM_PROBE + repetition),
                       (uint64_t)i, words);
@@ -164,7 +164,7 @@ cleanup:
 }
 
 /* log p(x_1) = log N(x_0; 0, 1) - integral of the divergence; then in bits of one of 256 levels for pixels. */
-static nl_status add_up(nl_likelihood *work, int64_t first, int64_t count)
+static nl_status add_probe(nl_likelihood *work)
 {
     nl_device *device = work->device;
     const double log_tau = log(2 * 3.14159265358979323846);
@@ -172,16 +172,13 @@ static nl_status add_up(nl_likelihood *work, int64_t first, int64_t count)
     double level = work->info->kind == NL_DATA_PIXELS ? log(127.5 / scale) : -log(scale);
     nl_status status =
         device->ops->download(device, work->host, work->x.data, nl_tensor_bytes(&work->x));
-    for (int64_t b = 0; status == NL_OK && b < NL_MIN(work->batch, count - first); b++) {
+    for (int64_t b = 0; status == NL_OK && b < work->batch; b++) {
         double log_p = -work->integral[b], elements = (double)work->elements;
         for (int64_t i = 0; i < work->elements; i++) {
             double z = work->host[b * work->elements + i];
             log_p -= (z * z + log_tau) / 2;
         }
-        double bits = (level - log_p / elements) / log(2);
-        work->sum += bits;
-        work->square += bits * bits;
-        work->count++;
+        work->bits[b] += (level - log_p / elements) / log(2) / (double)work->options->probes;
     }
     return status;
 }
@@ -255,26 +252,40 @@ cleanup:
     return status;
 }
 
-static nl_status run(nl_likelihood *work, int64_t count)
+/* The batch with one probe, from the data to the noise. */
+static nl_status run_probe(nl_likelihood *work, int64_t first, int64_t count, int64_t repetition)
 {
     nl_status status = NL_OK;
     const nl_likelihood_options *options = work->options;
     double h = (work->t1 - work->t0) / (double)options->steps;
-    for (int64_t repetition = 0; repetition < options->probes; repetition++)
-        for (int64_t first = 0; first < count; first += work->batch) {
-            NL_TRY(load_batch(work, first, count, repetition));
-            for (int64_t k = 0; k < options->steps; k++) {
-                nl_progress progress = {.stage = "likelihood",
-                                        .step = k,
-                                        .steps = options->steps,
-                                        .image = repetition * count + first,
-                                        .images = options->probes * count,
-                                        .batch = work->batch};
-                NL_TRY(nl_report_progress(work->context, &progress));
-                NL_TRY(step(work, work->t1 - (double)k * h, h));
-            }
-            NL_TRY(add_up(work, first, count));
+    NL_TRY(load_batch(work, first, count, repetition));
+    for (int64_t k = 0; k < options->steps; k++) {
+        nl_progress progress = {.stage = "likelihood",
+                                .step = repetition * options->steps + k,
+                                .steps = options->probes * options->steps,
+                                .image = first,
+                                .images = count,
+                                .batch = work->batch};
+        NL_TRY(nl_report_progress(work->context, &progress));
+        NL_TRY(step(work, work->t1 - (double)k * h, h));
+    }
+    NL_TRY(add_probe(work));
+cleanup:
+    return status;
+}
+
+static nl_status run(nl_likelihood *work, int64_t count)
+{
+    nl_status status = NL_OK;
+    for (int64_t first = 0; first < count; first += work->batch) {
+        memset(work->bits, 0, (size_t)work->batch * sizeof(*work->bits));
+        for (int64_t repetition = 0; repetition < work->options->probes; repetition++)
+            NL_TRY(run_probe(work, first, count, repetition));
+        for (int64_t b = 0; b < NL_MIN(work->batch, count - first); b++) {
+            work->sum += work->bits[b];
+            work->square += work->bits[b] * work->bits[b];
         }
+    }
 cleanup:
     return status;
 }
@@ -293,12 +304,13 @@ nl_status nl_measure_likelihood(nl_context *context, const nl_likelihood_options
     NL_TRY(
         nl_alloc_array(context, "images", 2 * work.batch * work.elements, sizeof(float), &memory));
     work.host = work.flow.host = memory;
-    NL_TRY(nl_alloc_array(context, "divergences", 2 * work.batch, sizeof(double), &memory));
+    NL_TRY(nl_alloc_array(context, "divergences", 3 * work.batch, sizeof(double), &memory));
     work.divergence = memory;
     work.integral = work.divergence + work.batch;
+    work.bits = work.integral + work.batch;
     NL_TRY(reserve(&work));
     NL_TRY(run(&work, count));
-    double n = (double)work.count, mean = work.sum / n;
+    double n = (double)count, mean = work.sum / n;
     *result =
         (nl_likelihood_result){.bits_per_dimension = mean,
                                .standard_error = sqrt(fmax(work.square / n - mean * mean, 0) / n),

@@ -81,7 +81,8 @@ typedef struct nl_likelihood_options {
 
 /* Bits for one number of a picture (one of 256 levels) or of a latent (a density: may be negative). */
 typedef struct nl_likelihood_result {
-    double bits_per_dimension, standard_error;
+    double bits_per_dimension;
+    double standard_error; /* over the images */
     int64_t count;
 } nl_likelihood_result;
 
