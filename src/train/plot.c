@@ -9,6 +9,7 @@
 
 enum {
     MAX_POINTS = 1500,
+    MAX_TICKS = 20,
     MARGIN_LEFT = 76,
     MARGIN_RIGHT = 20,
     MARGIN_TOP = 20,
@@ -96,9 +97,10 @@ static void draw_ticks(nl_figure *figure, int axis)
         low = pow(10, low);
         high = pow(10, high);
     }
-    double step = tick_step(high - low, axis ? 6 : 8);
-    for (double value = ceil(low / step) * step; value <= high * (1 + 1e-12); value += step)
-        draw_tick(figure, axis, value);
+    /* Counted: of large numbers close together, value + step may be value. */
+    double step = tick_step(high - low, axis ? 6 : 8), first = ceil(low / step);
+    for (int i = 0; i < MAX_TICKS && (first + i) * step <= high * (1 + 1e-12); i++)
+        draw_tick(figure, axis, (first + i) * step);
 }
 
 static void draw_curve(nl_figure *figure, const nl_curve *curve, double width, uint32_t colour)
