@@ -41,6 +41,14 @@ void nl_writer_abort(nl_writer **writer); /* NULL inside is allowed */
 nl_status nl_write_file(nl_context *context, const char *path, bool overwrite, const void *data,
                         size_t size);
 
+/* Removes what writers that were killed have left in the folder. Nobody may be writing there. */
+void nl_remove_temporaries(nl_context *context, const char *folder);
+
+/* The folder is this process's until *lock, or the process, is gone: another one gets NL_ERROR_WRITE. File systems
+ * without locks let everybody in. */
+nl_status nl_lock_folder(nl_context *context, const char *folder, int *lock);
+void nl_unlock_folder(int lock); /* -1 is allowed */
+
 bool nl_path_exists(const char *path);
 bool nl_path_is_folder(const char *path);
 /* Creates the folder and its parents; no error when it is there. */

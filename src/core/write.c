@@ -3,6 +3,7 @@
  * at the very end, so that a crash, a full disk or Ctrl-C leaves the old file or none. Pipes and
  * devices cannot be replaced: they are written as they are.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,11 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "nl_io.h"
+
+#define TEMPORARY ".nalagen-"
 
 struct nl_writer {
     nl_context *context;
@@ -66,7 +70,7 @@ static nl_status open_temporary(nl_writer *writer, mode_t mode)
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
         nl_free(context, writer->temporary);
-        NL_TRY(nl_format(context, &writer->temporary, "%s.nalagen-%ld-%09ld-%d.tmp", folder,
+        NL_TRY(nl_format(context, &writer->temporary, "%s" TEMPORARY "%ld-%09ld-%d.tmp", folder,
                          (long)getpid(), now.tv_nsec, attempt));
         /* Not mkstemp: its 0600 is not what the user's umask says. */
         writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -310,4 +314,46 @@ nl_status nl_write_file(nl_context *context, const char *path, bool overwrite, c
         return status;
     nl_writer_write(writer, data, size);
     return nl_writer_commit(&writer);
+}
+
+static bool is_temporary(const char *name)
+{
+    size_t length = strlen(name), start = sizeof(TEMPORARY) - 1;
+    return length > start + 4 && !strncmp(name, TEMPORARY, start) &&
+           !strcmp(name + length - 4, ".tmp");
+}
+
+void nl_remove_temporaries(nl_context *context, const char *folder)
+{
+    struct dirent *entry;
+    DIR *directory = opendir(folder);
+    while (directory && (entry = readdir(directory)))
+        if (is_temporary(entry->d_name) && unlinkat(dirfd(directory), entry->d_name, 0) == 0)
+            nl_log(context, NL_LOG_INFO, "%s/%s: of a process that was killed: removed", folder,
+                   entry->d_name);
+    if (directory)
+        closedir(directory);
+}
+
+nl_status nl_lock_folder(nl_context *context, const char *folder, int *lock)
+{
+    *lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0)
+        return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be opened: %s", folder,
+                       strerror(errno));
+    if (flock(*lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        nl_unlock_folder(*lock);
+        *lock = -1;
+        return nl_fail(context, NL_ERROR_WRITE,
+                       "%s: another process is writing there: wait for its end, or choose another "
+                       "folder",
+                       folder);
+    }
+    return NL_OK;
+}
+
+void nl_unlock_folder(int lock)
+{
+    if (lock >= 0)
+        close(lock);
 }

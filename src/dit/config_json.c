@@ -363,6 +363,23 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
     return NL_OK;
 }
 
+/* Said of a training; models of one kind may differ in it. */
+static bool is_note(const nl_field *field)
+{
+    return field->kind == KIND_TEXT || field->offset == AT(class_dropout_prob) ||
+           field->offset == AT(images_seen) || field->offset == AT(ema_decay);
+}
+
+const char *nl_config_difference(const nl_config *a, const nl_config *b)
+{
+    for (int i = 0; i < NL_COUNT(fields); i++)
+        if (!is_note(&fields[i]) && field_applies(a, &fields[i]) &&
+            field_value(a, &fields[i]) != field_value(b, &fields[i]))
+            return fields[i].key;
+    bool same_size = a->input_height == b->input_height && a->input_width == b->input_width;
+    return same_size ? NULL : input_size_key;
+}
+
 /* ---- Writing. These return false when there is no memory. */
 
 /* The shortest text that reads back as the same number (the one of cJSON may differ at the end). */

@@ -80,6 +80,9 @@ const char *nl_config_name(const nl_config *config, char *text, size_t size);
 nl_status nl_config_parse(nl_context *context, const char *where, const char *json, size_t size,
                           nl_config *config);
 nl_status nl_config_check(nl_context *context, const char *where, const nl_config *config);
+/* The first key that makes two models of different kinds, or that trains them differently; NULL: none. Names of
+ * classes and notes on the training are no difference. */
+const char *nl_config_difference(const nl_config *a, const nl_config *b);
 /* Allocated JSON text. */
 nl_status nl_config_print(nl_context *context, const nl_config *config, char **json);
 

@@ -185,6 +185,35 @@ static void remove_old(nl_context *context, const char *folder, int64_t keep)
     nl_free_points(context, paths, count);
 }
 
+/* Of a path that nl_list_points gives. */
+static int64_t step_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return strtoll((slash ? slash + 1 : path) + sizeof("step-") - 1, NULL, 10);
+}
+
+nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step)
+{
+    nl_status status = NL_OK;
+    char **paths, *aside = NULL;
+    int count;
+    NL_TRY(nl_list_points(context, folder, &paths, &count));
+    for (int i = 0; i < count && step_of(paths[i]) > step; i++) {
+        nl_free(context, aside);
+        aside = NULL;
+        NL_TRY(nl_format(context, &aside, "%s.old", paths[i]));
+        if (rename(paths[i], aside) != 0)
+            NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: cannot be renamed to %s: %s", paths[i],
+                           aside, strerror(errno)));
+        nl_log(context, NL_LOG_WARNING, "%s: behind step %lld: now %s", paths[i], (long long)step,
+               aside);
+    }
+cleanup:
+    nl_free(context, aside);
+    nl_free_points(context, paths, count);
+    return status;
+}
+
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep)
 {
@@ -206,6 +235,30 @@ cleanup:
     return status;
 }
 
+/* What the file is of against what the run is of. */
+static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *file,
+                            const nl_run_point *point)
+{
+    nl_context *context = state->device->context;
+    nl_status status;
+    nl_config config;
+    if (point->ema_count != state->ema_count)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: has %d moving averages, and --ema asks for %d: a run goes on with the "
+                       "same number of them",
+                       file->path, point->ema_count, state->ema_count);
+    NL_TRY(nl_config_from_checkpoint(file, NULL, &config));
+    const char *key = nl_config_difference(&config, &state->master->config);
+    nl_config_free(context, &config);
+    if (key)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "%s: of another model than --model and --config ask for (\"%s\" differs): "
+                       "such a run cannot be gone on with; choose another --out",
+                       file->path, key));
+cleanup:
+    return status;
+}
+
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point)
 {
     nl_context *context = state->device->context;
@@ -218,9 +271,7 @@ nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *p
     NL_TRY(nl_checkpoint_open_shard(context, path, NULL, &file)); /* all prefixes */
     NL_TRY(nl_checkpoint_sort(file));
     NL_TRY(parse_point(context, path, nl_checkpoint_metadata(file, POINT_KEY), point));
-    if (point->ema_count != state->ema_count)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: expected %d moving averages (--ema), found %d",
-                       path, state->ema_count, point->ema_count));
+    NL_TRY(check_kind(state, file, point));
     for (int i = 0; i < count; i++)
         NL_TRY(nl_dit_load_named((nl_dit *)models[i].dit, file, models[i].prefix));
     int32_t counter[2] = {(int32_t)point->applied, (int32_t)point->skipped_now};

@@ -26,11 +26,14 @@ typedef struct nl_run_point {
  * "nalagen.training". */
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep);
-/* The state of a file; *point is what the file says. NL_ERROR_INPUT: it is not whole, or of another model. */
+/* The state of a file; *point is what the file says. NL_ERROR_INPUT: it is not whole. NL_ERROR_USAGE: it is of another
+ * model or has another number of averages. */
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point);
 
 /* Names of the checkpoints in `folder`, the newest first: allocated, each and the list. */
 nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count);
+/* Renames checkpoints of later steps to NAME.old: what a run that goes on at `step` writes must not be older. */
+nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step);
 void nl_free_points(nl_context *context, char **paths, int count);
 
 #endif

@@ -131,7 +131,7 @@ static nl_status save(nl_trainer *trainer)
     NL_TRY(nl_trainer_collect(trainer));
     point = trainer->point;
     point.seconds = seconds_so_far(trainer);
-    if (trainer->group->rank == 0) {
+    if (trainer->group->rank == 0 && trainer->saved_step != point.step) {
         NL_TRY(nl_path_join(context, trainer->options->out, "checkpoints", &folder));
         int64_t keep = trainer->options->keep;
         nl_status saved = nl_save_point(&trainer->state, &point, folder, keep);
@@ -149,6 +149,7 @@ static nl_status save(nl_trainer *trainer)
             nl_log(context, NL_LOG_INFO, "step %lld: the checkpoint is written again",
                    (long long)point.step);
         trainer->save_failed = saved != NL_OK;
+        trainer->saved_step = saved == NL_OK ? point.step : trainer->saved_step;
     }
     NL_TRY(nl_group_barrier(trainer->group));
 cleanup:

@@ -2,8 +2,36 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "nl_io.h"
 #include "schedule.h"
 #include "trainer.h"
+
+/* A loss on other numbers or classes would mean nothing. */
+static nl_status check_held_out(nl_context *context, const nl_train_options *options,
+                                const nl_dataset_info *data, const nl_dataset_info *held_out)
+{
+    if (held_out->sample_channels != data->sample_channels || held_out->height != data->height ||
+        held_out->width != data->width || held_out->classes != data->classes)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s and %s are not of one kind: %d x %d x %d and %d classes there, "
+                       "%d x %d x %d and %d here",
+                       options->data, options->validation, data->sample_channels, data->height,
+                       data->width, data->classes, held_out->sample_channels, held_out->height,
+                       held_out->width, held_out->classes);
+    if (strcmp(held_out->autoencoder, data->autoencoder) != 0 ||
+        strcmp(held_out->autoencoder_sha256, data->autoencoder_sha256) != 0)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s and %s were encoded by different autoencoders (%s %.8s and %s %.8s)",
+                       options->data, options->validation, data->autoencoder,
+                       data->autoencoder_sha256, held_out->autoencoder,
+                       held_out->autoencoder_sha256);
+    for (int i = 0; i < data->classes; i++)
+        if (strcmp(held_out->class_ids[i], data->class_ids[i]) != 0)
+            return nl_fail(context, NL_ERROR_USAGE, "%s and %s: class %d is '%s' there, '%s' here",
+                           options->data, options->validation, i, data->class_ids[i],
+                           held_out->class_ids[i]);
+    return NL_OK;
+}
 
 static nl_status open_data(nl_trainer *trainer)
 {
@@ -21,16 +49,7 @@ static nl_status open_data(nl_trainer *trainer)
     NL_TRY(nl_file_sha256(context, path, trainer->point.data_sha256));
     if (options->validation) {
         NL_TRY(nl_dataset_open(context, options->validation, &trainer->validation));
-        const nl_dataset_info *held_out = nl_dataset_get_info(trainer->validation);
-        if (held_out->sample_channels != info->sample_channels ||
-            held_out->height != info->height || held_out->width != info->width ||
-            held_out->classes != info->classes)
-            NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                           "%s and %s are not of one kind: %d x %d x %d and %d classes there, "
-                           "%d x %d x %d and %d here",
-                           options->data, options->validation, info->sample_channels, info->height,
-                           info->width, info->classes, held_out->sample_channels, held_out->height,
-                           held_out->width, held_out->classes));
+        NL_TRY(check_held_out(context, options, info, nl_dataset_get_info(trainer->validation)));
     }
 cleanup:
     nl_free(context, path);
@@ -216,31 +235,42 @@ static void close_trainer(nl_trainer *trainer)
     nl_dataset_close(trainer->data);
     nl_free(context, trainer->reports);
     nl_group_destroy(trainer->group);
+    nl_unlock_folder(trainer->lock);
 }
 
-/* Once it is clear that the run can begin. */
+/* Once it is clear that the run can begin. RUN is the first rank's, and nobody else's. */
 static nl_status open_folder(nl_trainer *trainer)
 {
+    nl_context *context = trainer->context;
     const char *out = trainer->options->out;
     nl_status status = NL_OK;
-    char *done = NULL;
+    char *done = NULL, *checkpoints = NULL;
     if (trainer->group->rank > 0)
         return NL_OK;
-    NL_TRY(nl_make_folder(trainer->context, out));
-    NL_TRY(nl_path_join(trainer->context, out, "done", &done));
+    NL_TRY(nl_make_folder(context, out));
+    NL_TRY(nl_lock_folder(context, out, &trainer->lock));
+    NL_TRY(nl_path_join(context, out, "checkpoints", &checkpoints));
+    nl_remove_temporaries(context, checkpoints);
+    NL_TRY(nl_set_aside_points(context, checkpoints, trainer->point.step));
+    NL_TRY(nl_path_join(context, out, "done", &done));
     if (!nl_trainer_is_over(trainer))
         unlink(done); /* of a shorter run */
     NL_TRY(nl_trainer_write_config(trainer));
-    NL_TRY(nl_record_open(trainer->context, out, trainer->point.step, &trainer->record));
+    NL_TRY(nl_record_open(context, out, trainer->point.step, &trainer->record));
 cleanup:
-    nl_free(trainer->context, done);
+    nl_free(context, checkpoints);
+    nl_free(context, done);
     return status;
 }
 
 nl_status nl_train(nl_context *context, const nl_train_options *options)
 {
     nl_status status = NL_OK;
-    nl_trainer trainer = {.context = context, .device = context->device, .options = options};
+    nl_trainer trainer = {.context = context,
+                          .device = context->device,
+                          .options = options,
+                          .saved_step = -1,
+                          .lock = -1};
     nl_config_init(&trainer.config);
     NL_TRY(open_trainer(&trainer));
     NL_TRY(nl_arena_reserve(trainer.device, trainer.arena));

@@ -25,13 +25,15 @@ typedef struct nl_trainer {
     double started;     /* of this process' work, by nl_now */
     double elapsed;     /* seconds of the whole run that all ranks go by */
     bool agreed;        /* on them, once at least */
-    double clock;       /* when the last log line was written */
+    double clock;       /* when the last log line was written, and what was not steps since */
     int64_t clock_step;
     nl_step_report *reports; /* [log_every] */
     nl_record record;
+    int lock; /* of RUN; -1: none */
     nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
     bool save_failed;   /* the last checkpoint: tried again soon */
+    int64_t saved_step; /* of the last one that this process wrote; -1: none */
 } nl_trainer;
 
 double nl_now(void); /* monotonic, seconds */
