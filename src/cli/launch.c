@@ -52,7 +52,10 @@ static nl_status choose_count(nl_crew *crew, const nl_launch_options *options)
                        options->gpus);
     if (have < 1 || asked > have)
         return nl_fail(context, NL_ERROR_DEVICE, "--gpus %s: found %d GPUs that CUDA can use%s",
-                       options->gpus, have, have ? "" : "; --processes N works on the CPU");
+                       options->gpus, have,
+                       have                ? ""
+                       : options->together ? "; on CPUs mpirun starts the processes"
+                                           : "; --processes N works on the CPU");
     crew->gpus = true;
     crew->count = all ? have : (int)asked;
     return NL_OK;

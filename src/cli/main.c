@@ -185,8 +185,9 @@ static void shorten_waits(char **argv)
 int main(int argc, char **argv)
 {
     open_standard_files();
-    /* A reader that goes away is a write error like any other. */
+    /* A reader that goes away is a write error like any other, and so is a file of the size that the shell allows. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         print_help(stderr);
         return NL_ERROR_USAGE;
