@@ -1,7 +1,9 @@
 /* The FID network against the golden file of TensorFlow's weights, and what it says about other files. */
 #include "inception.h"
 #include "nl_evaluate.h"
+#include "nl_npz.h"
 #include "nl_test.h"
+#include "seeded_inception.h"
 
 enum { HEIGHT = 224, WIDTH = 224, COUNT = 2 };
 
@@ -152,112 +154,18 @@ static void test_memory(void **state)
     nl_context_destroy(context);
 }
 
-/* ---- A complete network from the generator of make_inception_golden.py */
-
-/* splitmix64 of FNV-1a(name) + i, its upper 24 bits as a number in [0, 1). */
-static double uniform(const char *name, int64_t i)
-{
-    uint64_t z = 0xcbf29ce484222325u;
-    for (; *name; name++)
-        z = (z ^ (uint8_t)*name) * 0x100000001b3u;
-    z += (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)((z ^ (z >> 31)) >> 40) / 16777216;
-}
-
-typedef struct seeded_tensor {
-    char name[96];
-    int ndim;
-    int64_t shape[4];
-    double low, high;
-} seeded_tensor;
-
-enum { SEEDED = 5 * NL_INCEPTION_CONVOLUTIONS + 2 };
-
-static void seed_tensor(seeded_tensor *t, const char *name, const char *suffix, int ndim,
-                        const int64_t *shape, double low, double high)
-{
-    snprintf(t->name, sizeof(t->name), "%s.%s", name, suffix);
-    t->ndim = ndim;
-    memcpy(t->shape, shape, (size_t)ndim * sizeof(*shape));
-    t->low = low;
-    t->high = high;
-}
-
-/* The tensors of pytorch-fid's file. */
-static void list_seeded(nl_context *context, seeded_tensor *t)
-{
-    nl_inception *net = calloc(1, sizeof(*net));
-    net->device = context->device;
-    assert_ok(context, nl_inception_list(net));
-    assert_int_equal(net->count, NL_INCEPTION_CONVOLUTIONS);
-    for (int i = 0; i < net->count; i++) {
-        const nl_convolution *c = &net->convolutions[i];
-        double reach = sqrt(6.0 / (double)(c->shape[1] * c->shape[2] * c->shape[3]));
-        seed_tensor(t++, c->torch, "conv.weight", 4, c->shape, -reach, reach);
-        seed_tensor(t++, c->torch, "bn.weight", 1, c->shape, 0.5, 1.5);
-        seed_tensor(t++, c->torch, "bn.bias", 1, c->shape, -0.25, 0.25);
-        seed_tensor(t++, c->torch, "bn.running_mean", 1, c->shape, -0.125, 0.125);
-        seed_tensor(t++, c->torch, "bn.running_var", 1, c->shape, 0.5, 1.5);
-    }
-    seed_tensor(t++, "fc", "weight", 2, (int64_t[]){1008, 2048}, -0.0625, 0.0625);
-    seed_tensor(t++, "fc", "bias", 1, (int64_t[]){1008}, -1, 1);
-    free(net);
-}
-
-/* As safetensors in memory. malloc. */
-static uint8_t *seeded_file(const seeded_tensor *tensors, int64_t *size)
-{
-    char *header = calloc(SEEDED, 256), *end = header + 8;
-    int64_t bytes = 0;
-    *end++ = '{';
-    for (int n = 0; n < SEEDED; n++) {
-        const seeded_tensor *t = &tensors[n];
-        int64_t count = 4;
-        end += sprintf(end, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[", n ? "," : "", t->name);
-        for (int i = 0; i < t->ndim; i++) {
-            end += sprintf(end, "%s%lld", i ? "," : "", (long long)t->shape[i]);
-            count *= t->shape[i];
-        }
-        end += sprintf(end, "],\"data_offsets\":[%lld,%lld]}", (long long)bytes,
-                       (long long)(bytes + count));
-        bytes += count;
-    }
-    *end++ = '}';
-    while ((end - header) % 8)
-        *end++ = ' ';
-    uint64_t length = (uint64_t)(end - header - 8);
-    memcpy(header, &length, 8);
-    *size = end - header + bytes;
-    uint8_t *file = malloc((size_t)*size);
-    memcpy(file, header, (size_t)(end - header));
-    float *to = (float *)(file + (end - header));
-    for (int n = 0; n < SEEDED; n++) {
-        const seeded_tensor *t = &tensors[n];
-        int64_t count = 1;
-        for (int i = 0; i < t->ndim; i++)
-            count *= t->shape[i];
-        for (int64_t i = 0; i < count; i++)
-            *to++ = (float)(t->low + (t->high - t->low) * uniform(t->name, i));
-    }
-    free(header);
-    return file;
-}
+/* ---- A complete network of seeded weights */
 
 /* The network and the file that it was loaded from. */
 static nl_inception *load_seeded(nl_context *context, uint8_t **file)
 {
-    seeded_tensor *tensors = calloc(SEEDED, sizeof(*tensors));
     nl_checkpoint *checkpoint;
     nl_inception *net;
     int64_t size;
-    list_seeded(context, tensors);
-    *file = seeded_file(tensors, &size);
+    assert_ok(context, seeded_inception(context->device, file, &size));
     assert_ok(context, nl_checkpoint_open_memory(context, "seeded", *file, size, &checkpoint));
     assert_ok(context, nl_inception_load(context->device, checkpoint, &net));
     nl_checkpoint_close(checkpoint);
-    free(tensors);
     return net;
 }
 
@@ -273,7 +181,7 @@ static void test_complete(void **state)
     uint8_t *file;
     (void)state;
     for (int i = 0; i < 2 * H * W * 3; i++)
-        rgb[i] = (uint8_t)(uniform("pictures", i) * 256);
+        rgb[i] = (uint8_t)(seeded_uniform("pictures", i) * 256);
     nl_inception *net = load_seeded(context, &file);
     assert_string_equal(nl_inception_missing(net), "");
     const nl_preprocessing *p = nl_preprocessings;
@@ -295,29 +203,30 @@ static void test_complete(void **state)
 
 /* ---- nl_evaluate of pictures that no file holds */
 
-enum { SIDE = 24, SAMPLES = 21 };
+enum { SIDE = 24, SAMPLES = 21, PORTION = 96 };
 
+/* Runs of 50 bytes, each of one value between two of the picture's own. */
 static void sample(int64_t i, uint8_t *rgb)
 {
     char name[32];
     snprintf(name, sizeof(name), "sample %d", (int)i);
+    double low = 128 * seeded_uniform(name, -1), high = 255 - 128 * seeded_uniform(name, -2);
     for (int k = 0; k < SIDE * SIDE * 3; k++)
-        rgb[k] = (uint8_t)(uniform(name, k / 50) * 256);
+        rgb[k] = (uint8_t)(low + (high - low) * seeded_uniform(name, k / 50));
 }
 
 typedef struct maker {
-    int64_t portion, stop; /* stop: pictures that come in all */
+    int64_t portion, stop; /* pictures at once, at most; in all */
     int64_t copy;          /* the picture that is picture 0 again, or 0 */
 } maker;
 
 static nl_status make(void *user, int64_t most, nl_picture_taker take, void *taker)
 {
     const maker *m = user;
-    static uint8_t rgb[SAMPLES][SIDE * SIDE * 3];
+    static uint8_t rgb[PORTION][SIDE * SIDE * 3];
     nl_status status = NL_OK;
-    for (int64_t first = 0; first < m->stop; first += m->portion) {
-        int64_t count = NL_MIN(NL_MIN(m->portion, most), m->stop - first);
-        assert_int_equal(NL_MIN(m->portion, m->stop - first), count);
+    for (int64_t first = 0, count; first < m->stop; first += count) {
+        count = NL_MIN(NL_MIN(m->portion, most), m->stop - first);
         for (int64_t i = 0; i < count; i++)
             sample(first + i == m->copy ? 0 : first + i, rgb[i]);
         nl_picture_batch batch = {
@@ -404,13 +313,102 @@ static void test_evaluate(void **state)
     nl_context_destroy(context);
 }
 
+/* ---- The same metrics on every device, with every batch and precision */
+
+/* An archive of `count` other pictures than the samples. */
+static void write_reference(const char *path, int64_t count)
+{
+    nl_context *context = test_context(NULL);
+    nl_npz *npz;
+    bool finished;
+    uint8_t rgb[SIDE * SIDE * 3];
+    assert_ok(context, nl_npz_open(context,
+                                   &(nl_npz_options){.path = path,
+                                                     .count = count,
+                                                     .height = SIDE,
+                                                     .width = SIDE,
+                                                     .parameters = "{}",
+                                                     .force = true},
+                                   &npz));
+    for (int64_t i = 0; i < count; i++) {
+        sample(1000000 + i, rgb);
+        for (int k = 0; k < SIDE * SIDE * 3; k++)
+            rgb[k] = (uint8_t)(rgb[k] * 7 / 8 + 16);
+        assert_ok(context, nl_npz_write(npz, i, 0, rgb));
+    }
+    assert_ok(context, nl_npz_close(&npz, &finished));
+    assert_true(finished);
+    nl_core_context_destroy(context);
+}
+
+static void evaluate_on(const char *device, bool tf32, int64_t portion, int64_t count,
+                        nl_feature feature, const char *reference, nl_evaluation *found)
+{
+    nl_context_options on = {.device = device, .dtype = "f32"};
+    nl_context *context;
+    uint8_t *file;
+    assert_int_equal(nl_context_create(&on, &context), NL_OK);
+    nl_inception *net = load_seeded(context, &file);
+    nl_evaluation_options options = NL_EVALUATION_DEFAULT;
+    maker m = {.portion = portion, .stop = count};
+    nl_picture_source source = {.name = "made", .count = count, .run = make, .user = &m};
+    options.feature = feature;
+    options.kid_subset_size = count / 2;
+    for (int metric = 0; metric < NL_METRIC_FID_INFINITY; metric++)
+        options.wanted[metric] = true;
+    options.wanted[NL_METRIC_SFID] = !test_on_cpu();
+    nl_inception_set_tf32(net, tf32);
+    assert_ok(context, nl_evaluate(net, &options, &source, reference, found));
+    nl_inception_destroy(net);
+    free(file);
+    nl_context_destroy(context);
+}
+
+/* Relative difference to what the CPU finds. Pictures are enough for covariances of full rank, without which roots of
+ * rounding errors are added up: on a CPU, where they take long, of 64 numbers and without sFID. */
+static void test_devices(void **state)
+{
+    static const struct run {
+        bool tf32;
+        int64_t portion;
+    } runs[] = {{false, PORTION}, {false, 11}, {true, PORTION}};
+    static const nl_metric held[] = {NL_METRIC_FID, NL_METRIC_SFID, NL_METRIC_IS};
+    const char *reference = "inception-reference.npz";
+    int64_t count = test_on_cpu() ? 96 : 2304;
+    nl_feature feature = test_on_cpu() ? NL_FEATURE_POOL_64 : NL_FEATURE_POOL_192;
+    nl_evaluation expected, found;
+    (void)state;
+    nl_context_destroy(test_context(test_device())); /* ends the program where there is none */
+    write_reference(reference, count);
+    evaluate_on("cpu", false, PORTION, count, feature, reference, &expected);
+    for (int r = test_on_cpu(); r < 3 - test_on_cpu(); r++) {
+        evaluate_on(test_device(), runs[r].tf32, runs[r].portion, count, feature, reference,
+                    &found);
+        print_message("%s %s, batches of %d, against the CPU's:", test_device(),
+                      runs[r].tf32 ? "tf32" : "fp32", (int)runs[r].portion);
+        for (int m = 0; m < NL_METRIC_FID_INFINITY; m++)
+            if (found.metrics[m].known)
+                print_message(" %s %.6g %+.1e", nl_metric_names[m], expected.metrics[m].value,
+                              found.metrics[m].value / expected.metrics[m].value - 1);
+        print_message("\n");
+        for (int h = 0; h < 3; h++) {
+            double e = expected.metrics[held[h]].value, f = found.metrics[held[h]].value;
+            if (held[h] == NL_METRIC_SFID && test_on_cpu())
+                continue;
+            assert_true(expected.metrics[held[h]].known && found.metrics[held[h]].known);
+            assert_true(e > 0 && fabs(f - e) <= 1e-3 * e);
+        }
+    }
+    assert_int_equal(remove(reference), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resized),  cmocka_unit_test(test_features),
         cmocka_unit_test(test_partial),  cmocka_unit_test(test_other_files),
         cmocka_unit_test(test_memory),   cmocka_unit_test(test_complete),
-        cmocka_unit_test(test_evaluate),
+        cmocka_unit_test(test_evaluate), cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,29 @@
+/* make_inception PATH: a complete FID network of seeded weights (95 MB), for `nalagen eval --weights` where the published
+ * file is not at hand. Its numbers compare devices and programs, not models. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "seeded_inception.h"
+
+int main(int argc, char **argv)
+{
+    nl_context *context = NULL;
+    uint8_t *file = NULL;
+    int64_t size;
+    nl_status status = NL_ERROR_USAGE;
+    if (argc != 2) {
+        fprintf(stderr, "usage: make_inception PATH\n");
+        return status;
+    }
+    NL_TRY(nl_context_create(&(nl_context_options){.device = "cpu"}, &context));
+    NL_TRY(seeded_inception(context->device, &file, &size));
+    FILE *to = fopen(argv[1], "wb");
+    if (!to || fwrite(file, 1, (size_t)size, to) != (size_t)size || fclose(to))
+        NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: not written", argv[1]));
+cleanup:
+    if (status != NL_OK && context)
+        fprintf(stderr, "make_inception: %s\n", nl_last_error(context));
+    free(file);
+    nl_context_destroy(context);
+    return status;
+}
