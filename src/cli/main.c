@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "nl_analyze.h"
 #include "nl_console.h"
 #include "nl_convert.h"
 #include "nl_encode_command.h"
@@ -32,6 +33,7 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_info_command,
     &nl_plot_command,
     &nl_likelihood_command,
+    &nl_analyze_command,
     &nl_convert_command,
     &(nl_command){.name = "version",
                   .summary = "Print the version",

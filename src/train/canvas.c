@@ -115,6 +115,21 @@ void nl_canvas_line(nl_canvas *canvas, const double *points, int64_t count, doub
     paint(canvas, &touched, colour);
 }
 
+void nl_canvas_rectangle(nl_canvas *canvas, double left, double top, double right, double bottom,
+                         uint32_t colour)
+{
+    fprintf(canvas->svg,
+            "<path d=\"M%.1f %.1fH%.1fV%.1fH%.1f\" fill=\"#%06x\" "
+            "shape-rendering=\"crispEdges\"/>\n",
+            left, top, right, bottom, left, colour);
+    int first = (int)fmax(0, ceil(left - 0.5)), last = (int)fmin(canvas->width, ceil(right - 0.5));
+    for (int y = (int)fmax(0, ceil(top - 0.5)); y + 0.5 < bottom && y < canvas->height; y++)
+        for (int x = first; x < last; x++)
+            for (int c = 0; c < 3; c++)
+                canvas->rgb[3 * ((int64_t)y * canvas->width + x) + c] =
+                    (uint8_t)(colour >> (16 - 8 * c));
+}
+
 /* ---- Text */
 
 enum { GLYPH_HEIGHT = 6, GLYPH_STEP = 6 /* from one character to the next */ };

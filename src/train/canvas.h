@@ -28,6 +28,9 @@ void nl_canvas_close(nl_canvas *canvas);
 /* A line through `count` points (x, y), where a NaN interrupts it. colour: 0xrrggbb. */
 void nl_canvas_line(nl_canvas *canvas, const double *points, int64_t count, double width,
                     uint32_t colour);
+/* Fills the pixels whose middles lie within [left, right) x [top, bottom). */
+void nl_canvas_rectangle(nl_canvas *canvas, double left, double top, double right, double bottom,
+                         uint32_t colour);
 /* anchor: the part of the text that lies left of x. size: of a capital letter. */
 void nl_canvas_text(nl_canvas *canvas, double x, double y, double anchor, double size,
                     uint32_t colour, const char *text);
