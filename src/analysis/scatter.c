@@ -42,6 +42,8 @@ static void choose_range(nl_panel *panel)
         double room = high > low ? 0.03 * (high - low) : fmax(1e-9, 0.05 * fabs(high));
         panel->low[axis] = panel->count ? low - room : 0;
         panel->high[axis] = panel->count ? high + room : 1;
+        if (axis == 1) /* no entropy is above ln N */
+            panel->high[axis] = fmin(panel->high[axis], fmax(high, 1));
     }
 }
 
@@ -114,7 +116,7 @@ static void draw_frame(const nl_panel *panel, const char *title)
         snprintf(text, sizeof(text), "%.3f", end ? panel->high[1] : panel->low[1]);
         nl_canvas_text(canvas, left - 4, end ? top + 7 : bottom, 1, 7, ink, text);
     }
-    nl_canvas_text(canvas, (left + right) / 2, bottom + 14, 0.5, 7, ink, "|q|");
+    nl_canvas_text(canvas, (left + right) / 2, bottom + 14, 0.5, 7, ink, "norm of q");
 }
 
 /* layer: its place in the options, or -1 for all of them together. x, y: room for all points. */

@@ -42,12 +42,30 @@ static nl_status relate(const nl_analysis *analysis, nl_attention rule, nl_selec
     return nl_spearman(analysis->context, x, y, r.points, &relation->spearman);
 }
 
+/* lambda (tau + tanh |q|) of the selected queries: what the norm can do to NaLa's weights. */
+static bool add_exponent(const nl_analysis *analysis, const double *norms, int64_t count,
+                         cJSON *item)
+{
+    const nl_config *config = analysis->config;
+    double low = INFINITY, high = -INFINITY, mean = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double exponent = config->lambda * (config->tau + tanh(norms[i]));
+        low = fmin(low, exponent);
+        high = fmax(high, exponent);
+        mean += exponent / (double)count;
+    }
+    return add(item, "exponent_min", low) && add(item, "exponent_max", high) &&
+           add(item, "exponent_mean", count ? mean : NAN);
+}
+
 /* The selected points by both rules: {"softmax": {...}, "nala": {...}} into `object`. */
 static nl_status add_relations(const nl_analysis *analysis, nl_selection selection, double *x,
                                cJSON *object)
 {
     nl_status status = NL_OK;
     double most = log((double)analysis->tokens);
+    bool aware = analysis->config->feature_map == NL_FEATURES_COSINE ||
+                 analysis->config->feature_map == NL_FEATURES_SPLIT;
     for (int rule = 0; rule < NL_RULES; rule++) {
         nl_relation r;
         NL_TRY(relate(analysis, (nl_attention)rule, selection, x, &r));
@@ -56,7 +74,8 @@ static nl_status add_relations(const nl_analysis *analysis, nl_selection selecti
             !add(item, "pearson", r.pearson) || !add(item, "spearman", r.spearman) ||
             !add(item, "norm_mean", r.norm) || !add(item, "entropy_mean", r.entropy) ||
             !add(item, "entropy_std", r.deviation) ||
-            !add(item, "entropy_mean_normalized", most > 0 ? r.entropy / most : NAN))
+            !add(item, "entropy_mean_normalized", most > 0 ? r.entropy / most : NAN) ||
+            (rule == NL_ATTENTION_NALA && aware && !add_exponent(analysis, x, r.points, item)))
             NL_TRY(no_memory(analysis->context));
     }
 cleanup:
