@@ -424,6 +424,15 @@ static void test_stopped_and_gone_on_with(void **state)
     options.strict = true;
     options.force = true;
     assert_encode_fails(context, &options, NL_ERROR_INPUT, "b/0.png");
+    /* one process at a time; what is wrong with an option is found before the work */
+    int lock;
+    assert_ok(context, nl_lock_folder(context, options.out, &lock));
+    assert_encode_fails(context, &options, NL_ERROR_WRITE, "another process is writing there");
+    nl_unlock_folder(lock);
+    options.out = in_folder("unnamed");
+    options.class_names = in_folder("no-names.txt");
+    assert_encode_fails(context, &options, NL_ERROR_INPUT, "no-names.txt");
+    assert_false(nl_path_exists(options.out));
     nl_core_context_destroy(context);
 }
 

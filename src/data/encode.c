@@ -210,13 +210,15 @@ cleanup:
     return status;
 }
 
-/* With force: what would contradict the new shards goes first. */
-static nl_status clear_folder(const nl_encode_job *job)
+/* The folder is ours alone. With force: what would contradict the new shards goes first. */
+static nl_status open_folder(const nl_encode_job *job, int *lock)
 {
     nl_context *context = job->context;
     char *path = NULL;
     nl_status status;
     NL_TRY(nl_make_folder(context, job->options->out));
+    NL_TRY(nl_lock_folder(context, job->options->out, lock));
+    nl_remove_temporaries(context, job->options->out);
     if (!job->options->force)
         goto cleanup;
     NL_TRY(nl_path_join(context, job->options->out, NL_DATASET_FILE, &path));
@@ -240,6 +242,7 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
                             nl_encode_result *result)
 {
     nl_encode_job job = {.context = context, .options = options, .result = result};
+    int lock = -1;
     cJSON *skipped = cJSON_CreateArray();
     void *counts = NULL;
     nl_status status;
@@ -251,7 +254,9 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
            job.source->path, (long long)job.source->count, job.source->format, job.source->classes,
            nl_data_kind_names[job.kind], (int)job.channels, (int)job.rows, (int)job.columns);
     NL_TRY(nl_encoding_text(&job, &job.encoding));
-    NL_TRY(clear_folder(&job));
+    if (options->class_names)
+        NL_TRY(nl_map_file(context, options->class_names, &job.class_names));
+    NL_TRY(open_folder(&job, &lock));
     NL_TRY(nl_alloc_array(context, "counts of shards", job.shard_count, sizeof(int64_t), &counts));
     if (!skipped)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a list"));
@@ -264,6 +269,8 @@ cleanup:
     cJSON_Delete(skipped);
     nl_free(context, counts);
     nl_free(context, job.encoding);
+    nl_unmap(context, &job.class_names);
     nl_source_close(job.source);
+    nl_unlock_folder(lock);
     return status;
 }

@@ -18,7 +18,8 @@ typedef struct nl_encode_job {
     int64_t picture_bytes, sample_bytes; /* with all orientations */
     int64_t elements;                    /* of one orientation */
     int64_t shard_pictures, shard_count, chunk_pictures;
-    char *encoding; /* JSON: everything that the shards depend on */
+    char *encoding;         /* JSON: everything that the shards depend on */
+    nl_mapping class_names; /* the file of the options; empty: none */
 } nl_encode_job;
 
 /* Pictures first, first + 1, ... of the source, those that are broken left out. */

@@ -120,13 +120,13 @@ static const char *find_name(const nl_mapping *text, const char *id, char *name,
     return id;
 }
 
-static bool add_classes(const nl_encode_job *job, const nl_mapping *names, cJSON *root)
+static bool add_classes(const nl_encode_job *job, cJSON *root)
 {
     cJSON *classes = cJSON_AddArrayToObject(root, "classes");
     char name[256];
     for (int i = 0; classes && i < job->source->classes; i++) {
         const char *id = job->source->class_ids[i];
-        const char *pair[] = {id, find_name(names, id, name, sizeof(name))};
+        const char *pair[] = {id, find_name(&job->class_names, id, name, sizeof(name))};
         if (!cJSON_AddItemToArray(classes, cJSON_CreateStringArray(pair, 2)))
             return false;
     }
@@ -152,8 +152,7 @@ static bool add_shards(const nl_encode_job *job, const int64_t *counts, cJSON *r
     return shards != NULL;
 }
 
-static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped,
-                 const nl_mapping *names, cJSON *root)
+static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped, cJSON *root)
 {
     const nl_encode_options *o = job->options;
     bool moments = job->kind == NL_DATA_MOMENTS;
@@ -173,7 +172,7 @@ static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *s
            cJSON_AddStringToObject(root, "autoencoder_sha256", o->vae ? o->vae_sha256 : "") &&
            cJSON_AddNumberToObject(root, "latent_scale", o->vae ? o->latent_scale : 1) &&
            cJSON_AddNumberToObject(root, "latent_shift", o->vae ? o->latent_shift : 0) &&
-           add_classes(job, names, root) && add_shards(job, counts, root) &&
+           add_classes(job, root) && add_shards(job, counts, root) &&
            cJSON_AddItemToObject(root, "skipped", cJSON_Duplicate(skipped, true)) &&
            cJSON_AddItemToObject(root, "encoding", cJSON_Parse(job->encoding));
 }
@@ -181,20 +180,16 @@ static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *s
 nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped)
 {
     nl_context *context = job->context;
-    nl_mapping names = {0};
     char *path = NULL, *text = NULL;
     cJSON *root = cJSON_CreateObject();
     nl_status status = NL_OK;
-    if (job->options->class_names)
-        NL_TRY(nl_map_file(context, job->options->class_names, &names));
-    if (!root || !fill(job, counts, skipped, &names, root) || !(text = cJSON_Print(root)))
+    if (!root || !fill(job, counts, skipped, root) || !(text = cJSON_Print(root)))
         NL_TRY(no_memory(context));
     NL_TRY(nl_path_join(context, job->options->out, NL_DATASET_FILE, &path));
     NL_TRY(nl_write_file(context, path, true, text, strlen(text)));
 cleanup:
     cJSON_free(text);
     cJSON_Delete(root);
-    nl_unmap(context, &names);
     nl_free(context, path);
     return status;
 }
