@@ -1,13 +1,14 @@
 """The same work in PyTorch on one GPU, for a comparison on your own card.
 
-    python3 bench/peer_torch.py [limits] [attention] [forward] [decode] [--json FILE]
+    python3 bench/peer_torch.py [limits] [attention] [forward] [decode] [inception] [--json FILE]
 
 Without a word: everything. One line for each measurement: the median of timed calls after warm-up, bf16,
-random weights and inputs, eager and torch.compile. `nl_bench_forward` and `nalagen info --device` print
+random weights and inputs, eager and torch.compile; the FID network in TF32 and fp32. `nl_bench_forward` and `nalagen info --device` print
 ours; tests/gpu.sh runs both in one go and puts them into bench/results.
 """
 import json
 import math
+import pathlib
 import statistics
 import sys
 
@@ -182,6 +183,32 @@ def decode():
         note(f"decode AutoencoderKL 256 px batch 32 {kind}", 32e3 / milliseconds(lambda: call(x), 8), "images/s")
 
 
+def inception():
+    """The network of tests/make_inception_golden.py, batch norm folded, from pictures of 299 px to pool_3."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+    import make_inception_golden as golden
+    weights = {}
+
+    def conv(x, name, out, kernel, stride=1, pad=(0, 0)):
+        if name not in weights:
+            kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
+            reach = (6 / (x.shape[1] * kernel[0] * kernel[1])) ** 0.5
+            weight = reach * (2 * torch.rand(out, x.shape[1], *kernel, device=CUDA) - 1)
+            weights[name] = weight.to(memory_format=torch.channels_last), torch.zeros(out, device=CUDA)
+        weight, bias = weights[name]
+        return F.relu(F.conv2d(x, weight, bias, stride=stride, padding=pad))
+
+    golden.conv = conv
+    x = torch.randn(128, 3, 299, 299, device=CUDA).to(memory_format=torch.channels_last)
+    golden.pool_3_of(x)
+    for precision in ("TF32", "fp32"):
+        torch.backends.cudnn.allow_tf32 = precision == "TF32"
+        torch._dynamo.reset()
+        for kind, call in (("eager", golden.pool_3_of), ("compiled", torch.compile(golden.pool_3_of))):
+            note(f"inception 299 px batch 128 {precision} {kind}", 128e3 / milliseconds(lambda: call(x), 8), "images/s")
+    torch.backends.cudnn.allow_tf32 = True
+
+
 def main():
     words = sys.argv[1:]
     path = None
@@ -193,7 +220,7 @@ def main():
     torch.backends.cudnn.benchmark = True
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__, flush=True)
     with torch.no_grad():
-        for part in (limits, attention, forward, decode):
+        for part in (limits, attention, forward, decode, inception):
             if not words or part.__name__ in words:
                 part()
     if path:

@@ -99,10 +99,8 @@ def block_e(x, m, pool):
     return torch.cat([a, *b, *d, conv(pool(x), m + ".branch_pool", 192, 1)], 1)
 
 
-def main():
-    rgb = np.floor(uniform("pictures", 2 * 60 * 84 * 3) * 256).reshape(2, 60, 84, 3)
-    x = torch.from_numpy(rgb).permute(0, 3, 1, 2) / 255
-    x = 2 * F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False) - 1
+def pool_3_of(x):
+    """[N, 3, 299, 299] to [N, 2048]."""
     x = conv(conv(x, "Conv2d_1a_3x3", 32, 3, 2), "Conv2d_2a_3x3", 32, 3)
     x = F.max_pool2d(conv(x, "Conv2d_2b_3x3", 64, 3, pad=(1, 1)), 3, 2)
     x = F.max_pool2d(conv(conv(x, "Conv2d_3b_1x1", 80, 1), "Conv2d_4a_3x3", 192, 3), 3, 2)
@@ -114,7 +112,14 @@ def main():
     x = block_d(x, "Mixed_7a")
     x = block_e(x, "Mixed_7b", mean_pool)
     x = block_e(x, "Mixed_7c", lambda x: F.max_pool2d(x, 3, 1, 1))
-    pool_3 = x.mean((2, 3))
+    return x.mean((2, 3))
+
+
+def main():
+    rgb = np.floor(uniform("pictures", 2 * 60 * 84 * 3) * 256).reshape(2, 60, 84, 3)
+    x = torch.from_numpy(rgb).permute(0, 3, 1, 2) / 255
+    x = 2 * F.interpolate(x, size=(299, 299), mode="bilinear", align_corners=False) - 1
+    pool_3 = pool_3_of(x)
     logits = pool_3 @ tensor("fc.weight", (1008, 2048), -0.0625, 0.0625).T
     tensor("fc.bias", (1008,), -1, 1)
     header, data = {}, b""
