@@ -83,6 +83,16 @@ const char *nl_arrays_names(const nl_arrays *arrays)
     return arrays->names;
 }
 
+nl_context *nl_arrays_context(const nl_arrays *arrays)
+{
+    return arrays->context;
+}
+
+const char *nl_arrays_path(const nl_arrays *arrays)
+{
+    return arrays->path;
+}
+
 const char *nl_arrays_comment(const nl_arrays *arrays, int64_t *size)
 {
     *size = arrays->zip.comment_size;

@@ -21,6 +21,10 @@ bool nl_arrays_has(const nl_arrays *arrays, const char *name);
 /* "arr_0, mu, sigma": for messages. Owned by the archive. */
 const char *nl_arrays_names(const nl_arrays *arrays);
 
+/* For messages: the context and the path as it was given. */
+nl_context *nl_arrays_context(const nl_arrays *arrays);
+const char *nl_arrays_path(const nl_arrays *arrays);
+
 /* The comment of the archive, which may be anything. Owned by the archive. */
 const char *nl_arrays_comment(const nl_arrays *arrays, int64_t *size);
 

@@ -1,5 +1,6 @@
 #include "reference.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,14 +15,49 @@ static void statistic_names(nl_feature feature, bool any_size, char mu[32], char
     snprintf(sigma, 32, "sigma%s%s", suffix, size);
 }
 
-static bool shape_is(nl_arrays *arrays, const char *name, int64_t size)
+static nl_status shape_is(nl_arrays *arrays, const char *name, int64_t size, bool *fits)
 {
-    nl_array_stream *stream;
+    nl_array_stream *stream = NULL;
     nl_array array;
-    bool fits = nl_array_open(arrays, name, &array, &stream) == NL_OK && array.ndim == 1 &&
-                array.shape[0] == size;
+    nl_status status = nl_array_open(arrays, name, &array, &stream);
+    *fits = status == NL_OK && array.ndim == 1 && array.shape[0] == size;
     nl_array_close(stream);
-    return fits;
+    return status;
+}
+
+/* Whether a file's numbers can be those of a distribution: others would give a distance, too. */
+static nl_status check_statistics(nl_arrays *arrays, const char *mu, const char *sigma,
+                                  int64_t size, const nl_statistics *g)
+{
+    nl_context *context = nl_arrays_context(arrays);
+    const char *path = nl_arrays_path(arrays);
+    const double *c = g->covariance;
+    double largest = 0;
+    for (int64_t i = 0; i < size; i++)
+        if (!isfinite(g->mean[i]))
+            return nl_fail(context, NL_ERROR_INPUT, "%s: %s is not finite at %lld", path, mu,
+                           (long long)i);
+    for (int64_t i = 0; i < size * size; i++)
+        if (!isfinite(c[i]))
+            return nl_fail(context, NL_ERROR_INPUT, "%s: %s is not finite at (%lld, %lld)", path,
+                           sigma, (long long)(i / size), (long long)(i % size));
+    for (int64_t i = 0; i < size; i++) {
+        largest = fmax(largest, c[i * size + i]);
+        if (c[i * size + i] < 0)
+            return nl_fail(context, NL_ERROR_INPUT,
+                           "%s: %s is no covariance: the variance %lld is %g", path, sigma,
+                           (long long)i, c[i * size + i]);
+    }
+    for (int64_t i = 0; i < size; i++)
+        for (int64_t j = 0; j < i; j++)
+            if (fabs(c[i * size + j] - c[j * size + i]) > 1e-6 * largest)
+                return nl_fail(
+                    context, NL_ERROR_INPUT,
+                    "%s: %s is no covariance: not symmetric, %g at (%lld, %lld) and %g at "
+                    "(%lld, %lld)",
+                    path, sigma, c[i * size + j], (long long)i, (long long)j, c[j * size + i],
+                    (long long)j, (long long)i);
+    return NL_OK;
 }
 
 nl_status nl_statistics_read(nl_arrays *arrays, nl_feature feature, bool any_size,
@@ -29,14 +65,20 @@ nl_status nl_statistics_read(nl_arrays *arrays, nl_feature feature, bool any_siz
 {
     int64_t size = nl_feature_size(feature);
     char mu[32], sigma[32];
+    bool fits = true;
     nl_status status = NL_OK;
     for (int any = 0; any <= any_size && !statistics->mean; any++) {
         statistic_names(feature, any, mu, sigma);
-        if (!nl_arrays_has(arrays, mu) || (any && !shape_is(arrays, mu, size)))
+        if (!nl_arrays_has(arrays, mu))
+            continue;
+        if (any)
+            NL_TRY(shape_is(arrays, mu, size, &fits));
+        if (!fits)
             continue;
         NL_TRY(nl_arrays_doubles(arrays, mu, 1, &size, &statistics->mean));
         NL_TRY(
             nl_arrays_doubles(arrays, sigma, 2, (int64_t[]){size, size}, &statistics->covariance));
+        NL_TRY(check_statistics(arrays, mu, sigma, size, statistics));
     }
 cleanup:
     return status;
@@ -68,6 +110,12 @@ nl_status nl_check_count(nl_context *context, const nl_evaluation_options *optio
                          const nl_picture_source *source, const nl_extraction *e, bool *small)
 {
     for (int f = 0; f < NL_FEATURES; f++) {
+        if (e->moments[f] && source->count < 2)
+            return nl_fail(
+                context, NL_ERROR_USAGE,
+                "%s: one picture has no covariance: take more, or statistics in place of "
+                "pictures",
+                source->name);
         int64_t least =
             f == NL_FEATURE_POOL_3 || f == NL_FEATURE_SPATIAL ? 2048 : nl_feature_size(f) + 1;
         if (!e->moments[f] || source->count >= least)
@@ -78,10 +126,11 @@ nl_status nl_check_count(nl_context *context, const nl_evaluation_options *optio
                 context, NL_ERROR_USAGE,
                 "%s: %lld pictures are too few for the covariance of the %lld numbers of %s: FID "
                 "would say more about their number than about them. Take %lld or more (50000 for "
-                "published numbers), features with fewer numbers (--features pool_192), or "
-                "--allow-small for a number that compares with nothing",
+                "published numbers), %s, or --allow-small for a number that compares with nothing",
                 source->name, (long long)source->count, (long long)nl_feature_size(f),
-                nl_feature_name(f), (long long)least);
+                nl_feature_name(f), (long long)least,
+                f == NL_FEATURE_SPATIAL ? "--metrics without sfid"
+                                        : "features with fewer numbers (--features pool_192)");
     }
     return NL_OK;
 }

@@ -100,6 +100,11 @@ static nl_status read_zip64(nl_directory *directory, const uint8_t *end, uint64_
 static nl_status find_directory(nl_directory *directory)
 {
     const uint8_t *end = find_end(directory);
+    if (!end &&
+        (directory->size == 0 || (directory->size >= 4 && memcmp(directory->data, "PK", 2))))
+        return nl_fail(directory->zip->context, NL_ERROR_INPUT,
+                       "%s: %s, expected a zip archive such as .npz or .pt", directory->zip->where,
+                       directory->size ? "it begins like no zip archive" : "the file is empty");
     if (!end)
         return nl_fail(
             directory->zip->context, NL_ERROR_INPUT,

@@ -136,6 +136,37 @@ assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
     [[ $output == *"not the weights of the FID network"* ]]
 }
 
+@test "statistics that are no covariance are refused" {
+    need_inception
+    numpy "
+mu, one = np.zeros(64), np.eye(64)
+bent, hole = one.copy(), one.copy()
+bent[3, 5] = 0.5
+hole[7, 7] = np.nan
+np.savez('negative.npz', mu=mu, sigma=-one)
+np.savez('bent.npz', mu=mu, sigma=bent)
+np.savez('hole.npz', mu=mu, sigma=hole)
+np.savez('mean.npz', mu=mu + np.inf, sigma=one)
+np.savez('big.npz', mu=mu.astype('>f8'), sigma=one)
+np.save('plain.npy', mu)
+np.savez('single.npz', np.load('a.npz')['arr_0'][:1])
+"
+    touch nothing.npz
+    declare -A expected=(
+        [negative.npz]="sigma is no covariance: the variance 0 is -1" [bent.npz]="not symmetric, 0 at (5, 3)"
+        [hole.npz]="sigma is not finite at (7, 7)" [mean.npz]="mu is not finite at 0" [big.npz]="big endian"
+        [plain.npy]="begins like no zip archive" [nothing.npz]="the file is empty"
+    )
+    for name in "${!expected[@]}"; do
+        run -3 evaluate b.npz --metrics fid --ref "$name"
+        [[ $output == *"$name: "*"${expected[$name]}"* ]] || { echo "$name: $output"; false; }
+    done
+    run -2 evaluate b.npz --metrics fid --allow-small --ref single.npz
+    [[ $output == *"single.npz: one picture has no covariance"* ]]
+    run -2 evaluate b.npz --metrics sfid --ref a.npz
+    [[ $output == *"--metrics without sfid"* ]]
+}
+
 @test "what is missing is named and the rest computed" {
     need_inception
     "$NALAGEN" eval -w "$inception" --json --allow-small a.npz --ref b.npz 2>err | json_lines \
