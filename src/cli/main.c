@@ -184,9 +184,22 @@ static void shorten_waits(char **argv)
     execv(path, argv);
 }
 
+/* A file that is mapped became shorter, or its disk failed. */
+static void end_of_mapping(int signal_number)
+{
+    static const char text[] =
+        "\nnalagen: error: a file that was being read became shorter, or cannot be read any "
+        "more: do not change files while they are in use\n";
+    (void)signal_number;
+    if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+        _exit(NL_ERROR_INTERNAL);
+    _exit(NL_ERROR_INPUT);
+}
+
 int main(int argc, char **argv)
 {
     open_standard_files();
+    signal(SIGBUS, end_of_mapping);
     /* A reader that goes away is a write error like any other, and so is a file of the size that the shell allows. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

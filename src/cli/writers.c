@@ -1,8 +1,8 @@
 #include "nl_writers.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
+
+#include "nl_thread.h"
 
 enum { MAX_THREADS = 8, ROOM = 128 }; /* pictures on their way; two batches of a GPU */
 
@@ -67,7 +67,6 @@ nl_status nl_writers_create(nl_context *context, int threads,
                             nl_writers **writers)
 {
     nl_writers *made;
-    sigset_t all, before;
     nl_status status = nl_alloc_zero(context, "writers", sizeof(*made), (void **)&made);
     *writers = NULL;
     if (status != NL_OK)
@@ -79,12 +78,9 @@ nl_status nl_writers_create(nl_context *context, int threads,
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->work, NULL);
     pthread_cond_init(&made->written, NULL);
-    sigfillset(&all); /* Ctrl-C is the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < NL_MIN(threads, MAX_THREADS); i++)
-        if (pthread_create(&made->threads[made->thread_count], NULL, work, made) == 0)
+        if (nl_start_thread(&made->threads[made->thread_count], work, made) == 0)
             made->thread_count++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     *writers = made;
     return NL_OK;
 }

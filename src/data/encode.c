@@ -3,13 +3,12 @@
  * that was stopped goes on with the first shard that is not there, or with the part of it that is. Within a
  * shard a thread reads the next chunk of pictures while the device encodes the present one.
  */
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "encode.h"
+#include "nl_thread.h"
 
 enum {
     SHARD_BYTES = 64 << 20,
@@ -83,15 +82,11 @@ static void *run_reader(void *user)
 /* Begins to read at most `count` pictures from `first` into the other chunk. */
 static nl_status start_reading(nl_reader *reader, int64_t first, int64_t count)
 {
-    sigset_t all, before;
     reader->current = 1 - reader->current;
     nl_chunk *chunk = &reader->chunks[reader->current];
     chunk->first = first;
     chunk->count = NL_MIN(count, reader->job->chunk_pictures);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&reader->thread, NULL, run_reader, reader);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = nl_start_thread(&reader->thread, run_reader, reader);
     reader->running = error == 0;
     return error ? nl_fail(reader->job->context, NL_ERROR_MEMORY,
                            "no thread for reading pictures: %s", strerror(error))

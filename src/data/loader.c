@@ -2,12 +2,11 @@
  * Batches in a ring of slots: batch k stands in slot k mod slots. The one handed out last belongs to the
  * caller, those behind it are ready, and a thread fills the rest.
  */
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "data.h"
 #include "nl_random.h"
+#include "nl_thread.h"
 
 enum { ALIGNMENT = 64, MAX_PREFETCH = 1024 };
 
@@ -188,14 +187,9 @@ static void *run_thread(void *user)
     return NULL;
 }
 
-/* Signals go to the threads of the caller. */
 static nl_status start_thread(nl_loader *loader)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&loader->thread, NULL, run_thread, loader);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = nl_start_thread(&loader->thread, run_thread, loader);
     loader->started = error == 0;
     return error ? nl_fail(loader->context, NL_ERROR_MEMORY, "no thread for loading data: %s",
                            strerror(error))
