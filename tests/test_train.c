@@ -208,6 +208,15 @@ static void watching_changes_nothing(void **state)
     assert_int_equal(curve.count, 3);
     assert_true(curve.points[5] < curve.points[1]); /* at the same times, with the same noise */
     nl_curve_free(context, &curve);
+    /* A signal does not wait for the validation. */
+    static nl_test_run run;
+    options.out = in_folder("cut");
+    run.cancel_at = "step 3/10";
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_CANCELLED);
+    assert_null(strstr(run.log, "validation loss"));
+    assert_true(nl_path_exists(in_folder("cut/checkpoints/step-0000003.safetensors")));
+    train(&options);
+    assert_true(compare_checkpoints(last_checkpoint("unwatched"), last_checkpoint("cut")) == 0);
     nl_core_context_destroy(context);
 }
 
@@ -340,6 +349,7 @@ static void refuses(void **state)
         CASE("equal parts", .accumulate = 3),
         CASE("24 samples", .overfit = 25),
         CASE("velocity", .weighting = "likelihood"),
+        CASE("(--vae) is not there", .vae = "no-vae.safetensors"),
         CASE("expected a name such as", .model = "NaLaSit-Q/2"),
         CASE("between 0 and 1", .ema = "1.5"),
 #undef CASE
@@ -364,6 +374,7 @@ static void refuses(void **state)
         options.weighting = given->weighting ? given->weighting : options.weighting;
         options.model = given->model ? given->model : options.model;
         options.config = given->config;
+        options.vae = given->vae;
         nl_status status = train_with(&options, 1, &run, 0, 0);
         if (status != NL_ERROR_USAGE && status != NL_ERROR_INPUT)
             fail_msg("%s: %s", cases[i].message, nl_status_name(status));

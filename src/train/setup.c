@@ -55,6 +55,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--batch %lld cannot be taken in %lld equal parts (--accumulate)",
                        (long long)options->batch, (long long)options->accumulate);
+    if (options->vae && strcmp(options->vae, "none") != 0 && !nl_path_exists(options->vae))
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "%s: the autoencoder for pictures (--vae) is not there", options->vae);
     if (options->validate_every && options->validation && !options->ema)
         return nl_fail(context, NL_ERROR_USAGE, "--val measures the moving average: give --ema");
     return NL_OK;

@@ -77,6 +77,19 @@ cleanup:
     return status;
 }
 
+/* NL_CANCELLED on all ranks when one was asked to stop: a signal does not wait for the rest. */
+static nl_status agree_to_go_on(nl_trainer *trainer)
+{
+    nl_status status = NL_OK;
+    nl_context *context = trainer->context;
+    int64_t stop = nl_check_cancelled(context) == NL_CANCELLED;
+    NL_TRY(nl_group_maximum(trainer->group, &stop));
+    if (stop)
+        status = nl_fail(context, NL_CANCELLED, "cancelled");
+cleanup:
+    return status;
+}
+
 static nl_status sum_over_ranks(nl_trainer *trainer, double *sum, double *number)
 {
     nl_status status = NL_OK;
@@ -124,8 +137,10 @@ static nl_status measure_loss(nl_trainer *trainer, double *loss)
                           (void **)&losses));
     NL_TRY(reserve(&validation));
     NL_TRY(take_memory(&validation));
-    for (int64_t first = 0; first < count; first += batch)
+    for (int64_t first = 0; first < count; first += batch) {
+        NL_TRY(agree_to_go_on(trainer));
         NL_TRY(add_batch(&validation, count, losses, &sum, &number));
+    }
     NL_TRY(sum_over_ranks(trainer, &sum, &number));
     *loss = sum / number;
 cleanup:
@@ -144,6 +159,10 @@ nl_status nl_trainer_validate(nl_trainer *trainer)
         NL_TRY(nl_state_show_average(&trainer->state, 0));
     status = measure_loss(trainer, &loss);
     nl_status back = nl_state_show_weights(&trainer->state);
+    if (status == NL_CANCELLED && back == NL_OK) { /* first a checkpoint, then stop */
+        nl_cancel(trainer->context);
+        return NL_OK;
+    }
     NL_TRY(status);
     NL_TRY(back);
     nl_log(trainer->context, NL_LOG_INFO, "step %lld  validation loss %.5f",
