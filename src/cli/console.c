@@ -11,6 +11,8 @@
 
 static nl_context *volatile interrupt_context;
 static volatile sig_atomic_t interrupt_count;
+/* oneDNN's generated products (2.6) keep numbers below the stack pointer, where the frame of a signal would lie. */
+static char interrupt_stack[1 << 16];
 static double born; /* when the program's first console was made */
 
 static void interrupt(int signal_number)
@@ -26,7 +28,9 @@ static void interrupt(int signal_number)
 void nl_catch_interrupt(nl_context *context)
 {
     /* Without SA_RESTART: a read that waits for requests ends with EINTR. */
-    struct sigaction action = {.sa_handler = interrupt};
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_ONSTACK};
+    stack_t stack = {.ss_sp = interrupt_stack, .ss_size = sizeof(interrupt_stack)};
+    sigaltstack(&stack, NULL);
     sigemptyset(&action.sa_mask);
     interrupt_context = context;
     sigaction(SIGTERM, &action, NULL);

@@ -4,6 +4,7 @@
 #ifdef NL_MPI
 #include <limits.h>
 #include <mpi.h>
+#include <time.h>
 
 static nl_status check(nl_group *group, int result, const char *what)
 {
@@ -69,11 +70,12 @@ static nl_status mpi_barrier(nl_group *group)
     return check(group, MPI_Barrier(MPI_COMM_WORLD), "waiting for all processes");
 }
 
-/* Does not come back: what went wrong is said before. */
+/* Does not come back: what went wrong is said before, and the launcher gets time to pass it on. */
 static void mpi_abort(nl_group *group, nl_status status)
 {
     nl_log(group->context, NL_LOG_ERROR, "process %d of %d: %s", group->rank, group->size,
            nl_last_error(group->context));
+    nanosleep(&(struct timespec){.tv_nsec = 300 * 1000 * 1000}, NULL);
     MPI_Abort(MPI_COMM_WORLD, (int)status);
 }
 
