@@ -97,10 +97,12 @@ static nl_status add_times(const nl_analysis *analysis, double *x, cJSON *array)
     nl_status status = NL_OK;
     for (int time = 0; time < analysis->options.times; time++) {
         cJSON *item;
+        char t[32];
+        snprintf(t, sizeof(t), "%.7g", analysis->t[time]); /* a float, which is what it was */
         NL_TRY(append(analysis->context, array, &item));
         if (!cJSON_AddNumberToObject(item, "at", analysis->options.at[time]) ||
             !cJSON_AddNumberToObject(item, "step", analysis->step[time] + 1) ||
-            !cJSON_AddNumberToObject(item, "t", analysis->t[time]))
+            !cJSON_AddRawToObject(item, "t", t))
             NL_TRY(no_memory(analysis->context));
         NL_TRY(add_relations(analysis, (nl_selection){time, -1, -1}, x, item));
     }
