@@ -42,8 +42,10 @@ static void choose_range(nl_panel *panel)
         double room = high > low ? 0.03 * (high - low) : fmax(1e-9, 0.05 * fabs(high));
         panel->low[axis] = panel->count ? low - room : 0;
         panel->high[axis] = panel->count ? high + room : 1;
-        if (axis == 1) /* no entropy is above ln N */
+        if (axis == 1) { /* an entropy is between 0 and ln N */
+            panel->low[axis] = fmax(panel->low[axis], 0);
             panel->high[axis] = fmin(panel->high[axis], fmax(high, 1));
+        }
     }
 }
 

@@ -36,7 +36,7 @@ static const nl_option options_table[] = {
     {0},
 };
 
-enum { MOST_NUMBERS = 4096, MOST_TIMES = 64 };
+enum { MOST_NUMBERS = 4096, MOST_TIMES = 64, MOST_PICTURES = 100000 };
 
 typedef struct nl_analyzing {
     nl_session session; /* context, model and console */
@@ -139,6 +139,10 @@ static nl_status choose_pictures(nl_analyzing *a)
     const nl_sample_options *o = &a->options->sample;
     NL_TRY(nl_classes_parse(context, a->session.model, o->classes, &a->classes));
     a->count = o->n ? o->n : NL_MAX(a->classes.count, 1);
+    if (a->count > MOST_PICTURES)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "--number %lld: expected at most %d pictures, whose every query is kept",
+                       (long long)a->count, MOST_PICTURES));
     NL_TRY(nl_alloc_array(context, "classes", a->count, sizeof(*a->labels), (void **)&a->labels));
     for (int64_t i = 0; i < a->count; i++)
         a->labels[i] = nl_classes_at(&a->classes, o->seed, o->first_index + i);

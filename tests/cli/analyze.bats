@@ -83,7 +83,7 @@ for layer in a["layers"]:
 
 @test "analyze: what is wrong is said before the work" {
     for arguments in "--at 1.5" "--at x" "--at 0.1," "--layers 2" "--layers 1-0" "--layers a" "--queries 64" \
-        "--queries -1" "--class 5" "--sampler dopri5" "other.safetensors" "--steps 0"; do
+        "--queries -1" "--class 5" "--sampler dopri5" "other.safetensors" "--steps 0" "-n 100001"; do
         run tiny $arguments -o out
         [ "$status" -eq 2 ] || { echo "$arguments: $status $output"; false; }
         [[ $output == *"error: "* ]]
