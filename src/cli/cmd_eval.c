@@ -103,9 +103,8 @@ static nl_status set_options(nl_eval_session *session, const nl_eval_options *op
         o->is_split = options->is_split;
         o->is_shuffled = false;
     }
-    nl_status status = parse_metrics(session->context, options->metrics, o->wanted);
     o->wanted[NL_METRIC_FID_INFINITY] |= options->fid_infinity;
-    return status;
+    return NL_OK;
 }
 
 /* ---- One evaluation */
@@ -222,6 +221,8 @@ static nl_status nl_eval_main(int argc, char **argv)
         options.network.max_memory /= 2;
     NL_TRY(nl_eval_open(&options.network, &session));
     NL_TRY(check_together(session.context, &options, samples));
+    NL_TRY(parse_metrics(session.context, options.metrics, session.options.wanted));
+    NL_TRY(nl_eval_load(&options.network, &session));
     NL_TRY(set_options(&session, &options));
     NL_TRY(evaluate(&session, &options, samples));
 cleanup:

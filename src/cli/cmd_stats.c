@@ -132,7 +132,8 @@ cleanup:
 
 static nl_status nl_stats_main(int argc, char **argv)
 {
-    nl_stats_options options = {.network = {.preset = "openai", .precision = "fp32"}, .images = 10000};
+    nl_stats_options options = {.network = {.preset = "openai", .precision = "fp32"},
+                                .images = 10000};
     nl_eval_session session = {.context = NULL};
     int operand;
     bool done;
@@ -148,6 +149,7 @@ static nl_status nl_stats_main(int argc, char **argv)
         NL_TRY(nl_fail(session.context, NL_ERROR_USAGE,
                        "unexpected argument '%s': several references are put together with --merge",
                        argv[operand + 1]));
+    NL_TRY(nl_eval_load(&options.network, &session));
     session.options.allow_small = options.allow_small;
     NL_TRY(options.per_class ? make_classes(&session, &options, argv[operand])
                              : make_reference(&session, &options, argv[operand], options.out));

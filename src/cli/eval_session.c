@@ -111,7 +111,6 @@ static nl_status set_preset(nl_eval_session *session, const char *name)
 
 nl_status nl_eval_open(const nl_network_options *options, nl_eval_session *s)
 {
-    char *path = NULL;
     nl_status status;
     *s = (nl_eval_session){.context = NULL};
     nl_console_init(&s->console, options->quiet, options->verbose);
@@ -124,6 +123,14 @@ nl_status nl_eval_open(const nl_network_options *options, nl_eval_session *s)
                              &s->context));
     nl_catch_interrupt(s->context);
     NL_TRY(set_preset(s, options->preset));
+cleanup:
+    return status;
+}
+
+nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *s)
+{
+    char *path = NULL;
+    nl_status status;
     NL_TRY(find_weights(s->context, options->weights, &path));
     NL_TRY(nl_checkpoint_open(s->context, path, &s->checkpoint));
     NL_TRY(nl_inception_load(s->context->device, s->checkpoint, &s->net));

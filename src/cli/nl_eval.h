@@ -76,8 +76,9 @@ typedef struct nl_eval_session {
     int64_t stage_done;
 } nl_eval_session;
 
-/* Context, network and nl_evaluation_options by the command's options. */
+/* Context and preset: what can be refused without the network is refused then. Next, the network. */
 nl_status nl_eval_open(const nl_network_options *options, nl_eval_session *session);
+nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *session);
 void nl_eval_close(nl_eval_session *session);
 
 /* The progress line: "samples 640/50000  8.3/s  1:23:45 left", pictures. Always true. */

@@ -182,6 +182,19 @@ np.savez('stats.npz', mu=np.zeros(64), sigma=np.eye(64))"
          'mu_s' in x['missing']['sfid']"
 }
 
+@test "what the options lack is said before weights are looked for" {
+    run -2 "$NALAGEN" eval -w none.pth a.npz
+    [[ $output == "nalagen: error: --ref is needed"* ]]
+    run -2 "$NALAGEN" eval -w none.pth --ref b.npz
+    [[ $output == "nalagen: error: what is to be evaluated?"* ]]
+    run -2 "$NALAGEN" eval a.npz --ref b.npz --metrics fdi
+    [[ $output == *"did you mean fid?" ]]
+    run -2 "$NALAGEN" stats -w none.pth a.npz
+    [[ $output == *"-o ref.npz" ]]
+    run -3 "$NALAGEN" eval -w none.pth a.npz --ref b.npz
+    [[ $output == *"none.pth: cannot be read"* ]]
+}
+
 @test "guards: too few pictures, copies, options" {
     need_inception
     run -2 "$NALAGEN" eval -w "$inception" --features mixed_7 --metrics fid a.npz --ref b.npz
