@@ -166,6 +166,8 @@ static void goes_on_exactly(void **state)
     assert_true(compare_checkpoints(last_checkpoint("whole"), last_checkpoint("parts")) == 0);
     assert_same_log("whole", "parts");
     assert_true(nl_path_exists(in_folder("parts/done")));
+    train(&options); /* over already */
+    assert_same_log("whole", "parts");
 }
 
 static void same_for_any_threads(void **state)

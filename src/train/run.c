@@ -249,8 +249,10 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     }
     NL_TRY(nl_trainer_collect(trainer));
     NL_TRY(save(trainer));
-    /* The last steps of a run that is over; the checkpoint has their sums, should it become longer. */
-    if (!stop && trainer->point.finite_steps + trainer->point.bad_steps > 0)
+    /* The last steps of a run that is over, where this process made any; the checkpoint has their sums, should it
+     * become longer. */
+    bool logged = trainer->point.finite_steps + trainer->point.bad_steps == 0;
+    if (!stop && !logged && trainer->clock_step < trainer->point.step)
         NL_TRY(write_log(trainer));
     if (stop)
         status = nl_fail(trainer->context, NL_CANCELLED,
