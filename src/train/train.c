@@ -274,6 +274,8 @@ nl_status nl_train(nl_context *context, const nl_train_options *options)
     nl_config_init(&trainer.config);
     NL_TRY(open_trainer(&trainer));
     NL_TRY(nl_arena_reserve(trainer.device, trainer.arena));
+    if (trainer.validation)
+        NL_TRY(nl_trainer_try_validation(&trainer));
     trainer.started = trainer.clock = nl_now();
     trainer.clock_step = trainer.point.step;
     trainer.elapsed = trainer.point.seconds;

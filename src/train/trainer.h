@@ -47,7 +47,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 /* RUN/config.json */
 nl_status nl_trainer_write_config(const nl_trainer *trainer);
 
-/* validate.c: a line of metrics.jsonl. Changes nothing. */
+/* validate.c. Takes the memory of a validation and gives it back: what is missing is found before the first step. */
+nl_status nl_trainer_try_validation(nl_trainer *trainer);
+/* A line of metrics.jsonl. Changes nothing. */
 nl_status nl_trainer_validate(nl_trainer *trainer);
 /* samples.c: samples/step-XXXXXXX.png. */
 nl_status nl_trainer_sample(nl_trainer *trainer);

@@ -113,29 +113,52 @@ cleanup:
     return status;
 }
 
+static nl_status open_validation(nl_trainer *trainer, nl_validation *validation)
+{
+    nl_status status = NL_OK;
+    const nl_train_options *options = trainer->options;
+    nl_feed_options feed = {.loader = {.seed = SEED,
+                                       .batch = options->batch / options->accumulate,
+                                       .rank = trainer->group->rank,
+                                       .ranks = trainer->group->size,
+                                       .in_order = true},
+                            .parts = 1,
+                            .times_seed = SEED};
+    *validation = (nl_validation){.trainer = trainer, .device = trainer->device};
+    NL_TRY(nl_feed_open(trainer->device, trainer->validation, trainer->loss, &feed,
+                        &validation->feed));
+    NL_TRY(reserve(validation));
+cleanup:
+    if (status != NL_OK)
+        nl_feed_close(&validation->feed);
+    return status;
+}
+
+nl_status nl_trainer_try_validation(nl_trainer *trainer)
+{
+    nl_validation validation;
+    nl_status status = open_validation(trainer, &validation);
+    if (status == NL_OK)
+        nl_feed_close(&validation.feed);
+    return status;
+}
+
 static nl_status measure_loss(nl_trainer *trainer, double *loss)
 {
     nl_status status = NL_OK;
     const nl_train_options *options = trainer->options;
     int64_t count = nl_dataset_get_info(trainer->validation)->count;
     int64_t batch = options->batch / options->accumulate, mark = nl_arena_mark(trainer->device);
-    nl_validation validation = {.trainer = trainer, .device = trainer->device};
-    nl_feed_options feed = {.loader = {.seed = SEED,
-                                       .batch = batch,
-                                       .rank = trainer->group->rank,
-                                       .ranks = trainer->group->size,
-                                       .in_order = true},
-                            .parts = 1,
-                            .times_seed = SEED};
+    nl_validation validation;
     double sum = 0, number = 0;
     float *losses = NULL;
     if (options->validation_count)
         count = NL_MIN(count, options->validation_count);
-    NL_TRY(
-        nl_feed_open(trainer->device, trainer->validation, trainer->loss, &feed, &validation.feed));
+    status = open_validation(trainer, &validation);
+    if (status != NL_OK)
+        return status;
     NL_TRY(nl_alloc_array(trainer->context, "losses", validation.feed.size, sizeof(float),
                           (void **)&losses));
-    NL_TRY(reserve(&validation));
     NL_TRY(take_memory(&validation));
     for (int64_t first = 0; first < count; first += batch) {
         NL_TRY(agree_to_go_on(trainer));
