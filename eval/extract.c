@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "nl_thread.h"
+
 /* 64 bits of a picture's bytes, to find copies: eight at a time through a multiplication whose halves are
  * folded together. */
 static uint64_t hash_bytes(const uint8_t *bytes, int64_t size)
@@ -23,9 +25,15 @@ typedef struct pass {
     const nl_evaluation_options *options;
     const char *what;
     nl_extraction *found;
-    int64_t count;                /* pictures that will come */
-    float *features[NL_FEATURES]; /* of one batch */
-    int64_t *positions; /* [count] in the order of the splits, or NULL: that of the pictures */
+    int64_t count; /* pictures that will come */
+    /* Of two batches: while a GPU makes those of one, a thread adds up those of the one before. */
+    float *features[2][NL_FEATURES];
+    int turn;
+    bool beside, adding; /* the device leaves the processors free; the thread is at work */
+    pthread_t thread;
+    int64_t first, added; /* what it adds: pictures from `first` on */
+    nl_status status;     /* how that ended */
+    int64_t *positions;   /* [count] in the order of the splits, or NULL: that of the pictures */
     int64_t height, width;
 } pass;
 
@@ -75,8 +83,10 @@ static nl_status prepare(pass *p, int64_t batch)
             e->moments[f] || (e->rows && f == (int)feature) || (e->score && f == NL_FEATURE_LOGITS);
         if (!needed)
             continue;
-        NL_TRY(nl_alloc_array(context, "features", batch * size, sizeof(float), &memory));
-        p->features[f] = memory;
+        for (int turn = 0; turn <= p->beside; turn++) {
+            NL_TRY(nl_alloc_array(context, "features", batch * size, sizeof(float), &memory));
+            p->features[turn][f] = memory;
+        }
     }
     if (e->rows) {
         NL_TRY(nl_alloc_array(context,
@@ -103,24 +113,56 @@ static nl_status report(const pass *p)
     return NL_OK;
 }
 
-static nl_status add_features(pass *p, const nl_picture_batch *batch)
+/* `count` pictures from `first` on, whose features are those of `turn`. */
+static nl_status add_features(pass *p, float *const features[NL_FEATURES], int64_t first,
+                              int64_t count)
 {
     nl_extraction *e = p->found;
-    int64_t bytes = 3 * batch->height * batch->width;
     int64_t size = nl_feature_size(p->options->feature);
     int64_t classes = nl_feature_size(NL_FEATURE_LOGITS);
     nl_status status = NL_OK;
     for (int f = 0; f < NL_FEATURES; f++)
         if (e->of[f])
-            nl_moments_add(e->of[f], p->features[f], batch->count);
+            nl_moments_add(e->of[f], features[f], count);
     if (e->kept)
-        memcpy(e->kept + batch->first * size, p->features[p->options->feature],
-               (size_t)(batch->count * size) * sizeof(float));
-    for (int64_t i = 0; e->hash && i < batch->count; i++)
-        e->hash[batch->first + i] = hash_bytes(batch->rgb + i * bytes, bytes);
-    for (int64_t i = 0; e->is && i < batch->count; i++)
-        NL_TRY(nl_score_add(e->is, split_of(p, batch->first + i),
-                            p->features[NL_FEATURE_LOGITS] + i * classes, 1));
+        memcpy(e->kept + first * size, features[p->options->feature],
+               (size_t)(count * size) * sizeof(float));
+    for (int64_t i = 0; e->is && i < count; i++)
+        NL_TRY(nl_score_add(e->is, split_of(p, first + i),
+                            features[NL_FEATURE_LOGITS] + i * classes, 1));
+cleanup:
+    return status;
+}
+
+static void *add_beside(void *user)
+{
+    pass *p = user;
+    p->status = add_features(p, p->features[1 - p->turn], p->first, p->added);
+    return NULL;
+}
+
+static nl_status finish_adding(pass *p)
+{
+    if (p->adding)
+        pthread_join(p->thread, NULL);
+    p->adding = false;
+    return p->status;
+}
+
+/* The features of `turn` are complete: they are added, or begin to be. */
+static nl_status add(pass *p, const nl_picture_batch *batch)
+{
+    int made = p->turn;
+    nl_status status;
+    NL_TRY(finish_adding(p));
+    p->first = batch->first;
+    p->added = batch->count;
+    if (p->beside) {
+        p->turn = 1 - made;
+        p->adding = nl_start_thread(&p->thread, add_beside, p) == 0;
+    }
+    if (!p->adding)
+        NL_TRY(add_features(p, p->features[made], p->first, p->added));
 cleanup:
     return status;
 }
@@ -129,6 +171,7 @@ static nl_status take(void *taker, const nl_picture_batch *batch)
 {
     pass *p = taker;
     nl_extraction *e = p->found;
+    int64_t bytes = 3 * batch->height * batch->width;
     nl_status status;
     if (batch->first != e->count || batch->first + batch->count > p->count)
         return nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
@@ -139,8 +182,10 @@ static nl_status take(void *taker, const nl_picture_batch *batch)
     p->height = batch->height;
     p->width = batch->width;
     NL_TRY(nl_inception_run(p->net, p->options->preprocessing, batch->rgb, batch->count,
-                            batch->height, batch->width, p->features));
-    NL_TRY(add_features(p, batch));
+                            batch->height, batch->width, p->features[p->turn]));
+    NL_TRY(add(p, batch));
+    for (int64_t i = 0; e->hash && i < batch->count; i++)
+        e->hash[batch->first + i] = hash_bytes(batch->rgb + i * bytes, bytes);
     if (e->picture)
         NL_TRY(e->picture(e->user, batch));
     e->count += batch->count;
@@ -155,17 +200,22 @@ nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
     pass p = {.net = net, .options = options, .what = what, .found = e, .count = source->count};
     int64_t most;
     nl_status status;
+    p.beside = nl_device_queues(context->device);
     /* large enough for any picture: the network's batch of small ones */
     NL_TRY(nl_inception_batch(net, 299, 299, &most));
     NL_TRY(prepare(&p, most));
     NL_TRY(report(&p));
     NL_TRY(source->run(source->user, most, take, &p));
+    NL_TRY(finish_adding(&p));
     if (e->count != source->count)
         NL_TRY(nl_fail(context, NL_ERROR_INTERNAL, "%s: %lld of %lld pictures came", source->name,
                        (long long)e->count, (long long)source->count));
 cleanup:
+    if (p.adding)
+        pthread_join(p.thread, NULL);
     for (int f = 0; f < NL_FEATURES; f++)
-        nl_free(context, p.features[f]);
+        for (int turn = 0; turn < 2; turn++)
+            nl_free(context, p.features[turn][f]);
     nl_free(context, p.positions);
     return status;
 }
