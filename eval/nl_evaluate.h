@@ -28,8 +28,8 @@ typedef struct nl_evaluation_options {
     nl_feature feature; /* of FID, KID, precision and recall */
     bool wanted[NL_METRICS];
     bool allow_small; /* fewer pictures than a feature has numbers */
-    int64_t is_split;  /* pictures of a split of the Inception Score, in their order; or */
-    bool is_shuffled;  /* is_splits splits of the pictures in numpy's random order of is_seed */
+    int64_t is_split; /* pictures of a split of the Inception Score, in their order; or */
+    bool is_shuffled; /* is_splits splits of the pictures in numpy's random order of is_seed */
     int64_t is_splits;
     uint32_t is_seed;
     int neighbours;      /* k of precision and recall */

@@ -62,12 +62,12 @@ typedef struct nl_layernorm_modulate_args {
 } nl_layernorm_modulate_args;
 
 typedef enum nl_feature_map { /* config.md */
-    NL_FEATURES_COSINE,
-    NL_FEATURES_SPLIT,
-    NL_FEATURES_RELU,
-    NL_FEATURES_ELU1,
-    NL_FEATURES_POWER,
-    NL_FEATURES_COSINE_CONSTANT
+                              NL_FEATURES_COSINE,
+                              NL_FEATURES_SPLIT,
+                              NL_FEATURES_RELU,
+                              NL_FEATURES_ELU1,
+                              NL_FEATURES_POWER,
+                              NL_FEATURES_COSINE_CONSTANT
 } nl_feature_map;
 
 /* Width of the features of one head: 2d for cosine, cosine_constant and split; d otherwise. */
@@ -75,14 +75,16 @@ int64_t nl_feature_width(nl_feature_map map, int64_t head_size);
 
 /* Norm-aware linear attention (nala-attention.md), q, k, v read in place from the qkvg product. */
 typedef struct nl_nala_attention_args {
-    nl_tensor qkvg; /* [B * T, >= 3D]: columns q | k | v (| g), each head-major; rows may be strided */
-    nl_tensor out;  /* [B * T, D] */
-    nl_tensor state; /* left out, or [B * h, F, d] F32: S (of the rotated keys), for the backward pass */
+    nl_tensor
+        qkvg; /* [B * T, >= 3D]: columns q | k | v (| g), each head-major; rows may be strided */
+    nl_tensor out; /* [B * T, D] */
+    nl_tensor
+        state; /* left out, or [B * h, F, d] F32: S (of the rotated keys), for the backward pass */
     nl_tensor total; /* left out, or [B * h, F] F32: z */
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
     float lambda, tau;
-    bool rope;                 /* rotate the features in the numerator (facts.md H.5) */
+    bool rope;                       /* rotate the features in the numerator (facts.md H.5) */
     int64_t grid_height, grid_width; /* of the tokens; needed with rope */
 } nl_nala_attention_args;
 
@@ -100,7 +102,8 @@ typedef struct nl_layernorm_gate_args {
 typedef struct nl_softmax_attention_args {
     nl_tensor qkv; /* [B * T, >= 3D]: columns q | k | v, each head-major; rows may be strided */
     nl_tensor out; /* [B * T, D] */
-    nl_tensor lse; /* left out, or [B * h, T] F32: log of the sum of exponentials, for the backward pass */
+    nl_tensor
+        lse; /* left out, or [B * h, T] F32: log of the sum of exponentials, for the backward pass */
     int64_t batch, tokens, heads, head_size;
     float scale; /* head_size^-1/2 */
 } nl_softmax_attention_args;
@@ -160,25 +163,28 @@ typedef enum nl_activation {
 /* y = activation(conv(x) + bias + residual), or of x twice as high and wide (nearest neighbour). A device may keep
  * the weight in an order of its own: it changes by upload, copy and free alone, no operation writes it. */
 typedef struct nl_conv2d_args {
-    nl_tensor x;        /* [B, H, W, C] */
-    nl_tensor doubled;  /* [B, 2H, 2W, C], room in which x may be doubled; left out: x is convolved as it is */
+    nl_tensor x; /* [B, H, W, C] */
+    nl_tensor
+        doubled; /* [B, 2H, 2W, C], room in which x may be doubled; left out: x is convolved as it is */
     nl_tensor weight;   /* [O, C, kh, kw], F32 or BF16 */
     nl_tensor bias;     /* [O] or left out */
     nl_tensor residual; /* as y, or left out */
-    nl_tensor y;        /* [B, H', W', O]; without a residual its pixels may be strided: a part of wider ones */
+    nl_tensor
+        y; /* [B, H', W', O]; without a residual its pixels may be strided: a part of wider ones */
     int stride;
     int pad_top, pad_left, pad_bottom, pad_right;
     nl_activation activation; /* NONE, RELU or SILU */
-    bool tf32; /* factors in F32 may be rounded to TF32 (10 bits of mantissa) */
+    bool tf32;                /* factors in F32 may be rounded to TF32 (10 bits of mantissa) */
 } nl_conv2d_args;
 
 /* GroupNorm (affine, biased variance) of x + branch + addend, then SiLU if asked. With `sum` the residual sum that a
  * convolution left open is part of the normalisation that follows it. */
 typedef struct nl_groupnorm_args {
-    nl_tensor x;            /* [B, H, W, C] */
-    nl_tensor branch;       /* as x, or left out */
-    nl_tensor addend;       /* [C], or left out: the bias of the convolution before */
-    nl_tensor sum;          /* as x, where x + branch + addend is kept; may be x (in place). Not without a branch
+    nl_tensor x;      /* [B, H, W, C] */
+    nl_tensor branch; /* as x, or left out */
+    nl_tensor addend; /* [C], or left out: the bias of the convolution before */
+    nl_tensor
+        sum; /* as x, where x + branch + addend is kept; may be x (in place). Not without a branch
                                or an addend; not left out with a branch */
     nl_tensor weight, bias; /* [C] */
     nl_tensor y;            /* as x; may be x or branch (in place) */
@@ -205,7 +211,7 @@ typedef struct nl_pool_args {
 typedef enum nl_resize {
     NL_RESIZE_LEGACY,   /* bilinear as TensorFlow 1: source = i in / out, no antialiasing */
     NL_RESIZE_BILINEAR, /* source = (i + 1/2) in / out - 1/2, no antialiasing (PyTorch) */
-    NL_RESIZE_BICUBIC   /* a = -1/2, kernel as wide as the reduction, result kept in 0 to 255 (PIL) */
+    NL_RESIZE_BICUBIC /* a = -1/2, kernel as wide as the reduction, result kept in 0 to 255 (PIL) */
 } nl_resize;
 
 /* y = scale resized(x) + shift; columns first, then rows. */
@@ -291,7 +297,7 @@ typedef struct nl_scaled_norm_args {
 
 /* Standard normal numbers by (seed, image, stream, element): nl_random.h. */
 typedef struct nl_normal_args {
-    nl_tensor y;           /* [B, ...] */
+    nl_tensor y; /* [B, ...] */
     uint64_t seed, stream;
     const int64_t *images; /* host, [B] image indices */
 } nl_normal_args;
@@ -326,17 +332,19 @@ typedef struct nl_ops {
     void (*destroy)(nl_device *device); /* frees device->state */
 
     /* For nl_download_start, nl_download_wait and nl_replay; NULL: everything is done at once. */
-    nl_status (*download_start)(nl_device *device, int slot, void *to, const void *from, int64_t bytes);
+    nl_status (*download_start)(nl_device *device, int slot, void *to, const void *from,
+                                int64_t bytes);
     nl_status (*download_wait)(nl_device *device, int slot);
-    nl_status (*replay)(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user),
-                        void *user);
+    nl_status (*replay)(nl_device *device, const void *key, size_t size,
+                        nl_status (*run)(void *user), void *user);
 
     /* For nl_host_memory_alloc; NULL: memory like any other. */
     nl_status (*host_alloc)(nl_device *device, const char *what, int64_t bytes, void **pointer);
     void (*host_free)(nl_device *device, void *pointer, int64_t bytes);
 
     /* Tells facts about the hardware and its libraries; or NULL. */
-    void (*describe)(nl_device *device, void (*fact)(void *user, const char *name, const char *text), void *user);
+    void (*describe)(nl_device *device,
+                     void (*fact)(void *user, const char *name, const char *text), void *user);
 
 #define NL_OPERATIONS(X)                                                                           \
     X(linear)                                                                                      \
@@ -382,7 +390,8 @@ struct nl_device {
     char name[64];  /* "cpu", "cuda:0 (NVIDIA H200)" */
     int threads;    /* CPU threads that operations may use */
     nl_dtype dtype; /* of matrix weights: NL_F32 or NL_BF16 */
-    nl_dtype activation; /* of tokens, feature maps and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype
+    nl_dtype
+        activation; /* of tokens, feature maps and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype
                             that is; states, noise and pictures stay F32 */
     bool measuring;
     uint8_t *arena;    /* arena_size bytes, 256-byte aligned */
@@ -417,7 +426,8 @@ bool nl_device_queues(const nl_device *device);
 
 /* Memory of the host from which uploads are fast and do not wait (pinned, on a GPU). Like every upload's, its contents
  * must stay until the device has come to it. */
-nl_status nl_host_memory_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer) NL_MUST_CHECK;
+nl_status nl_host_memory_alloc(nl_device *device, const char *what, int64_t bytes,
+                               void **pointer) NL_MUST_CHECK;
 void nl_host_memory_free(nl_device *device, void *pointer, int64_t bytes); /* NULL is allowed */
 
 /* Runs run(user), which queues operations and does nothing else: no transfer, no waiting, no memory but the
@@ -425,7 +435,8 @@ void nl_host_memory_free(nl_device *device, void *pointer, int64_t bytes); /* NU
  * it depends on, and at the same arena_used. A GPU runs the first call of a key as it is, records the second, and
  * launches the record from then on (a CUDA graph). Memory of the device that is given back takes all records with
  * it. Inside of another one it just runs. */
-nl_status nl_replay(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user), void *user);
+nl_status nl_replay(nl_device *device, const void *key, size_t size, nl_status (*run)(void *user),
+                    void *user);
 
 /* Makes the arena at least `bytes` large. Only while nothing is taken from it. */
 nl_status nl_arena_reserve(nl_device *device, int64_t bytes);

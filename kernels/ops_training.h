@@ -14,11 +14,11 @@
 
 /* dx = dy W, times epilogue'(pre) where y's x came out of an epilogue: dx is then the gradient of pre. */
 typedef struct nl_linear_backward_data_args {
-    nl_tensor dy;     /* [M, N]; rows may be strided */
-    nl_tensor weight; /* [N, K] */
-    nl_tensor pre;    /* [M, K], or left out: sum before the epilogue that made x */
+    nl_tensor dy;         /* [M, N]; rows may be strided */
+    nl_tensor weight;     /* [N, K] */
+    nl_tensor pre;        /* [M, K], or left out: sum before the epilogue that made x */
     nl_epilogue epilogue; /* with pre */
-    nl_tensor dx;     /* [M, K]; rows may be strided */
+    nl_tensor dx;         /* [M, K]; rows may be strided */
 } nl_linear_backward_data_args;
 
 /* dweight += dy^T x; dbias += column sums of dy. */
@@ -47,7 +47,7 @@ typedef struct nl_layernorm_modulate_backward_args {
     nl_tensor dbranch;        /* [M, D] = gate dx, with branch */
     nl_tensor dshift, dscale; /* [M / rows_per_image, D], overwritten; rows may be strided */
     nl_tensor dgate;          /* the same, with branch */
-    nl_tensor y;              /* [M, D], or left out: forward's y once more, for the weight gradient */
+    nl_tensor y; /* [M, D], or left out: forward's y once more, for the weight gradient */
     int64_t rows_per_image;
     float eps;
 } nl_layernorm_modulate_backward_args;
@@ -71,7 +71,8 @@ typedef struct nl_nala_attention_backward_args {
     nl_tensor dout;  /* [B * T, D] */
     nl_tensor state; /* [B * h, F, d] F32 */
     nl_tensor total; /* [B * h, F] F32 */
-    nl_tensor dqkv;  /* [B * T, >= 3D]: columns dq | dk | dv overwritten, others left alone; rows may be strided */
+    nl_tensor
+        dqkv; /* [B * T, >= 3D]: columns dq | dk | dv overwritten, others left alone; rows may be strided */
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
     float lambda, tau;
@@ -138,18 +139,18 @@ typedef struct nl_latents_args {
 
 /* Columns of `coefficients` of diffuse and regression_loss. */
 enum {
-    NL_LOSS_DATA,         /* x_t = c[DATA] data + c[NOISE] noise */
+    NL_LOSS_DATA, /* x_t = c[DATA] data + c[NOISE] noise */
     NL_LOSS_NOISE,
-    NL_LOSS_TARGET_DATA,  /* target = c[TARGET_DATA] data + c[TARGET_NOISE] noise */
+    NL_LOSS_TARGET_DATA, /* target = c[TARGET_DATA] data + c[TARGET_NOISE] noise */
     NL_LOSS_TARGET_NOISE,
-    NL_LOSS_WEIGHT,       /* w */
+    NL_LOSS_WEIGHT, /* w */
     NL_LOSS_COLUMNS
 };
 
 typedef struct nl_diffuse_args {
-    nl_tensor data, noise; /* [B, ...] F32 */
+    nl_tensor data, noise;  /* [B, ...] F32 */
     nl_tensor coefficients; /* [B, NL_LOSS_COLUMNS] */
-    nl_tensor y;           /* x_t */
+    nl_tensor y;            /* x_t */
 } nl_diffuse_args;
 
 /* loss[b] = w mean over the image of (prediction - target)^2, over the first C channels of the prediction.
@@ -165,13 +166,13 @@ typedef struct nl_regression_loss_args {
 
 /* Columns of the variational term's coefficients (facts.md A4). */
 enum {
-    NL_VB_X_0_FROM_X,      /* x_0 = c x_t - c' eps, not clipped */
+    NL_VB_X_0_FROM_X, /* x_0 = c x_t - c' eps, not clipped */
     NL_VB_X_0_FROM_EPS,
-    NL_VB_MEAN_FROM_X_0,   /* posterior mean = c x_0 + c' x_t */
+    NL_VB_MEAN_FROM_X_0, /* posterior mean = c x_0 + c' x_t */
     NL_VB_MEAN_FROM_X,
     NL_VB_LOG_BETA,
-    NL_VB_LOG_POSTERIOR,   /* clipped */
-    NL_VB_FIRST,           /* 1 at t = 0: discretised Gaussian likelihood instead of the KL term */
+    NL_VB_LOG_POSTERIOR, /* clipped */
+    NL_VB_FIRST,         /* 1 at t = 0: discretised Gaussian likelihood instead of the KL term */
     NL_VB_WEIGHT,
     NL_VB_COLUMNS
 };
@@ -184,8 +185,8 @@ typedef struct nl_variational_loss_args {
     nl_tensor data;         /* [B, C, ...] */
     nl_tensor coefficients; /* [B, NL_VB_COLUMNS] */
     bool predicts_x_start;
-    nl_tensor loss;         /* [B] F32 */
-    nl_tensor dprediction;  /* as prediction, or left out */
+    nl_tensor loss;        /* [B] F32 */
+    nl_tensor dprediction; /* as prediction, or left out */
     float gradient_scale;
 } nl_variational_loss_args;
 
@@ -223,9 +224,9 @@ enum {
     NL_HYPER_BETA1,
     NL_HYPER_BETA2,
     NL_HYPER_EPS,
-    NL_HYPER_DECAY,     /* decoupled weight decay */
-    NL_HYPER_CLIP,      /* largest norm of the gradient; 0: no clipping */
-    NL_HYPER_EMA,       /* first of NL_MAX_EMA decays */
+    NL_HYPER_DECAY, /* decoupled weight decay */
+    NL_HYPER_CLIP,  /* largest norm of the gradient; 0: no clipping */
+    NL_HYPER_EMA,   /* first of NL_MAX_EMA decays */
     NL_HYPER_COLUMNS = NL_HYPER_EMA + NL_MAX_EMA
 };
 
@@ -241,8 +242,10 @@ typedef struct nl_adamw_args {
     nl_tensor norm;            /* [1] F32 of gradient_norm */
     nl_tensor counter;         /* [2] I32: steps applied so far, steps skipped in a row */
     int segment_count;
-    const nl_segment *segments; /* on the host, in order, covering what is a parameter; the gaps are left alone */
-    nl_tensor segment_table;    /* on the device: the same as U8 [segment_count * sizeof(nl_segment)] */
+    const nl_segment *
+        segments; /* on the host, in order, covering what is a parameter; the gaps are left alone */
+    nl_tensor
+        segment_table; /* on the device: the same as U8 [segment_count * sizeof(nl_segment)] */
 } nl_adamw_args;
 
 #define NL_TRAINING_OPERATIONS(X)                                                                  \

@@ -43,8 +43,8 @@ static inline nl_context *test_context(const char *device)
     nl_context *context = NULL;
     /* Two threads: the memory that a CPU takes, for which tests set limits, grows with their number. */
     nl_context_options options = {.device = device, .dtype = "f32", .threads = 2};
-    nl_status status = device ? nl_context_create(&options, &context)
-                              : nl_core_context_create(&options, &context);
+    nl_status status =
+        device ? nl_context_create(&options, &context) : nl_core_context_create(&options, &context);
     if (status == NL_ERROR_DEVICE) { /* ctest reports the test as skipped */
         print_message("SKIPPED: no device %s\n", device ? device : "");
         exit(77);

@@ -84,9 +84,9 @@ static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
         x[(m - 1) * c->d + i] = 0; /* none */
     }
     nl_layernorm_modulate_args args = {.rows_per_image = c->rows, .eps = 1e-6f};
-    args.x = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .values = x,
-                       .output = c->branch && !c->sum ? "x" : NULL,
-                       .in_place = c->branch && !c->sum);
+    args.x =
+        OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .values = x,
+                  .output = c->branch && !c->sum ? "x" : NULL, .in_place = c->branch && !c->sum);
     if (c->sum)
         args.sum = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .output = "sum");
     if (c->branch) {

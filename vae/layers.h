@@ -27,8 +27,9 @@ typedef struct nl_vae_layer {
     int64_t in, out; /* channels */
     int kernel, stride;
     int pad_before, pad_after; /* rows above and columns to the left; below and to the right */
-    bool doubled; /* a convolution of the picture twice as high and wide */
-    bool leaves_sum; /* the sum that it ends with is left to the norm that the next layer begins with */
+    bool doubled;              /* a convolution of the picture twice as high and wide */
+    bool
+        leaves_sum; /* the sum that it ends with is left to the norm that the next layer begins with */
     bool bias;
     nl_activation activation;
     nl_tensor

@@ -17,14 +17,14 @@ typedef struct nl_vae nl_vae;
  * second checkpoint may be given, or NULL); the missing half is an error when it is first used. Names:
  * TAESD's with or without "encoder." / "decoder." in front; AutoencoderKL's in diffusers' and CompVis'
  * spelling. scale, shift: latent = scale * (encoded - shift). */
-nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint, const nl_checkpoint *second,
-                      double scale, double shift, nl_vae **vae);
+nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint,
+                      const nl_checkpoint *second, double scale, double shift, nl_vae **vae);
 /* Whether the names are those of an autoencoder; nothing is said about completeness. */
 bool nl_vae_recognizes(const nl_checkpoint *checkpoint);
 /* Whether nl_vae_load would take the tensors, of what kind they are and how many parameters that
  * makes. Reads no numbers. */
-nl_status nl_vae_fits(const nl_checkpoint *checkpoint, const nl_checkpoint *second, nl_vae_kind *kind,
-                      int64_t *parameters);
+nl_status nl_vae_fits(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
+                      nl_vae_kind *kind, int64_t *parameters);
 /* Writes one file under the canonical names: those of diffusers' AutoencoderKL, which
  * load_state_dict takes, or TAESD's with "encoder." and "decoder." in front. Matrices and kernels
  * as matrix_dtype (F32, BF16, F16, I8 with row scales, or NL_DTYPE_COUNT: as they are), vectors
@@ -67,7 +67,7 @@ nl_status nl_vae_encode_pictures(nl_vae *vae, const uint8_t *rgb, int64_t count,
 int nl_vae_sample_channels(const nl_vae *vae); /* K */
 /* Pictures at once; handing over multiples of it wastes nothing. */
 nl_status nl_vae_encode_batch(const nl_vae *vae, int64_t height, int64_t width, int64_t *batch);
-nl_status nl_vae_encode_samples(const nl_vae *vae, const uint8_t *rgb, int64_t count, int64_t height,
-                                int64_t width, float *samples);
+nl_status nl_vae_encode_samples(const nl_vae *vae, const uint8_t *rgb, int64_t count,
+                                int64_t height, int64_t width, float *samples);
 
 #endif

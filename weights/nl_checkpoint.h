@@ -15,10 +15,10 @@ struct nl_entry {
     nl_dtype dtype;
     int ndim;
     int64_t shape[NL_MAX_DIMS];
-    const void *data;    /* in the mapping; little endian, may be unaligned; NULL with parts */
+    const void *data;       /* in the mapping; little endian, may be unaligned; NULL with parts */
     const int64_t *strides; /* elements, [ndim]; NULL: row-major contiguous */
-    const float *scale; /* I8 with a companion "<name>.scale" [shape[0]] F32: scale[row] * x */
-    const nl_entry *parts; /* put together from others, whose rows lie one below the other */
+    const float *scale;     /* I8 with a companion "<name>.scale" [shape[0]] F32: scale[row] * x */
+    const nl_entry *parts;  /* put together from others, whose rows lie one below the other */
     int part_count;
 };
 
@@ -30,16 +30,16 @@ struct nl_checkpoint {
     nl_mapping mapping;
     bool borrowed; /* the mapping's bytes are the caller's */
     int64_t count;
-    nl_entry *entries;   /* sorted by name; the ".scale" companions are folded in, not listed */
-    char **metadata;     /* pairs of key and value, ended by NULL; of torch files the numbers and
+    nl_entry *entries;    /* sorted by name; the ".scale" companions are folded in, not listed */
+    char **metadata;      /* pairs of key and value, ended by NULL; of torch files the numbers and
                             strings beside the tensors ("steps", "args.model"); "config.json" is
                             the text of the file of that name in the same folder */
-    void *blocks;        /* of the reader: names, strides, what was unpacked: nl_checkpoint_own */
-    const char *format;  /* "safetensors", "torch", ... */
-    char *key;           /* what was asked for, or NULL */
-    bool key_found;      /* as a dict, by the reader */
-    char *holds;         /* torch: the names at the top, "ema, model, opt, args"; or NULL */
-    char *taken;         /* the one that the entries come from, or NULL: the top itself */
+    void *blocks;         /* of the reader: names, strides, what was unpacked: nl_checkpoint_own */
+    const char *format;   /* "safetensors", "torch", ... */
+    char *key;            /* what was asked for, or NULL */
+    bool key_found;       /* as a dict, by the reader */
+    char *holds;          /* torch: the names at the top, "ema, model, opt, args"; or NULL */
+    char *taken;          /* the one that the entries come from, or NULL: the top itself */
     const char *spelling; /* of the file's names where entries have others: "diffusers"; or NULL */
     nl_checkpoint **shards; /* of a folder: the files that entries and metadata point into */
     int shard_count;
@@ -67,7 +67,7 @@ nl_status nl_checkpoint_select(nl_checkpoint *checkpoint, const char *key);
 const nl_entry *nl_checkpoint_find(const nl_checkpoint *checkpoint, const char *name);
 const char *nl_checkpoint_metadata(const nl_checkpoint *checkpoint, const char *key);
 int64_t nl_checkpoint_bytes(const nl_checkpoint *checkpoint); /* of its files */
-int64_t nl_entry_count(const nl_entry *entry); /* elements */
+int64_t nl_entry_count(const nl_entry *entry);                /* elements */
 /* All elements in their own type, row-major; the entry has no parts. */
 void nl_entry_copy(const nl_entry *entry, void *to);
 /* Whether two entries have one shape and the same numbers. */
@@ -180,7 +180,7 @@ void nl_npy_close(nl_context *context, nl_npy *npy);
 /* The bytes in front of an array's elements into text; returns how many, a multiple of 64. 0: npy has no such type. */
 enum { NL_NPY_HEADER = 320 };
 int nl_npy_put_header(nl_dtype dtype, int ndim, const int64_t *shape, char text[NL_NPY_HEADER]);
-nl_status nl_npy_write(nl_context *context, const char *path, bool overwrite, nl_dtype dtype, int ndim,
-                       const int64_t *shape, const void *data);
+nl_status nl_npy_write(nl_context *context, const char *path, bool overwrite, nl_dtype dtype,
+                       int ndim, const int64_t *shape, const void *data);
 
 #endif

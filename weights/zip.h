@@ -20,7 +20,7 @@ typedef struct nl_zip {
     nl_context *context;
     const char *where; /* for messages */
     int64_t count;
-    nl_zip_entry *entries; /* by name */
+    nl_zip_entry *entries;  /* by name */
     const uint8_t *comment; /* of the archive */
     int64_t comment_size;
 } nl_zip;
@@ -49,7 +49,12 @@ typedef struct nl_zip_member {
 } nl_zip_member;
 
 /* Bytes of the records, the first two without the name. */
-enum { NL_ZIP_LOCAL = 30 + 20, NL_ZIP_CENTRAL = 46 + 28, NL_ZIP_DESCRIPTOR = 24, NL_ZIP_END = 56 + 20 + 22 };
+enum {
+    NL_ZIP_LOCAL = 30 + 20,
+    NL_ZIP_CENTRAL = 46 + 28,
+    NL_ZIP_DESCRIPTOR = 24,
+    NL_ZIP_END = 56 + 20 + 22
+};
 
 /* Each fills its record and returns its size with the name. */
 int nl_zip_put_local(const nl_zip_member *member, uint8_t *bytes);

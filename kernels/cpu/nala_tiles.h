@@ -27,8 +27,9 @@ typedef struct nl_nala_plan {
     int64_t columns;       /* of v, padded to NL_COLUMN_UNIT */
     int64_t chunk, chunks; /* tokens of a chunk, chunks of a head */
     int64_t sum_size;      /* floats of the sums of a chunk: S [width, columns], z [width] */
-    int64_t tile_size;     /* floats of a thread's tile: phi [TILE, width], then v or o [TILE, columns] */
-    int64_t rotary_size;   /* floats of the rotary table: cos, then sin, [positions, d / 4] each */
+    int64_t
+        tile_size; /* floats of a thread's tile: phi [TILE, width], then v or o [TILE, columns] */
+    int64_t rotary_size; /* floats of the rotary table: cos, then sin, [positions, d / 4] each */
     float *rotary;
     float *sums;
     float *tiles;

@@ -68,8 +68,8 @@ static nl_status cuda_host_alloc(nl_device *device, const char *what, int64_t by
     give_back(device, bytes);
     (void)cudaGetLastError();
     *pointer = NULL;
-    return nl_fail(device->context, NL_ERROR_MEMORY, "%s: need %.1f MiB of pinned memory (%s)", what,
-                   bytes / 1048576., cudaGetErrorString(error));
+    return nl_fail(device->context, NL_ERROR_MEMORY, "%s: need %.1f MiB of pinned memory (%s)",
+                   what, bytes / 1048576., cudaGetErrorString(error));
 }
 
 static void cuda_host_free(nl_device *device, void *pointer, int64_t bytes)
@@ -271,19 +271,8 @@ extern "C" void nl_cuda_describe(nl_device *device,
                                  void (*fact)(void *user, const char *name, const char *text),
                                  void *user);
 
-extern "C" const nl_ops nl_cuda_ops = {"cuda",
-                                       cuda_create,
-                                       cuda_alloc,
-                                       cuda_free,
-                                       cuda_upload,
-                                       cuda_download,
-                                       cuda_copy,
-                                       cuda_sync,
-                                       cuda_destroy,
-                                       cuda_download_start,
-                                       cuda_download_wait,
-                                       nl_cuda_replay,
-                                       cuda_host_alloc,
-                                       cuda_host_free,
-                                       nl_cuda_describe,
-                                       NL_ALL_OPERATIONS(NL_OPERATION)};
+extern "C" const nl_ops nl_cuda_ops = {
+    "cuda",          cuda_create,         cuda_alloc,         cuda_free,
+    cuda_upload,     cuda_download,       cuda_copy,          cuda_sync,
+    cuda_destroy,    cuda_download_start, cuda_download_wait, nl_cuda_replay,
+    cuda_host_alloc, cuda_host_free,      nl_cuda_describe,   NL_ALL_OPERATIONS(NL_OPERATION)};

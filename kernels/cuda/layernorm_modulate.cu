@@ -139,20 +139,14 @@ template <typename T, typename M>
 static nl_status choose(nl_device *device, const nl_layernorm_modulate_args *a)
 {
     nl_cuda *cuda = nl_cuda_of(device);
-    const modulate_problem<T, M> p = {(const T *)a->x.data,
-                                      (T *)(a->sum.data ? a->sum.data : a->x.data),
-                                      (T *)a->y.data,
-                                      (const T *)a->branch.data,
-                                      (const M *)a->gate.data,
-                                      (const M *)a->shift.data,
-                                      (const M *)a->scale.data,
-                                      a->x.shape[0],
-                                      a->rows_per_image,
-                                      a->gate.row_stride,
-                                      a->shift.row_stride,
-                                      a->scale.row_stride,
-                                      (int)a->x.shape[1],
-                                      a->eps};
+    const modulate_problem<T, M> p = {
+        (const T *)a->x.data,     (T *)(a->sum.data ? a->sum.data : a->x.data),
+        (T *)a->y.data,           (const T *)a->branch.data,
+        (const M *)a->gate.data,  (const M *)a->shift.data,
+        (const M *)a->scale.data, a->x.shape[0],
+        a->rows_per_image,        a->gate.row_stride,
+        a->shift.row_stride,      a->scale.row_stride,
+        (int)a->x.shape[1],       a->eps};
     const bool aligned = ((p.gate_stride | p.shift_stride | p.scale_stride) % 8 == 0) &&
                          ((uintptr_t)p.scale | (uintptr_t)p.shift | (uintptr_t)p.gate) % 16 == 0;
     if (p.rows == 0)

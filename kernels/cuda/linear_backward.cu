@@ -74,8 +74,8 @@ static nl_status align_rows(nl_device *device, nl_tensor *x)
     void *scratch;
     if (aligned(x))
         return NL_OK;
-    nl_status status = nl_cuda_scratch(device, "aligned rows",
-                                       rows * stride * nl_dtype_size(x->dtype), &scratch);
+    nl_status status =
+        nl_cuda_scratch(device, "aligned rows", rows * stride * nl_dtype_size(x->dtype), &scratch);
     if (status != NL_OK)
         return status;
     NL_FOR_TYPE(*x, T, {

@@ -57,13 +57,14 @@ typedef struct nl_analysis {
     nl_analysis_options options;
     nl_attention_rule rules[NL_RULES]; /* by nl_attention; config->attention is the model's own */
     int64_t pictures, tokens, heads;
-    int steps;     /* of the run */
-    int *step;     /* [times] steps taken before */
-    double *t;     /* [times] as the network takes it */
-    int64_t count; /* of points */
-    double *norm;  /* [pictures, times, layers, heads, tokens] |q| */
+    int steps;                 /* of the run */
+    int *step;                 /* [times] steps taken before */
+    double *t;                 /* [times] as the network takes it */
+    int64_t count;             /* of points */
+    double *norm;              /* [pictures, times, layers, heads, tokens] |q| */
     double *entropy[NL_RULES]; /* the same, in nats; NaN: the query has no weights */
-    double *maps; /* [times, layers, queries, tokens] of the last picture: weights by the model's own rule, mean over
+    double *
+        maps; /* [times, layers, queries, tokens] of the last picture: weights by the model's own rule, mean over
                      the heads */
 } nl_analysis;
 

@@ -138,9 +138,8 @@ nl_status nl_sample_main(int argc, char **argv)
         nl_console_init(&session.console, options.quiet, options.verbose);
         context->options.log = log_message;
         context->options.user = &session;
-        nl_launch_options processes = {.gpus = options.gpus,
-                                       .processes = options.processes,
-                                       .device = options.device};
+        nl_launch_options processes = {
+            .gpus = options.gpus, .processes = options.processes, .device = options.device};
         bool launch = nl_launch_wanted(&processes);
         if (launch && (options.requests || options.rank))
             status = nl_fail(context, NL_ERROR_USAGE,

@@ -195,10 +195,8 @@ bool nl_launch_wanted(const nl_launch_options *options)
 nl_status nl_launch(nl_console *console, nl_context *context, const nl_launch_options *options,
                     int argc, char **argv)
 {
-    nl_crew crew = {.console = console,
-                    .context = context,
-                    .together = options->together,
-                    .reports = {-1, -1}};
+    nl_crew crew = {
+        .console = console, .context = context, .together = options->together, .reports = {-1, -1}};
     nl_status status = NL_OK;
     char **arguments = NULL;
     struct timespec now;

@@ -11,9 +11,9 @@
 #include "nl_encode_command.h"
 #include "nl_eval.h"
 #include "nl_info.h"
-#include "ops.h"
 #include "nl_sample.h"
 #include "nl_training.h"
+#include "ops.h"
 
 static nl_status version_main(int argc, char **argv);
 static nl_status help_main(int argc, char **argv);

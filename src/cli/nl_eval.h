@@ -27,16 +27,18 @@ typedef struct nl_network_options {
                "tensors under their names with batch norm folded. Without this option "            \
                "pt_inception-2015-12-05-6726825d.pth or inception-2015-12-05.safetensors in "      \
                "NALAGEN_WEIGHTS."},                                                                \
-    {                                                                                              \
-        "preset", 'p', NL_OPTION_CHOICE, FIELD(preset), "NAME",                                    \
-            .choices = nl_preset_names,                                                            \
-            .help = "openai, pytorch-fid, clean-fid, torch-fidelity",            \
-            .detail =                                                                              \
-                "openai: bilinear as TensorFlow 1; pytorch-fid: bilinear with half-pixel "         \
-                "centres; "                                                                        \
-                "clean-fid: antialiased bicubic; torch-fidelity: as openai, the Inception Score "  \
-                "in ten splits."                                                                   \
-    },                                                                                             \
+        {"preset",                                                                                 \
+         'p',                                                                                      \
+         NL_OPTION_CHOICE,                                                                         \
+         FIELD(preset),                                                                            \
+         "NAME",                                                                                   \
+         .choices = nl_preset_names,                                                               \
+         .help = "openai, pytorch-fid, clean-fid, torch-fidelity",                                 \
+         .detail =                                                                                 \
+             "openai: bilinear as TensorFlow 1; pytorch-fid: bilinear with half-pixel "            \
+             "centres; "                                                                           \
+             "clean-fid: antialiased bicubic; torch-fidelity: as openai, the Inception Score "     \
+             "in ten splits."},                                                                    \
     {                                                                                              \
         "precision", 0, NL_OPTION_CHOICE, FIELD(precision), "TYPE",                                \
             .choices = nl_precision_names, .help = "of Inception on a GPU: fp32, tf32 (fp32)",     \
@@ -124,7 +126,7 @@ typedef struct nl_report {
     const nl_eval_session *session;
     const nl_evaluation *evaluation;
     const char *samples, *reference;
-    const cJSON *sampling; /* how the samples were made, or NULL: not known */
+    const cJSON *sampling;     /* how the samples were made, or NULL: not known */
     char reference_sha256[65]; /* "" of a folder */
 } nl_report;
 

@@ -23,8 +23,8 @@ typedef enum nl_option_kind {
 } nl_option_kind;
 
 enum {
-    NL_IN_REQUEST = 1,     /* may stand in a line of --requests */
-    NL_IN_PICTURE = 2,     /* recorded in pictures and read back by --from */
+    NL_IN_REQUEST = 1, /* may stand in a line of --requests */
+    NL_IN_PICTURE = 2, /* recorded in pictures and read back by --from */
     NL_IN_BOTH = NL_IN_REQUEST | NL_IN_PICTURE,
     NL_ONLY_MAN = 8,       /* too special for --help */
     NL_OPTIONAL_VALUE = 4, /* --name and --name=VALUE; without: the first of choices */

@@ -6,8 +6,8 @@
 #define NL_SAMPLE_H
 
 #include "nl_console.h"
-#include "nl_npz.h"
 #include "nl_launch.h"
+#include "nl_npz.h"
 #include "nl_options.h"
 #include "nl_pipeline.h"
 
@@ -42,8 +42,12 @@ extern const nl_command nl_sample_command;
 extern const nl_sample_options nl_sample_defaults;
 nl_status nl_sample_main(int argc, char **argv);
 /* Choices of the rows in sampling_rows.inc; ended by NULL. */
-extern const char *const nl_architectures[], *const nl_paths[], *const nl_predictions[],
-    *const nl_channels[], *const nl_roundings[], *const nl_dtypes[];
+extern const char *const nl_architectures[];
+extern const char *const nl_paths[];
+extern const char *const nl_predictions[];
+extern const char *const nl_channels[];
+extern const char *const nl_roundings[];
+extern const char *const nl_dtypes[];
 nl_sampling nl_sampling_of(const nl_sample_options *options);
 nl_rounding nl_rounding_of(const nl_sample_options *options);
 

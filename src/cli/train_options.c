@@ -5,7 +5,9 @@
 
 static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
 
-enum { RECORD = NL_IN_REQUEST /* may stand in the file of --options, and is written to config.json */ };
+enum {
+    RECORD = NL_IN_REQUEST /* may stand in the file of --options, and is written to config.json */
+};
 
 #define FLAG(name, letter, member, ...)                                                            \
     {                                                                                              \
@@ -15,8 +17,9 @@ enum { RECORD = NL_IN_REQUEST /* may stand in the file of --options, and is writ
 static const nl_option options[] = {
     {"model", 'm', NL_OPTION_TEXT, TRAIN(model), "NAME", .where = RECORD, .group = "Model and data",
      .help = "NaLaSiT-S/2, DiT-XL/2, SiT-6x256x4/2, ...",
-     .detail = "DiT, SiT, NaLaDiT or NaLaSiT; then S, B, L, XL or depth x hidden size x heads; then "
-               "the patch. Size, channels and classes follow from the data."},
+     .detail =
+         "DiT, SiT, NaLaDiT or NaLaSiT; then S, B, L, XL or depth x hidden size x heads; then "
+         "the patch. Size, channels and classes follow from the data."},
     {"data", 'd', NL_OPTION_FILE, TRAIN(data), "FOLDER", .where = RECORD,
      .help = "made by nalagen encode"},
     {"out", 'o', NL_OPTION_FILE, TRAIN(out), "RUN", .where = RECORD, .help = "folder of the run"},
@@ -24,10 +27,10 @@ static const nl_option options[] = {
      .help = "JSON configuration over it: path, feature_map, ..."},
     {"init", 0, NL_OPTION_FILE, TRAIN(init), "FILE", .where = RECORD,
      .help = "weights to start from; classes and size may differ"},
-    {"resume", 0, NL_OPTION_FILE, TRAIN(resume), "HOW",
-     .help = "auto, none or a checkpoint (auto)",
-     .detail = "auto goes on from the newest checkpoint in RUN that is whole, exactly as if the run "
-               "had not been stopped, or starts."},
+    {"resume", 0, NL_OPTION_FILE, TRAIN(resume), "HOW", .help = "auto, none or a checkpoint (auto)",
+     .detail =
+         "auto goes on from the newest checkpoint in RUN that is whole, exactly as if the run "
+         "had not been stopped, or starts."},
 
     {"steps", 0, NL_OPTION_INT, TRAIN(steps), "N", 1, 1e12, .where = RECORD, .group = "Length",
      .help = "of the whole run (until it is stopped)"},
@@ -109,8 +112,8 @@ static const nl_option options[] = {
      .help = "steps (5000)"},
     {"val-count", 0, NL_OPTION_INT, TRAIN(validation_count), "N", 1, 1e12, .where = RECORD,
      .help = "samples of it (all)"},
-    {"max-skipped", 0, NL_OPTION_INT, TRAIN(max_skipped), "N", 1, 1e6, .where = RECORD | NL_ONLY_MAN,
-     .help = "steps in a row that may not be finite (10)"},
+    {"max-skipped", 0, NL_OPTION_INT, TRAIN(max_skipped), "N", 1, 1e6,
+     .where = RECORD | NL_ONLY_MAN, .help = "steps in a row that may not be finite (10)"},
     {"dump", 0, NL_OPTION_INT, TRAIN(dump), "N", 1, 10000, .where = RECORD | NL_ONLY_MAN,
      .help = "latents, noise, times, labels of the first N steps",
      .detail = "And the first weights, in RUN/dump.safetensors, for comparison with other code."},
@@ -140,16 +143,16 @@ const nl_command nl_train_command = {
     .name = "train",
     .summary = "Train a model on encoded data",
     .arguments = "--model NAME --data FOLDER --out RUN [OPTION...]",
-    .notes = "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/, TensorBoard's\n"
-             "event files and, at the end, model.safetensors and done. The same command goes on\n"
-             "with a run that was stopped, exactly. SIGINT, SIGTERM and SIGUSR1 save and stop\n"
-             "(code 130); a second one stops at once. The defaults are the published recipe.\n",
-    .examples =
-        "  nalagen encode imagenet/train -o data        once\n"
-        "  nalagen train -m NaLaSiT-S/2 -d data -o run --steps 400000\n"
-        "  nalagen train -m NaLaSiT-S/2 -d data -o run --dry-run\n"
-        "  nalagen plot run                             run/plot.png\n"
-        "  nalagen sample --model run/model.safetensors --class church\n",
+    .notes =
+        "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/, TensorBoard's\n"
+        "event files and, at the end, model.safetensors and done. The same command goes on\n"
+        "with a run that was stopped, exactly. SIGINT, SIGTERM and SIGUSR1 save and stop\n"
+        "(code 130); a second one stops at once. The defaults are the published recipe.\n",
+    .examples = "  nalagen encode imagenet/train -o data        once\n"
+                "  nalagen train -m NaLaSiT-S/2 -d data -o run --steps 400000\n"
+                "  nalagen train -m NaLaSiT-S/2 -d data -o run --dry-run\n"
+                "  nalagen plot run                             run/plot.png\n"
+                "  nalagen sample --model run/model.safetensors --class church\n",
     .options = options,
     .run = nl_train_main,
 };

@@ -21,10 +21,10 @@ enum nl_stream {
     NL_STREAM_FLIP = 4,
     NL_STREAM_POSTERIOR = 5,
     NL_STREAM_TRAIN_NOISE = 6,
-    NL_STREAM_INIT = 7,  /* initial weights; the image index is the parameter's row in the table */
+    NL_STREAM_INIT = 7,   /* initial weights; the image index is the parameter's row in the table */
     NL_STREAM_SUBSET = 8, /* of pictures, in an evaluation */
     NL_STREAM_ORDER = 9,  /* of training samples; the image index is the epoch */
-    NL_STREAM_STEP = 16 /* + k: the noise of sampling step k */
+    NL_STREAM_STEP = 16   /* + k: the noise of sampling step k */
 };
 
 /* The block cipher alone: counter becomes its random words. */

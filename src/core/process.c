@@ -6,8 +6,8 @@
 /* Rank, size, rank on the machine, and up to two variables that tell one start from another. Not SLURM_NTASKS: it also
  * stands in the environment of a batch script, which is one process. */
 static const char *const launchers[][5] = {
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "PMIX_NAMESPACE", NULL},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_NAMESPACE",
+     NULL},
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_ID_NAMESPACE", "HYDRA_BSTRAP_JOBID"},
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID"},
 };

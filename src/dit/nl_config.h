@@ -25,7 +25,11 @@ typedef enum nl_prediction {
     NL_PREDICTION_NOISE,
     NL_PREDICTION_SCORE
 } nl_prediction;
-typedef enum nl_autoencoder { NL_AUTOENCODER_KL, NL_AUTOENCODER_TINY, NL_AUTOENCODER_NONE } nl_autoencoder;
+typedef enum nl_autoencoder {
+    NL_AUTOENCODER_KL,
+    NL_AUTOENCODER_TINY,
+    NL_AUTOENCODER_NONE
+} nl_autoencoder;
 
 typedef struct nl_class_name {
     char *wnid; /* or NULL */
@@ -93,7 +97,8 @@ nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char 
                                     nl_config *config);
 
 /* Index of a class given as index, wnid or name; "null" is num_classes. */
-nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text, int *index);
+nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text,
+                          int *index);
 
 /* Channels of the head: in_channels, twice with learn_sigma. */
 int nl_config_head_channels(const nl_config *config);

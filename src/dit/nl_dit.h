@@ -14,29 +14,30 @@
 typedef enum nl_init {
     NL_INIT_ZERO,
     NL_INIT_ONE,
-    NL_INIT_XAVIER,      /* uniform, fan in and out of the [rows, rest] view */
-    NL_INIT_NORMAL_002,  /* N(0, 0.02^2) */
-    NL_INIT_LEPE         /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
+    NL_INIT_XAVIER,     /* uniform, fan in and out of the [rows, rest] view */
+    NL_INIT_NORMAL_002, /* N(0, 0.02^2) */
+    NL_INIT_LEPE        /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
 } nl_init;
 
 typedef struct nl_param {
-    char name[96];  /* the public name: "blocks.3.attn.qkv.weight" */
+    char name[96]; /* the public name: "blocks.3.attn.qkv.weight" */
     int ndim;
     int64_t shape[NL_MAX_DIMS];
     nl_init init;
-    bool matrix;    /* weight of a matrix product: stored in the device's dtype (its bias in the device's
+    bool
+        matrix; /* weight of a matrix product: stored in the device's dtype (its bias in the device's
                        activation type); others are F32 */
-    bool decay;     /* takes weight decay when there is any */
+    bool decay;        /* takes weight decay when there is any */
     nl_tensor *tensor; /* where it lives in the model */
 } nl_param;
 
 typedef struct nl_block_params {
-    nl_tensor qkv_weight, qkv_bias;   /* [3D or 4D, D]: rows q | k | v (| g) */
-    nl_tensor ln_weight, ln_bias;     /* [D], NaLa */
-    nl_tensor lepe_weight, lepe_bias; /* [D, 1, 5, 5], [D] */
-    nl_tensor proj_weight, proj_bias; /* [D, D] */
-    nl_tensor fc1_weight, fc1_bias;   /* [4D, D] */
-    nl_tensor fc2_weight, fc2_bias;   /* [D, 4D] */
+    nl_tensor qkv_weight, qkv_bias;     /* [3D or 4D, D]: rows q | k | v (| g) */
+    nl_tensor ln_weight, ln_bias;       /* [D], NaLa */
+    nl_tensor lepe_weight, lepe_bias;   /* [D, 1, 5, 5], [D] */
+    nl_tensor proj_weight, proj_bias;   /* [D, D] */
+    nl_tensor fc1_weight, fc1_bias;     /* [4D, D] */
+    nl_tensor fc2_weight, fc2_bias;     /* [D, 4D] */
     nl_tensor adaln_weight, adaln_bias; /* [6D, D]: views of nl_dit.adaln_weight */
 } nl_block_params;
 
@@ -48,7 +49,8 @@ typedef struct nl_dit {
     nl_tensor time_weight[2], time_bias[2];
     nl_tensor label_table;
     nl_block_params *blocks;
-    nl_tensor adaln_weight, adaln_bias; /* of all blocks and the final layer: [(6 depth + 2) D, D] */
+    nl_tensor adaln_weight,
+        adaln_bias; /* of all blocks and the final layer: [(6 depth + 2) D, D] */
     nl_tensor final_adaln_weight, final_adaln_bias;
     nl_tensor head_weight, head_bias;
     nl_tensor position; /* [T, D], computed for the grid in double, rounded to float */
@@ -82,17 +84,16 @@ nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
 nl_status nl_dit_rename(nl_checkpoint *checkpoint);
 
 typedef enum nl_dit_spelling {
-    NL_SPELLING_NALAGEN,  /* the parameter table's names; the configuration as metadata */
-    NL_SPELLING_PUBLIC,   /* the same and pos_embed: what load_state_dict of the public code expects */
+    NL_SPELLING_NALAGEN, /* the parameter table's names; the configuration as metadata */
+    NL_SPELLING_PUBLIC, /* the same and pos_embed: what load_state_dict of the public code expects */
     NL_SPELLING_DIFFUSERS /* DiTTransformer2DModel */
 } nl_dit_spelling;
 
 /* One file to another, tensor by tensor, without a model in memory. Strict like nl_dit_load.
  * matrix_dtype as in nl_dit_save (I8 only with our own names), or NL_DTYPE_COUNT: every tensor
  * keeps its type. */
-nl_status nl_dit_convert(const nl_checkpoint *checkpoint, const nl_config *config,
-                         const char *path, bool overwrite, nl_dtype matrix_dtype,
-                         nl_dit_spelling spelling);
+nl_status nl_dit_convert(const nl_checkpoint *checkpoint, const nl_config *config, const char *path,
+                         bool overwrite, nl_dtype matrix_dtype, nl_dit_spelling spelling);
 /* Whether nl_dit_load would take the checkpoint's tensors for this configuration, and how many
  * parameters that are. */
 nl_status nl_dit_fits(const nl_checkpoint *checkpoint, const nl_config *config,
@@ -107,12 +108,12 @@ int64_t nl_dit_parameter_count(const nl_dit *dit);
  * learn_sigma, C or 2C: as many channels as the tensor has. Queues operations alone.
  * Takes its activations from device's arena and gives them back; `device` is the model's own or a measuring
  * one. */
-nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x, const nl_tensor *t,
-                         const nl_tensor *labels, const nl_tensor *prediction);
+nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
+                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *prediction);
 
 /* The same through nl_replay: what is called again and again with tensors at the same places. */
-nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x, const nl_tensor *t,
-                        const nl_tensor *labels, const nl_tensor *prediction);
+nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
+                        const nl_tensor *t, const nl_tensor *labels, const nl_tensor *prediction);
 
 /* [rows * columns, D] position table into `table` (facts.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);

@@ -45,27 +45,27 @@ nl_status nl_dit_load_named(nl_dit *dit, const nl_checkpoint *checkpoint, const 
 /* What one block leaves for its backward pass; T tokens an image, D the hidden size. With checkpointing the
  * tensors from `qkv` to `hidden` are shared by all blocks and computed again in the backward pass. */
 typedef struct nl_block_saved {
-    nl_tensor x;         /* [B T, D] input: with the last block's branch added */
-    nl_tensor qkv;       /* [B T, 3D or 4D] q k v (g) */
-    nl_tensor state;     /* [B h, F, d] F32 and total [B h, F] F32 of NaLa */
+    nl_tensor x;     /* [B T, D] input: with the last block's branch added */
+    nl_tensor qkv;   /* [B T, 3D or 4D] q k v (g) */
+    nl_tensor state; /* [B h, F, d] F32 and total [B h, F] F32 of NaLa */
     nl_tensor total;
-    nl_tensor lse;       /* [B h, T] F32 of softmax */
-    nl_tensor attention; /* [B T, D] */
-    nl_tensor mixed;     /* [B T, D]: with lepe added; the same tensor without lepe */
+    nl_tensor lse;              /* [B h, T] F32 of softmax */
+    nl_tensor attention;        /* [B T, D] */
+    nl_tensor mixed;            /* [B T, D]: with lepe added; the same tensor without lepe */
     nl_tensor attention_branch; /* [B T, D]: projected */
-    nl_tensor middle;    /* [B T, D]: x + gate attention_branch */
-    nl_tensor hidden;    /* [B T, 4D]: before the GELU */
-    nl_tensor mlp_branch; /* [B T, D] */
+    nl_tensor middle;           /* [B T, D]: x + gate attention_branch */
+    nl_tensor hidden;           /* [B T, 4D]: before the GELU */
+    nl_tensor mlp_branch;       /* [B T, D] */
 } nl_block_saved;
 
 typedef struct nl_dit_saved {
     bool checkpointing;
     int64_t batch;
-    nl_tensor x, labels; /* the caller's */
+    nl_tensor x, labels;                            /* the caller's */
     nl_tensor time_features, time_pre, time_hidden; /* [B, 256], [B, D], [B, D] */
-    nl_tensor c, silu_c; /* [B, D] */
-    nl_tensor modulation; /* [B, (6 depth + 2) D] */
-    nl_tensor last;      /* [B T, D]: the stream that the head normalises */
+    nl_tensor c, silu_c;                            /* [B, D] */
+    nl_tensor modulation;                           /* [B, (6 depth + 2) D] */
+    nl_tensor last;         /* [B T, D]: the stream that the head normalises */
     nl_block_saved *blocks; /* [depth], on the host */
 } nl_dit_saved;
 

@@ -52,9 +52,9 @@ typedef struct nl_run {
     float *t;           /* [batch], as the network sees it */
     const bool *active; /* [batch]: images whose evaluations count; NULL: all */
     nl_tensor bad;      /* I32 [1] on the device: the first step that left NaN or infinity, or 0 */
-    int32_t seen[2];    /* `bad` after the last step (of even and of odd number) that was waited for */
-    double reached[2];  /* t of those steps */
-    int queued;         /* the last step, not waited for yet */
+    int32_t seen[2]; /* `bad` after the last step (of even and of odd number) that was waited for */
+    double reached[2]; /* t of those steps */
+    int queued;        /* the last step, not waited for yet */
 } nl_run;
 
 bool nl_method_is_diffusion(nl_method method);

@@ -23,23 +23,41 @@ typedef struct nl_noise_function {
 } nl_noise_function;
 
 typedef enum nl_method {
-    NL_METHOD_DDPM, NL_METHOD_DDIM, NL_METHOD_EULER, NL_METHOD_MIDPOINT, NL_METHOD_HEUN, NL_METHOD_HEUN2,
-    NL_METHOD_RK4, NL_METHOD_DOPRI5, NL_METHOD_SDE_EULER, NL_METHOD_SDE_HEUN
+    NL_METHOD_DDPM,
+    NL_METHOD_DDIM,
+    NL_METHOD_EULER,
+    NL_METHOD_MIDPOINT,
+    NL_METHOD_HEUN,
+    NL_METHOD_HEUN2,
+    NL_METHOD_RK4,
+    NL_METHOD_DOPRI5,
+    NL_METHOD_SDE_EULER,
+    NL_METHOD_SDE_HEUN
 } nl_method;
 extern const char *const nl_method_names[]; /* as on the command line, ended by NULL */
 
 typedef enum nl_sde_form {
-    NL_SDE_CONSTANT, NL_SDE_SBDM, NL_SDE_SIGMA, NL_SDE_LINEAR, NL_SDE_DECREASING, NL_SDE_INCREASING_DECREASING
+    NL_SDE_CONSTANT,
+    NL_SDE_SBDM,
+    NL_SDE_SIGMA,
+    NL_SDE_LINEAR,
+    NL_SDE_DECREASING,
+    NL_SDE_INCREASING_DECREASING
 } nl_sde_form;
 extern const char *const nl_sde_form_names[];
 
-typedef enum nl_last_step { NL_LAST_NONE, NL_LAST_MEAN, NL_LAST_TWEEDIE, NL_LAST_EULER } nl_last_step;
+typedef enum nl_last_step {
+    NL_LAST_NONE,
+    NL_LAST_MEAN,
+    NL_LAST_TWEEDIE,
+    NL_LAST_EULER
+} nl_last_step;
 extern const char *const nl_last_step_names[];
 
 /* Everything that decides a trajectory besides the network and the noise. */
 typedef struct nl_sampler_options {
     nl_method method;
-    int steps;             /* steps taken; an SDE's last step, if it has one, counts; DDPM, DDIM: the respaced
+    int steps; /* steps taken; an SDE's last step, if it has one, counts; DDPM, DDIM: the respaced
                               length */
     const char *respacing; /* DDPM, DDIM: "250", "ddim50", "10,15,20"; NULL: from steps */
     /* diffusion (DiT) */
@@ -58,8 +76,8 @@ typedef struct nl_sampler_options {
     double sde_norm;
     nl_last_step last_step;
     double last_step_size;
-    double atol, rtol;   /* dopri5 */
-    bool batch_control;  /* dopri5: one step size for the whole batch, as torchdiffeq (tests) */
+    double atol, rtol;  /* dopri5 */
+    bool batch_control; /* dopri5: one step size for the whole batch, as torchdiffeq (tests) */
 } nl_sampler_options;
 
 /* heun, 1 norm, sigma, mean, 0.04, 1e-6, 1e-3, ... */
@@ -68,9 +86,10 @@ void nl_sampler_options_init(nl_sampler_options *options);
 typedef struct nl_sampler nl_sampler;
 
 /* Refuses (NL_ERROR_USAGE, with the reason) what divides by zero or does not belong together. */
-nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *options, nl_sampler **sampler);
+nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *options,
+                            nl_sampler **sampler);
 void nl_sampler_destroy(nl_sampler *sampler);
-int nl_sampler_steps(const nl_sampler *sampler);       /* 0 for dopri5 */
+int nl_sampler_steps(const nl_sampler *sampler); /* 0 for dopri5 */
 bool nl_sampler_needs_noise(const nl_sampler *sampler);
 /* Original DDPM timesteps of the respaced schedule, ascending (facts.md A4). */
 const int *nl_sampler_timesteps(const nl_sampler *sampler, int *count);

@@ -12,9 +12,9 @@
 typedef struct nl_canvas {
     nl_context *context;
     int width, height;
-    uint8_t *rgb;   /* [height, width, 3] */
-    float *cover;   /* [height, width] of the line at work */
-    FILE *svg;      /* into svg_text */
+    uint8_t *rgb; /* [height, width, 3] */
+    float *cover; /* [height, width] of the line at work */
+    FILE *svg;    /* into svg_text */
     char *svg_text;
     size_t svg_size;
 } nl_canvas;

@@ -7,15 +7,15 @@
 /* What is not a tensor. The first four decide which samples come: a run goes on with the same ones alone. */
 typedef struct nl_run_point {
     uint64_t seed;
-    int64_t batch;        /* of all processes */
-    int64_t samples;      /* of the data set, or of its part that is trained on */
-    char data_sha256[65]; /* of dataset.json */
-    int64_t step;         /* steps done */
-    int64_t applied;      /* that changed the weights */
-    int64_t skipped;      /* not finite, in all */
-    int64_t skipped_now;  /* the same, in a row up to now */
-    double seconds;       /* of work so far */
-    double loss_sum, norm_sum;  /* of finite steps since the last line of the log */
+    int64_t batch;             /* of all processes */
+    int64_t samples;           /* of the data set, or of its part that is trained on */
+    char data_sha256[65];      /* of dataset.json */
+    int64_t step;              /* steps done */
+    int64_t applied;           /* that changed the weights */
+    int64_t skipped;           /* not finite, in all */
+    int64_t skipped_now;       /* the same, in a row up to now */
+    double seconds;            /* of work so far */
+    double loss_sum, norm_sum; /* of finite steps since the last line of the log */
     int64_t finite_steps, bad_steps;
     int ema_count;
     double ema_decay[NL_MAX_EMA];

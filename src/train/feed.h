@@ -17,13 +17,13 @@ typedef struct nl_feed {
     nl_loader *loader;
     nl_feed_options options;
     nl_batch batch;
-    int part;          /* of the batch, the next */
-    int64_t size;      /* samples of a part */
-    int64_t first;     /* of the part at work, in the rank's batch */
-    uint8_t *staging;  /* host, slots of what the device gets in one piece */
+    int part;         /* of the batch, the next */
+    int64_t size;     /* samples of a part */
+    int64_t first;    /* of the part at work, in the rank's batch */
+    uint8_t *staging; /* host, slots of what the device gets in one piece */
     int slot;
     int64_t slot_bytes;
-    void *memory;      /* on the device: one slot */
+    void *memory;           /* on the device: one slot */
     nl_tensor x;            /* [size, K, H, W] as encoded */
     nl_tensor t;            /* [size] as the network sees it */
     nl_tensor labels;       /* [size] I32 */

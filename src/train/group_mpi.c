@@ -96,15 +96,17 @@ nl_status nl_group_open_mpi(nl_group *group)
     int already = 0, provided, rank, size;
     NL_TRY(check(group, MPI_Initialized(&already), "starting"));
     if (!already)
-        NL_TRY(check(group, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "starting"));
+        NL_TRY(
+            check(group, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "starting"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     NL_TRY(check(group, MPI_Comm_rank(MPI_COMM_WORLD, &rank), "asking for the rank"));
     NL_TRY(check(group, MPI_Comm_size(MPI_COMM_WORLD, &size), "asking for the size"));
     if (size != group->size)
-        NL_TRY(nl_fail(group->context, NL_ERROR_DEVICE,
-                       "the launcher started %d processes, and MPI (another one than this build's?) "
-                       "sees %d",
-                       group->size, size));
+        NL_TRY(
+            nl_fail(group->context, NL_ERROR_DEVICE,
+                    "the launcher started %d processes, and MPI (another one than this build's?) "
+                    "sees %d",
+                    group->size, size));
     group->rank = rank;
     group->ops = &ops;
 cleanup:

@@ -41,10 +41,11 @@ static nl_status read_id(nl_context *context, const char *path, uint8_t id[NL_NC
         if (status != NL_OK)
             return status;
         if (nl_now() - started > PATIENCE)
-            return nl_fail(context, NL_ERROR_DEVICE,
-                           "%s: the first process has not written it in %d s; all processes must see "
-                           "the folder of the run",
-                           path, PATIENCE);
+            return nl_fail(
+                context, NL_ERROR_DEVICE,
+                "%s: the first process has not written it in %d s; all processes must see "
+                "the folder of the run",
+                path, PATIENCE);
         nanosleep(&pause, NULL);
     }
 }

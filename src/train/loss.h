@@ -12,9 +12,9 @@
 typedef enum nl_times { NL_TIMES_UNIFORM, NL_TIMES_LOGIT_NORMAL } nl_times;
 typedef enum nl_weighting {
     NL_WEIGHTING_NONE,
-    NL_WEIGHTING_VELOCITY,   /* transports that predict noise or score, as the public SiT */
+    NL_WEIGHTING_VELOCITY, /* transports that predict noise or score, as the public SiT */
     NL_WEIGHTING_LIKELIHOOD,
-    NL_WEIGHTING_MIN_SNR     /* min(SNR, gamma) on x_0 */
+    NL_WEIGHTING_MIN_SNR /* min(SNR, gamma) on x_0 */
 } nl_weighting;
 
 typedef struct nl_loss_options {
@@ -36,8 +36,8 @@ bool nl_loss_is_variational(const nl_loss *loss);
 
 /* Times by (seed, sample number), Philox stream NL_STREAM_TIME, and what follows from them. t [count]: as the network
  * sees it; coefficients [count, NL_LOSS_COLUMNS]; variational [count, NL_VB_COLUMNS], zeros without such a term. */
-void nl_loss_draw(const nl_loss *loss, uint64_t seed, const int64_t *samples, int64_t count, float *t,
-                  float *coefficients, float *variational);
+void nl_loss_draw(const nl_loss *loss, uint64_t seed, const int64_t *samples, int64_t count,
+                  float *t, float *coefficients, float *variational);
 /* The same at given times: t in [0, 1] for transports (kept within the training interval), a whole timestep for
  * DiT. */
 void nl_loss_rows(const nl_loss *loss, const double *times, int64_t count, float *t,

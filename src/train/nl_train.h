@@ -19,8 +19,8 @@
 
 typedef struct nl_train_options {
     /* model: one of them, and a configuration over it */
-    const char *model;  /* "NaLaSiT-S/2" */
-    const char *init;   /* checkpoint whose weights come first; its own model when `model` is NULL */
+    const char *model; /* "NaLaSiT-S/2" */
+    const char *init;  /* checkpoint whose weights come first; its own model when `model` is NULL */
     const char *config; /* JSON file, or NULL */
     const char *data, *validation, *out;
     const char *resume; /* "auto", "none", or a checkpoint */
@@ -28,16 +28,16 @@ typedef struct nl_train_options {
     int64_t steps, epochs;
     double minutes;
     /* a step */
-    int64_t batch;      /* samples, of all processes together */
-    int64_t accumulate; /* parts that a process takes its samples in */
-    bool checkpointing; /* less memory, a third more work */
+    int64_t batch;                                   /* samples, of all processes together */
+    int64_t accumulate;                              /* parts that a process takes its samples in */
+    bool checkpointing;                              /* less memory, a third more work */
     double rate, beta1, beta2, epsilon, decay, clip; /* clip 0: none */
     const char *schedule;                            /* "constant", "cosine", "cooldown" */
     double cooldown;                                 /* part of the run at its end */
     double last_rate;                                /* of the schedule, as a part of `rate` */
     int64_t warmup;                                  /* steps */
     const char *ema;                                 /* decays: "0.9999", "0.9999,0.999" */
-    bool ema_warmup; /* decay at most (1 + step) / (10 + step) */
+    bool ema_warmup;                                 /* decay at most (1 + step) / (10 + step) */
     /* loss */
     const char *times; /* "uniform", "logit-normal" */
     double times_mean, times_deviation;
@@ -56,14 +56,15 @@ typedef struct nl_train_options {
     double cfg_scale;
     const char *vae;     /* for the grids; NULL: the model's own */
     int64_t max_skipped; /* steps in a row that are not finite */
-    int64_t dump;             /* steps whose samples are written down */
+    int64_t dump;        /* steps whose samples are written down */
     bool dry_run, profile;
     const char *record; /* JSON of the options, for config.json; or NULL */
 } nl_train_options;
 
 /* The public recipe. */
 extern const nl_train_options nl_train_defaults;
-extern const char *const nl_train_schedules[], *const nl_train_times[], *const nl_train_weightings[];
+extern const char *const nl_train_schedules[], *const nl_train_times[],
+                                                   *const nl_train_weightings[];
 
 /* Trains until the run is over. NL_CANCELLED: stopped by nl_cancel, and saved. */
 nl_status nl_train(nl_context *context, const nl_train_options *options);
@@ -72,7 +73,7 @@ nl_status nl_train(nl_context *context, const nl_train_options *options);
 
 typedef struct nl_likelihood_options {
     const char *model, *key, *config, *data;
-    int64_t count;  /* images; 0: all */
+    int64_t count; /* images; 0: all */
     int64_t batch;
     int64_t steps;  /* of the trapezoidal rule */
     int64_t probes; /* of Hutchinson's estimate for each image */

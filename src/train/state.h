@@ -6,22 +6,22 @@
 
 /* What a step says about itself, side by side on the device; four bytes each. */
 typedef struct nl_step_report {
-    float loss;       /* mean of this rank's samples; summed over the ranks */
-    float norm;       /* of the gradient */
-    int32_t applied;  /* steps so far */
-    int32_t skipped;  /* steps in a row, up to this one */
+    float loss;      /* mean of this rank's samples; summed over the ranks */
+    float norm;      /* of the gradient */
+    int32_t applied; /* steps so far */
+    int32_t skipped; /* steps in a row, up to this one */
 } nl_step_report;
 
 typedef struct nl_train_state {
     nl_device *device;
-    nl_dit *model;    /* what the network runs on: the device's types */
+    nl_dit *model;                              /* what the network runs on: the device's types */
     nl_dit *master, *first, *second, *gradient; /* twins: F32 */
     nl_dit *ema[NL_MAX_EMA];
     int ema_count;
     nl_segment *segments;
     int segment_count;
     nl_tensor segment_table, hyper, loss, norm, counter; /* the last three: an nl_step_report */
-    void *memory; /* on the device, of these */
+    void *memory;                                        /* on the device, of these */
     int64_t bytes;
 } nl_train_state;
 

@@ -13,15 +13,16 @@ typedef struct nl_stepper {
     nl_feed *feed;
     uint64_t seed;
     bool checkpointing;
-    float gradient_scale; /* 1 / global batch */
-    nl_tensor part_loss;  /* [part] */
-    nl_tensor losses;     /* [rank's batch] */
-    nl_step_report *reports; /* on the device, [slots] */
+    float gradient_scale;             /* 1 / global batch */
+    nl_tensor part_loss;              /* [part] */
+    nl_tensor losses;                 /* [rank's batch] */
+    nl_step_report *reports;          /* on the device, [slots] */
     float (*hyper)[NL_HYPER_COLUMNS]; /* on the host, [slots] */
     int slots, used;
     void *memory; /* on the device */
     int64_t bytes;
-    int64_t ready_first, ready_count; /* gradients that are complete and not yet summed over the ranks */
+    int64_t ready_first,
+        ready_count; /* gradients that are complete and not yet summed over the ranks */
 } nl_stepper;
 
 /* slots: steps between two collections at most. */
@@ -40,7 +41,7 @@ nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_report *reports, int *
 
 /* Clean latents, their noise and the noisy ones of the part that the feed has on the device; from the arena. */
 typedef struct nl_noised {
-    nl_tensor posterior; /* noise [b, C, H, W], with moments */
+    nl_tensor posterior;      /* noise [b, C, H, W], with moments */
     nl_tensor data, noise, x; /* [b, C, H, W] */
     nl_tensor prediction;     /* [b, C or 2C, H, W] */
 } nl_noised;
