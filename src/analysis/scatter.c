@@ -126,7 +126,7 @@ static nl_status draw_panel(const nl_analysis *analysis, nl_attention rule, int 
                             nl_panel *panel, double *x, double *y)
 {
     nl_status status = NL_OK;
-    char title[80], name[24] = "all layers";
+    char title[80], name[24] = "all";
     double spearman = NAN;
     panel->x = x;
     panel->y = y;
