@@ -10,6 +10,7 @@ build=${1:-$root/build-cuda}
 out=${OUT:-$root/out/gpu}
 mkdir -p "$out"
 : >"$out/summary.txt"
+: >"$out/images.txt"
 status=0
 report() { printf '%s\n' "$*" | tee -a "$out/summary.txt"; }
 
@@ -38,9 +39,12 @@ report "$card, driver $driver, $(date -u +%F), commit $commit"
 for dtype in f32 bf16; do
     check operations-$dtype env NL_TEST_DEVICE=cuda NL_TEST_DTYPE=$dtype "$build/tests/test_operations"
 done
-for name in operation_facts golden_attention device dit guidance sampler_ddpm sampler_transport vae inception pipeline; do
+for name in operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae inception pipeline; do
     [ ! -x "$build/tests/test_$name" ] || check $name env NL_TEST_DEVICE=cuda "$build/tests/test_$name"
 done
+if command -v bats >/dev/null 2>&1; then
+    check two_gpus env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" bats "$root/tests/cli/gpus.bats"
+fi
 if command -v compute-sanitizer >/dev/null 2>&1 && [ "${SANITIZE:-1}" = 1 ]; then
     for tool in memcheck racecheck initcheck; do
         check $tool env NL_TEST_DEVICE=cuda NL_TEST_DTYPE=bf16 timeout "${SANITIZE_SECONDS:-150}" \
@@ -67,6 +71,23 @@ cat "$out/forward.txt" >>"$out/summary.txt"
 batch=$(milliseconds "$build/nalagen" sample -n 2048 --class balanced --sampler heun --steps 25 --force --out "$out/batch.npz")
 rm -f "$out/batch.npz"
 report "2048 pictures of 25 Heun steps with guidance into an archive: $batch ms"
+
+# Training on pictures of one colour: what is in them does not matter to the time.
+data=$out/data
+mkdir -p "$out/pictures"
+head -c $((1024 * 3073)) /dev/zero | LC_ALL=C tr '\0' '\3' >"$out/pictures/data_batch_1.bin"
+"$build/nalagen" encode "$out/pictures" -o "$data" --vae none --device cpu --force -q
+: >"$out/train.txt"
+for run in NaLaSiT-S/2:256 SiT-S/2:256 NaLaSiT-XL/2:64; do
+    "$build/nalagen" train --model "${run%:*}" --batch "${run#*:}" --data "$data" --out "$out/run" --dry-run 2>&1 |
+        sed -n "s|.*time: .* \([0-9.]*\) images/s.*|${run%:*} batch ${run#*:} \1|p" >>"$out/train.txt"
+done
+sed 's/^/train /; s/$/ images a second/' "$out/train.txt" >>"$out/summary.txt"
+"$build/nalagen" train --model NaLaSiT-S/2 --data "$data" --out "$out/run" --profile >"$out/profile.txt" 2>&1
+for what in vae inception; do
+    "$build/bench/nl_bench_images" --device cuda --dtype bf16 $what >>"$out/images.txt"
+done
+cat "$out/images.txt" >>"$out/summary.txt"
 peer=null
 if "${PYTHON:-python3}" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     # shellcheck disable=SC2086
@@ -81,6 +102,11 @@ result=${RESULT:-$root/bench/results/$(date -u +%F)-$(printf '%s' "$card" | tr '
     printf ' "empty_program_ms": %s, "first_picture_ms": %s, "archive_2048_ms": %s,\n' "$empty" "$first" "$batch"
     printf ' "device": %s,\n "forward_per_second": {' "$(cat "$out/device.json")"
     awk '$2 == "batch" { printf "%s\"%s batch %s\": %s", n++ ? ", " : "", $1, $3, $8 }' "$out/forward.txt"
+    printf '},\n "train_per_second": {'
+    awk '{ printf "%s\"%s batch %s\": %s", n++ ? ", " : "", $1, $3, $4 }' "$out/train.txt"
+    printf '},\n "images": {'
+    awk 'match($0, /[0-9.]+ \/s/) { printf "%s\"%s\": %s", n++ ? ", " : "", $1, substr($0, RSTART, RLENGTH - 3) }' \
+        "$out/images.txt"
     printf '},\n "peer": %s}\n' "$peer"
 } >"$result"
 report "figures: $result"
