@@ -139,7 +139,9 @@ void nl_console_progress(nl_console *console, const nl_progress *progress)
     double now = nl_seconds();
     if (progress->step == 0)
         console->batch_started = now;
-    if (console->quiet || now - console->last < (console->terminal ? 0.05 : 5))
+    /* A terminal sees the last step of a batch, however soon it comes. */
+    bool last = console->terminal && progress->steps > 0 && progress->step == progress->steps;
+    if (console->quiet || (!last && now - console->last < (console->terminal ? 0.05 : 5)))
         return;
     console->last = now;
     char left[32] = "", rate[32] = "", speed[32] = "", steps[32] = "", step[64] = "", text[256];
