@@ -26,8 +26,6 @@ void nl_nccl_destroy(nl_nccl *nccl);
  * goes on behind it after nl_nccl_join. */
 nl_status nl_nccl_sum(nl_nccl *nccl, void *x, int64_t count);
 nl_status nl_nccl_join(nl_nccl *nccl);
-/* Rank 0's bytes everywhere. */
-nl_status nl_nccl_broadcast(nl_nccl *nccl, void *x, int64_t bytes);
 /* The largest of all ranks' values. Waits. */
 nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value);
 /* Ends the group without waiting for anybody. */

@@ -192,6 +192,19 @@ static void scale_head(float *qkvg, int64_t token, int64_t width, int64_t column
         qkvg[token * width + column + i] *= by;
 }
 
+float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, int64_t size,
+                    int64_t d)
+{
+    float *qkvg = op_normal(run, rows * width);
+    if (tokens > 4) {
+        scale_head(qkvg, 0, width, 0, d, 0);                   /* a zero query */
+        scale_head(qkvg, 1, width, 0, d, 50);                  /* a long query */
+        scale_head(qkvg, 2, width, 2 * size - d, d, 0);        /* a zero key */
+        scale_head(qkvg, rows - 1, width, 2 * size - d, d, 8); /* a long key */
+    }
+    return qkvg;
+}
+
 static nl_status run_nala_attention(op_run *run, const void *op_case)
 {
     const struct nala_attention_case *c = op_case;
@@ -200,13 +213,7 @@ static nl_status run_nala_attention(op_run *run, const void *op_case)
     int64_t features = nl_feature_width(c->map, c->d), rows = c->batch * tokens;
     run->batch = c->batch;
     run->batch_tolerance = OP_MATRIX_PRODUCT;
-    float *qkvg = op_normal(run, rows * width);
-    if (tokens > 4) {
-        scale_head(qkvg, 0, width, 0, c->d, 0);                      /* a zero query */
-        scale_head(qkvg, 1, width, 0, c->d, 50);                     /* a long query */
-        scale_head(qkvg, 2, width, 2 * size - c->d, c->d, 0);        /* a zero key */
-        scale_head(qkvg, rows - 1, width, 2 * size - c->d, c->d, 8); /* a long key */
-    }
+    float *qkvg = op_nala_rows(run, rows, width, tokens, size, c->d);
     nl_nala_attention_args args = {
         .batch = op_images(run),
         .tokens = tokens,

@@ -230,13 +230,6 @@ static const struct nala_attention_backward_case {
          .map = NL_FEATURES_COSINE_CONSTANT, .rope = true),
 };
 
-static void scale_head(float *qkvg, int64_t token, int64_t width, int64_t column, int64_t d,
-                       float by)
-{
-    for (int64_t i = 0; i < d; i++)
-        qkvg[token * width + column + i] *= by;
-}
-
 /* out, state and total are the operation's own on the same device, so that its roundings are in them. */
 static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
 {
@@ -246,13 +239,7 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
     int64_t features = nl_feature_width(c->map, c->d);
     run->batch = c->batch;
     run->batch_tolerance = 4 * OP_MATRIX_PRODUCT;
-    float *qkvg = op_normal(run, rows * width);
-    if (tokens > 4) {
-        scale_head(qkvg, 0, width, 0, c->d, 0);                      /* a zero query */
-        scale_head(qkvg, 1, width, 0, c->d, 50);                     /* a long query */
-        scale_head(qkvg, 2, width, 2 * size - c->d, c->d, 0);        /* a zero key */
-        scale_head(qkvg, rows - 1, width, 2 * size - c->d, c->d, 8); /* a long key */
-    }
+    float *qkvg = op_nala_rows(run, rows, width, tokens, size, c->d);
     nl_nala_attention_args forward = {
         .batch = op_images(run),
         .tokens = tokens,

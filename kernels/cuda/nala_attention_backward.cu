@@ -164,31 +164,6 @@ __global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
     }
 }
 
-template <typename T>
-static void launch_plain(const plain_args &p, nl_feature_map map, dim3 grid, cudaStream_t stream)
-{
-    switch (map) {
-    case NL_FEATURES_COSINE:
-        plain_kernel<T, NL_FEATURES_COSINE><<<grid, THREADS, 0, stream>>>(p);
-        break;
-    case NL_FEATURES_SPLIT:
-        plain_kernel<T, NL_FEATURES_SPLIT><<<grid, THREADS, 0, stream>>>(p);
-        break;
-    case NL_FEATURES_RELU:
-        plain_kernel<T, NL_FEATURES_RELU><<<grid, THREADS, 0, stream>>>(p);
-        break;
-    case NL_FEATURES_ELU1:
-        plain_kernel<T, NL_FEATURES_ELU1><<<grid, THREADS, 0, stream>>>(p);
-        break;
-    case NL_FEATURES_POWER:
-        plain_kernel<T, NL_FEATURES_POWER><<<grid, THREADS, 0, stream>>>(p);
-        break;
-    case NL_FEATURES_COSINE_CONSTANT:
-        plain_kernel<T, NL_FEATURES_COSINE_CONSTANT><<<grid, THREADS, 0, stream>>>(p);
-        break;
-    }
-}
-
 static nl_status run_plain(nl_device *device, const nl_nala_attention_backward_args *a)
 {
     plain_args p = {};
@@ -205,8 +180,10 @@ static nl_status run_plain(nl_device *device, const nl_nala_attention_backward_a
         return status;
     p.dstate = (float *)scratch;
     NL_FOR_TYPE(a->out, T, {
-        launch_plain<T>(p, a->feature_map, dim3((unsigned)a->heads, (unsigned)a->batch),
-                        nl_cuda_of(device)->stream);
+        NL_FOR_FEATURE_MAP(a->feature_map, MAP, {
+            plain_kernel<T, MAP><<<dim3((unsigned)a->heads, (unsigned)a->batch), THREADS, 0,
+                                   nl_cuda_of(device)->stream>>>(p);
+        });
     });
     return NL_CUDA_LAUNCHED(device, "nala_attention_backward");
 }

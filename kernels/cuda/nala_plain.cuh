@@ -5,6 +5,25 @@
 #include "cuda_common.cuh"
 #include "nala_features.cuh"
 
+/* Calls BODY with MAP the feature map as a constant. */
+#define NL_FOR_FEATURE_MAP(map, MAP, ...)                                                          \
+    do {                                                                                           \
+        switch (map) {                                                                             \
+            NL_FEATURE_MAP_CASE(NL_FEATURES_COSINE, MAP, __VA_ARGS__)                              \
+            NL_FEATURE_MAP_CASE(NL_FEATURES_SPLIT, MAP, __VA_ARGS__)                               \
+            NL_FEATURE_MAP_CASE(NL_FEATURES_RELU, MAP, __VA_ARGS__)                                \
+            NL_FEATURE_MAP_CASE(NL_FEATURES_ELU1, MAP, __VA_ARGS__)                                \
+            NL_FEATURE_MAP_CASE(NL_FEATURES_POWER, MAP, __VA_ARGS__)                               \
+            NL_FEATURE_MAP_CASE(NL_FEATURES_COSINE_CONSTANT, MAP, __VA_ARGS__)                     \
+        }                                                                                          \
+    } while (0)
+#define NL_FEATURE_MAP_CASE(value, MAP, ...)                                                       \
+    case value: {                                                                                  \
+        constexpr int MAP = value;                                                                 \
+        __VA_ARGS__;                                                                               \
+        break;                                                                                     \
+    }
+
 struct nl_nala_map {
     int head_size, grid_width;
     float lambda, tau;

@@ -16,8 +16,7 @@
     X(ncclCommInitRank)                                                                            \
     X(ncclCommDestroy)                                                                             \
     X(ncclCommAbort)                                                                               \
-    X(ncclAllReduce)                                                                               \
-    X(ncclBroadcast)
+    X(ncclAllReduce)
 
 namespace
 {
@@ -166,14 +165,6 @@ extern "C" nl_status nl_nccl_join(nl_nccl *nccl)
     return nl_cuda_check(nccl->device, error, "ordering a sum over GPUs");
 }
 
-extern "C" nl_status nl_nccl_broadcast(nl_nccl *nccl, void *x, int64_t bytes)
-{
-    return check(nccl->device->context,
-                 nccl_library.ncclBroadcast(x, x, (size_t)bytes, ncclUint8, 0, nccl->comm,
-                                            nl_cuda_of(nccl->device)->stream),
-                 "sending to all GPUs");
-}
-
 extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
 {
     nl_device *device = nccl->device;
@@ -233,12 +224,6 @@ extern "C" nl_status nl_nccl_sum(nl_nccl *nccl, void *x, int64_t count)
 extern "C" nl_status nl_nccl_join(nl_nccl *nccl)
 {
     (void)nccl;
-    return NL_ERROR_DEVICE;
-}
-
-extern "C" nl_status nl_nccl_broadcast(nl_nccl *nccl, void *x, int64_t bytes)
-{
-    (void)nccl, (void)x, (void)bytes;
     return NL_ERROR_DEVICE;
 }
 

@@ -65,11 +65,6 @@ nl_status nl_group_join(nl_group *group)
     return group->ops ? group->ops->join(group) : NL_OK;
 }
 
-nl_status nl_group_broadcast(nl_group *group, const nl_tensor *x)
-{
-    return group->ops ? group->ops->broadcast(group, x) : NL_OK;
-}
-
 nl_status nl_group_maximum(nl_group *group, int64_t *value)
 {
     return group->ops ? group->ops->maximum(group, value) : NL_OK;

@@ -44,21 +44,6 @@ static nl_status mpi_join(nl_group *group)
     return NL_OK;
 }
 
-static nl_status mpi_broadcast(nl_group *group, const nl_tensor *x)
-{
-    char *bytes = x->data;
-    nl_status status = NL_OK;
-    for (int64_t left = nl_tensor_bytes(x); left > 0;) {
-        int part = part_of(left);
-        NL_TRY(check(group, MPI_Bcast(bytes, part, MPI_BYTE, 0, MPI_COMM_WORLD),
-                     "sending to all processes"));
-        bytes += part;
-        left -= part;
-    }
-cleanup:
-    return status;
-}
-
 static nl_status mpi_maximum(nl_group *group, int64_t *value)
 {
     return check(group, MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD),
@@ -87,8 +72,8 @@ static void mpi_destroy(nl_group *group)
         MPI_Finalize();
 }
 
-static const nl_group_ops ops = {"mpi",       mpi_all_reduce_sum, mpi_join,  mpi_broadcast,
-                                 mpi_maximum, mpi_barrier,        mpi_abort, mpi_destroy};
+static const nl_group_ops ops = {"mpi",       mpi_all_reduce_sum, mpi_join,   mpi_maximum,
+                                 mpi_barrier, mpi_abort,          mpi_destroy};
 
 nl_status nl_group_open_mpi(nl_group *group)
 {

@@ -60,11 +60,6 @@ static nl_status nccl_join(nl_group *group)
     return nl_nccl_join(group->state);
 }
 
-static nl_status nccl_broadcast(nl_group *group, const nl_tensor *x)
-{
-    return nl_nccl_broadcast(group->state, x->data, nl_tensor_bytes(x));
-}
-
 static nl_status nccl_maximum(nl_group *group, int64_t *value)
 {
     return nl_nccl_maximum(group->state, value);
@@ -88,8 +83,8 @@ static void nccl_destroy(nl_group *group)
     nl_nccl_destroy(group->state);
 }
 
-static const nl_group_ops ops = {"nccl",       nccl_all_reduce_sum, nccl_join,  nccl_broadcast,
-                                 nccl_maximum, nccl_barrier,        nccl_abort, nccl_destroy};
+static const nl_group_ops ops = {"nccl",       nccl_all_reduce_sum, nccl_join,   nccl_maximum,
+                                 nccl_barrier, nccl_abort,          nccl_destroy};
 
 nl_status nl_group_open_nccl(nl_group *group, const char *folder, const char *token)
 {

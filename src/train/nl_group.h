@@ -19,8 +19,6 @@ typedef struct nl_group_ops {
      * behind `join`. */
     nl_status (*all_reduce_sum)(nl_group *group, const nl_tensor *x);
     nl_status (*join)(nl_group *group);
-    /* x on the device, any type, contiguous: rank 0's everywhere. */
-    nl_status (*broadcast)(nl_group *group, const nl_tensor *x);
     /* *value on the host becomes the largest of all ranks'. Waits. */
     nl_status (*maximum)(nl_group *group, int64_t *value);
     nl_status (*barrier)(nl_group *group);
@@ -44,7 +42,6 @@ void nl_group_destroy(nl_group *group); /* NULL is allowed */
 
 nl_status nl_group_all_reduce_sum(nl_group *group, const nl_tensor *x);
 nl_status nl_group_join(nl_group *group);
-nl_status nl_group_broadcast(nl_group *group, const nl_tensor *x);
 nl_status nl_group_maximum(nl_group *group, int64_t *value);
 nl_status nl_group_barrier(nl_group *group);
 void nl_group_abort(nl_group *group, nl_status status);

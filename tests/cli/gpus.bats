@@ -1,11 +1,8 @@
 load helper
 
-# CIFAR-10's format, 64 pictures.
 data() {
     [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge 2 ] || skip "no two GPUs"
-    mkdir set
-    head -c $((64 * 3073)) /dev/zero | LC_ALL=C tr '\0' '\3' >set/data_batch_1.bin
-    "$NALAGEN" encode set -o data --vae none --device cpu -q
+    one_colour
 }
 
 train() {
@@ -16,14 +13,7 @@ train() {
     data
     train --dtype f32 --steps 6 --out one --device cuda:0
     train --dtype f32 --steps 6 --out two --gpus 2
-    python3 - <<'END'
-import json
-one, two = ([json.loads(line) for line in open(run + '/log.jsonl')] for run in ('one', 'two'))
-assert [x['step'] for x in two] == [1, 2, 3, 4, 5, 6], two
-for a, b in zip(one, two):
-    for key in 'loss', 'grad_norm':
-        assert abs(a[key] - b[key]) < 1e-4 * a[key], (a, b)
-END
+    same_curves 1e-4
 }
 
 @test "a run of two GPUs goes on exactly" {
@@ -38,17 +28,8 @@ END
     data
     train --steps 1000000 --save-every 2 --keep 2 --out run --gpus 2 &
     local launcher=$!
-    for ((i = 0; i < 600; i++)); do
-        compgen -G 'run/checkpoints/*.safetensors' >/dev/null && break
-        sleep 0.1
-    done
-    pkill -KILL -n -f -- "--steps 1000000 .*--out run"
-    local status=0
-    wait "$launcher" || status=$?
-    [ "$status" -ne 0 ] && [ "$status" -ne 124 ]
-    local newest
-    newest=$(ls run/checkpoints | sort | tail -1 | tr -dc 0-9)
-    train --steps $((10#$newest + 2)) --save-every 2 --out run --gpus 2
+    kill_one run "--steps 1000000 .*--out run" "$launcher"
+    train --steps $((newest + 2)) --save-every 2 --out run --gpus 2
     [ -e run/done ]
 }
 

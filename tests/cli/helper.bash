@@ -45,3 +45,37 @@ for i, x in enumerate(lines):
 is_png() {
     [ "$(head -c 8 "$1" | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ]
 }
+
+# Training data `data`: 64 pictures of one colour, in CIFAR-10's format.
+one_colour() {
+    mkdir set
+    head -c $((64 * 3073)) /dev/zero | LC_ALL=C tr '\0' '\3' >set/data_batch_1.bin
+    "$NALAGEN" encode set -o data --vae none --device cpu -q
+}
+
+# The runs `one` and `two` have logged steps 1 to 6 alike, up to this part of each number.
+same_curves() {
+    python3 - "$1" <<'END'
+import json, sys
+one, two = ([json.loads(line) for line in open(run + '/log.jsonl')] for run in ('one', 'two'))
+assert [x['step'] for x in two] == [1, 2, 3, 4, 5, 6], two
+for a, b in zip(one, two):
+    for key in 'loss', 'grad_norm':
+        assert abs(a[key] - b[key]) < float(sys.argv[1]) * a[key], (a, b)
+END
+}
+
+# Waits until the run $1 has a checkpoint, kills one of its processes (they are called alike; any may die), whose
+# arguments match $2, and sees that $3, the one that waits for them, fails soon. $newest: step of the last checkpoint.
+kill_one() {
+    local status=0
+    for ((i = 0; i < 600; i++)); do
+        compgen -G "$1/checkpoints/*.safetensors" >/dev/null && break
+        sleep 0.1
+    done
+    pkill -KILL -n -f -- "$2"
+    wait "$3" || status=$?
+    [ "$status" -ne 0 ]
+    [ "$status" -ne 124 ]
+    newest=$((10#$(ls "$1/checkpoints" | sort | tail -1 | tr -dc 0-9)))
+}
