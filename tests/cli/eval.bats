@@ -313,14 +313,16 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     run -3 evaluate --watch none --ref b.npz
     watch() { evaluate --watch run "${sampling[@]}" --ref b.npz "$@"; }
     watch --once >nothing
-    [ ! -s nothing ] && [ ! -e run/metrics.jsonl ]
+    [ ! -s nothing ]
+    [ ! -e run/metrics.jsonl ]
     echo '{"step": 500, "loss": 1.5}' >run/metrics.jsonl
     checkpoint run/checkpoints/step-0001000.safetensors "$tiny"
     cp run/checkpoints/step-0001000.safetensors run/checkpoints/step-0000500.safetensors
     touch run/checkpoints/step-0002000.safetensors.tmp
     watch --once >lines
     json_lines "x['evaluation']['n'] == 70 and x['fid_64'] == x['evaluation']['metrics']['fid_64']" <lines
-    [ "$(wc -l <lines)" -eq 2 ] && [ "$(wc -l <run/metrics.jsonl)" -eq 3 ]
+    [ "$(wc -l <lines)" -eq 2 ]
+    [ "$(wc -l <run/metrics.jsonl)" -eq 3 ]
     head -1 lines | json_lines "x['step'] == 500 and x['checkpoint'] == 'step-0000500.safetensors'"
     evaluate -m "$tiny" "${sampling[@]}" --ref b.npz >plain
     head -1 lines | python3 -c "import json; print(json.dumps(json.loads(input())['evaluation']))" >watched
@@ -333,7 +335,8 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     watch >more
     [ "$(wc -l <more)" -eq 1 ] && json_lines "x['step'] == 1500" <more
     watch >more
-    [ ! -s more ] && [ "$(wc -l <run/metrics.jsonl)" -eq 4 ]
+    [ ! -s more ]
+    [ "$(wc -l <run/metrics.jsonl)" -eq 4 ]
     echo '{"step": 100, "loss": 1.5}' >run/log.jsonl
     "$NALAGEN" plot run --value fid_64 -o fid.svg
     grep -q fid_64 fid.svg

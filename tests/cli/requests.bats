@@ -24,7 +24,9 @@ J
     sed -n 2p <<<"$output" | json_lines '[p["class"] for p in x["pictures"]] == [1, 2] and x["pictures"][0]["seed"] == 7'
     sed -n 5p <<<"$output" | json_lines '"seed" in x["error"]'
     sed -n 10p <<<"$output" | json_lines 'x["code"] == 7'
-    [ -f a.png ] && [ -f c.png ] && [ -f g.png ]
+    [ -f a.png ]
+    [ -f c.png ]
+    [ -f g.png ]
     quick -c church -o same.png
     cmp a.png same.png
 }
