@@ -1,96 +1,99 @@
 /*
- * Forward passes of whole backbones a second, on any device, random weights:
+ * Forward passes of whole backbones, on any device, random weights:
  *
  *   nl_bench_forward [--device cuda] [--dtype bf16] [MODEL:BATCH[:INPUT]]...
  *
- * MODEL is a name such as NaLaSiT-S/2; INPUT the latent's height and width (default 32). One line each:
- * model, batch, tokens, milliseconds (median), images a second, bytes of activations.
+ * MODEL is a name such as NaLaSiT-S/2; INPUT the latent's height and width (default 32). Lines of figures (measure.h):
+ * images a second, milliseconds of a batch, and the memory of weights and activations.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "measure.h"
 #include "nl_dit.h"
 
-enum { WARM_UP = 3, REPEATS = 15 };
+typedef struct pass {
+    nl_dit *dit;
+    nl_tensor x, prediction, labels, time;
+} pass;
 
-static double now_ms(void)
+static nl_status run_pass(void *user)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+    const pass *p = user;
+    return nl_dit_replay(p->dit, p->dit->device, &p->x, &p->time, &p->labels, &p->prediction);
 }
 
-static int by_value(const void *a, const void *b)
+static nl_status take(pass *p, nl_device *device, int batch)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    const nl_config *config = &p->dit->config;
+    int64_t height = config->input_height, width = config->input_width;
+    nl_status status;
+    NL_TRY(nl_arena_tensor(device, NL_F32, 4,
+                           (int64_t[]){batch, config->in_channels, height, width}, &p->x));
+    NL_TRY(nl_arena_tensor(device, NL_F32, 4,
+                           (int64_t[]){batch, nl_config_head_channels(config), height, width},
+                           &p->prediction));
+    NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){batch}, &p->labels));
+    NL_TRY(nl_arena_tensor(device, NL_F32, 1, (int64_t[]){1}, &p->time));
+cleanup:
+    return status;
 }
 
 /* x ~ N(0, 1), t of one value, labels 0: what the arithmetic does not depend on. */
+static nl_status fill(const pass *p, int batch)
+{
+    nl_device *device = p->dit->device;
+    nl_context *context = device->context;
+    int64_t *images = NULL;
+    int32_t *zeros = NULL;
+    float t = 0.5f;
+    nl_status status;
+    NL_TRY(nl_alloc_zero(context, "labels", (size_t)batch * sizeof(*zeros), (void **)&zeros));
+    NL_TRY(nl_alloc_zero(context, "images", (size_t)batch * sizeof(*images), (void **)&images));
+    for (int i = 0; i < batch; i++)
+        images[i] = i;
+    NL_TRY(device->ops->upload(device, p->labels.data, zeros, batch * (int64_t)sizeof(*zeros)));
+    NL_TRY(device->ops->upload(device, p->time.data, &t, sizeof(t)));
+    NL_TRY(NL_OP(device, normal, .y = p->x, .images = images));
+    NL_TRY(device->ops->sync(device));
+cleanup:
+    nl_free(context, images);
+    nl_free(context, zeros);
+    return status;
+}
+
 static nl_status run(nl_context *context, const char *model, int batch, int input)
 {
-    nl_status status;
     nl_device *device = context->device, measuring;
     nl_config config;
-    nl_dit *dit = NULL;
+    pass p = {0};
+    char name[128];
+    int64_t before = context->memory_used;
+    double ms;
+    nl_status status;
     nl_config_init(&config);
     NL_TRY(nl_config_from_name(context, model, &config));
     config.input_height = config.input_width = input;
-    NL_TRY(nl_dit_create(device, &config, &dit));
-    NL_TRY(nl_dit_initialize(dit, 1));
-    int64_t side[] = {batch, config.in_channels, input, input};
-    int64_t out_side[] = {batch, nl_config_head_channels(&config), input, input};
-    float t = 0.5f;
-    int64_t bytes = 0;
-    double times[REPEATS];
-    for (int pass = 0; pass < 2; pass++) {
-        nl_device *d = pass ? device : &measuring;
-        nl_tensor x, y, labels, time;
-        if (pass == 0)
-            nl_device_measuring(device, &measuring);
-        else
-            NL_TRY(nl_arena_reserve(device, bytes));
-        NL_TRY(nl_arena_tensor(d, NL_F32, 4, side, &x));
-        NL_TRY(nl_arena_tensor(d, NL_F32, 4, out_side, &y));
-        NL_TRY(nl_arena_tensor(d, NL_I32, 1, side, &labels));
-        NL_TRY(nl_arena_tensor(d, NL_F32, 1, (int64_t[]){1}, &time));
-        if (pass == 0) {
-            NL_TRY(nl_dit_forward(dit, d, &x, &time, &labels, &y));
-            bytes = measuring.arena_peak;
-            continue;
-        }
-        int64_t *images = NULL;
-        int32_t *zeros = NULL;
-        NL_TRY(nl_alloc_zero(context, "labels", (size_t)batch * sizeof(*zeros), (void **)&zeros));
-        NL_TRY(nl_alloc_zero(context, "images", (size_t)batch * sizeof(*images), (void **)&images));
-        for (int i = 0; i < batch; i++)
-            images[i] = i;
-        NL_TRY(device->ops->upload(device, labels.data, zeros, batch * (int64_t)sizeof(*zeros)));
-        NL_TRY(device->ops->upload(device, time.data, &t, sizeof(t)));
-        NL_TRY(NL_OP(device, normal, .y = x, .images = images));
-        for (int i = -WARM_UP; i < REPEATS; i++) {
-            NL_TRY(device->ops->sync(device));
-            double start = now_ms();
-            NL_TRY(nl_dit_replay(dit, device, &x, &time, &labels, &y));
-            NL_TRY(device->ops->sync(device));
-            if (i >= 0)
-                times[i] = now_ms() - start;
-        }
-        nl_arena_release(device, 0);
-        nl_free(context, images);
-        nl_free(context, zeros);
-    }
-    qsort(times, REPEATS, sizeof(times[0]), by_value);
-    printf("%-14s batch %4d tokens %6lld  %9.3f ms  %10.1f /s  %8.1f MiB\n", model, batch,
-           (long long)nl_config_tokens(&config), times[REPEATS / 2],
-           1e3 * batch / times[REPEATS / 2], (double)bytes / 1048576);
-    fflush(stdout);
+    NL_TRY(nl_dit_create(device, &config, &p.dit));
+    NL_TRY(nl_dit_initialize(p.dit, 1));
+    nl_device_measuring(device, &measuring);
+    NL_TRY(take(&p, &measuring, batch));
+    NL_TRY(nl_dit_forward(p.dit, &measuring, &p.x, &p.time, &p.labels, &p.prediction));
+    NL_TRY(nl_arena_reserve(device, measuring.arena_peak));
+    NL_TRY(take(&p, device, batch));
+    NL_TRY(fill(&p, batch));
+    NL_TRY(measure(device, 1, run_pass, &p, &ms));
+    int length = snprintf(name, sizeof(name), "forward %s %d x %lld tokens", model, batch,
+                          (long long)nl_config_tokens(&config));
+    measure_note(name, 1e3 * batch / ms, "images/s");
+    snprintf(name + length, sizeof(name) - (size_t)length, " time");
+    measure_note(name, ms, "ms");
+    snprintf(name + length, sizeof(name) - (size_t)length, " memory");
+    measure_note(name, (double)(context->memory_used - before) / 1048576, "MiB");
 cleanup:
     if (status != NL_OK)
-        printf("%-14s batch %4d: %s\n", model, batch, nl_last_error(context));
-    nl_dit_destroy(dit);
+        fprintf(stderr, "%s batch %d: %s\n", model, batch, nl_last_error(context));
+    nl_arena_release(device, 0);
+    nl_dit_destroy(p.dit);
     nl_config_free(context, &config);
     return status;
 }
@@ -100,7 +103,7 @@ int main(int argc, char **argv)
     static const char *const standard[] = {"NaLaSiT-S/2:256", "SiT-S/2:256", "NaLaDiT-XL/2:64",
                                            "DiT-XL/2:64"};
     nl_context_options options = {0};
-    int first = 1;
+    int first = 1, failures = 0;
     for (; first + 1 < argc && !strncmp(argv[first], "--", 2); first += 2) {
         if (!strcmp(argv[first], "--device"))
             options.device = argv[first + 1];
@@ -109,21 +112,20 @@ int main(int argc, char **argv)
         else
             return 2;
     }
-    nl_context *context;
-    if (nl_context_create(&options, &context) != NL_OK) {
-        fprintf(stderr, "no device\n");
-        return NL_ERROR_DEVICE;
-    }
-    printf("%s, %s\n", context->device->name, nl_dtype_name(context->device->dtype));
-    int failures = 0, count = first < argc ? argc - first : NL_COUNT(standard);
+    int count = first < argc ? argc - first : NL_COUNT(standard);
     for (int i = 0; i < count; i++) {
+        nl_context *context; /* of its own, so that what it allocates is what this model needs */
         char model[64];
         int batch = 1, input = 32;
         if (sscanf(first < argc ? argv[first + i] : standard[i], "%63[^:]:%d:%d", model, &batch,
                    &input) < 1)
             return 2;
+        if (nl_context_create(&options, &context) != NL_OK) {
+            fprintf(stderr, "no device\n");
+            return NL_ERROR_DEVICE;
+        }
         failures += run(context, model, batch, input) != NL_OK;
+        nl_context_destroy(context);
     }
-    nl_context_destroy(context);
     return failures != 0;
 }

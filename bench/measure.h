@@ -1,0 +1,55 @@
+/* What the benchmarks of devices share: medians of timed calls, and lines of figures. */
+#ifndef NL_BENCH_MEASURE_H
+#define NL_BENCH_MEASURE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "ops.h"
+
+enum { MEASURE_WARM_UP = 3, MEASURE_REPEATS = 15 };
+
+static inline double measure_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
+static inline int measure_by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median milliseconds of one run(user), which queues work on the device: the device is awaited after `calls` of
+ * them in a row, so that what a call costs the host hides behind the work of the one before. */
+static inline nl_status measure(nl_device *device, int calls, nl_status (*run)(void *user),
+                                void *user, double *ms)
+{
+    nl_status status = NL_OK;
+    double times[MEASURE_REPEATS];
+    for (int i = -MEASURE_WARM_UP; i < MEASURE_REPEATS; i++) {
+        NL_TRY(device->ops->sync(device));
+        double start = measure_now_ms();
+        for (int call = 0; call < calls; call++)
+            NL_TRY(run(user));
+        NL_TRY(device->ops->sync(device));
+        if (i >= 0)
+            times[i] = (measure_now_ms() - start) / calls;
+    }
+    qsort(times, MEASURE_REPEATS, sizeof(times[0]), measure_by_value);
+    *ms = times[MEASURE_REPEATS / 2];
+cleanup:
+    return status;
+}
+
+/* A line that bench/figures.awk reads: name, value and unit between tabs, padded with blanks. */
+static inline void measure_note(const char *name, double value, const char *unit)
+{
+    printf("%-60s\t%12.6g\t%s\n", name, value, unit);
+    fflush(stdout);
+}
+
+#endif
