@@ -103,9 +103,15 @@ extern "C" nl_status nl_nccl_create(nl_device *device, const uint8_t id[NL_NCCL_
     if (status == NL_OK)
         status =
             nl_cuda_check(device, cudaSetDevice(nl_cuda_of(device)->index), "choosing the GPU");
+    /* Before the blocks of the pass that they run beside: the sums are few blocks, and late where they wait. */
+    int priority = 0;
+    if (status == NL_OK)
+        status = nl_cuda_check(device, cudaDeviceGetStreamPriorityRange(NULL, &priority),
+                               "asking for priorities");
     if (status == NL_OK)
         status = nl_cuda_check(
-            device, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "a stream");
+            device, cudaStreamCreateWithPriority(&made->stream, cudaStreamNonBlocking, priority),
+            "a stream");
     if (status == NL_OK)
         status = nl_cuda_check(
             device, cudaEventCreateWithFlags(&made->before, cudaEventDisableTiming), "an event");
@@ -130,8 +136,10 @@ extern "C" void nl_nccl_destroy(nl_nccl *nccl)
 {
     if (!nccl)
         return;
-    if (nccl->comm)
+    if (nccl->comm) {
+        nl_cuda_forget_records(nl_cuda_of(nccl->device)); /* NCCL waits for those with its sums */
         nccl_library.ncclCommDestroy(nccl->comm);
+    }
     if (nccl->value)
         cudaFree(nccl->value);
     if (nccl->before)
@@ -180,6 +188,9 @@ extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
 
 extern "C" void nl_nccl_abort(nl_nccl *nccl)
 {
+    if (!nccl->comm)
+        return;
+    nl_cuda_forget_records(nl_cuda_of(nccl->device)); /* those under way end with the sums */
     nccl_library.ncclCommAbort(nccl->comm);
     nccl->comm = NULL;
 }

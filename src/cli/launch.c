@@ -35,6 +35,12 @@ typedef struct nl_crew {
 static nl_status choose_count(nl_crew *crew, const nl_launch_options *options)
 {
     nl_context *context = crew->context;
+    nl_process process;
+    if (nl_process_read(&process) && process.ranks > 1)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "this is process %d of %d, says %s: leave %s out, or start one process",
+                       process.rank, process.ranks, process.launcher,
+                       options->gpus ? "--gpus" : "--processes");
     if (options->gpus && options->processes)
         return nl_fail(context, NL_ERROR_USAGE, "--gpus and --processes do not go with each other");
     crew->count = (int)options->processes;

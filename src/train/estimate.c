@@ -10,14 +10,20 @@ nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds)
 {
     nl_status status = NL_OK;
     nl_device *device = trainer->device;
+    bool stop = false;
     NL_TRY(device->ops->sync(device));
     double start = nl_now();
     for (int i = 0; i < steps; i++) {
-        NL_TRY(nl_check_cancelled(trainer->context));
+        if (i == 0 || trainer->group->size == 1) /* ranks wait for each other to ask */
+            NL_TRY(nl_trainer_ask_stop(trainer, &stop));
+        if (stop)
+            NL_TRY(nl_fail(trainer->context, NL_CANCELLED, "cancelled"));
         NL_TRY(nl_trainer_step(trainer));
     }
     NL_TRY(device->ops->sync(device));
-    *seconds = (nl_now() - start) / steps;
+    int64_t nanoseconds = (int64_t)(1e9 * (nl_now() - start) / steps);
+    NL_TRY(nl_group_maximum(trainer->group, &nanoseconds));
+    *seconds = 1e-9 * (double)nanoseconds;
     NL_TRY(nl_trainer_collect(trainer));
 cleanup:
     return status;
@@ -45,7 +51,8 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
     int64_t of_state = nl_state_bytes(&trainer->state);
     NL_TRY(nl_trainer_time(trainer, WARM_UP, &warm));
     NL_TRY(nl_trainer_time(trainer, warm > 10 ? 1 : TIMED, &seconds));
-    double rate = (double)trainer->point.batch / seconds, peak = nl_peak_flops(trainer->device);
+    double rate = (double)trainer->point.batch / seconds,
+           peak = nl_peak_flops(trainer->device) * trainer->group->size;
     nl_log(context, NL_LOG_INFO,
            "memory: %.0f MiB for weights, gradient, optimiser and averages; %.0f MiB for "
            "activations (batch %lld in %lld parts%s); %.0f MiB in all, with batches on the host",

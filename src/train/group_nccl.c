@@ -93,6 +93,7 @@ nl_status nl_group_open_nccl(nl_group *group, const char *folder, const char *to
     char *path = NULL, name[128];
     uint8_t id[NL_NCCL_ID];
     nl_nccl *nccl = NULL;
+    bool fresh = !nl_path_exists(folder);
     snprintf(name, sizeof(name), "group-%s", token);
     NL_TRY(nl_path_join(context, folder, name, &path));
     if (group->rank == 0) {
@@ -105,6 +106,8 @@ nl_status nl_group_open_nccl(nl_group *group, const char *folder, const char *to
     status = nl_nccl_create(group->device, id, group->rank, group->size, &nccl);
     if (group->rank == 0)
         unlink(path);
+    if (group->rank == 0 && fresh) /* a run that is not to begin leaves no folder */
+        rmdir(folder);
     NL_TRY(status);
     group->state = nccl;
     group->ops = &ops;

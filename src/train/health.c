@@ -195,6 +195,7 @@ nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped)
     bool kept = !trainer->options->dry_run && !trainer->options->profile;
     if (kept && trainer->group->rank == 0 && dump_state(trainer, path) != NL_OK)
         nl_log(context, NL_LOG_ERROR, "%s", nl_last_error(context));
+    NL_TRY(nl_group_barrier(trainer->group)); /* a rank that ends takes the others with it */
     status =
         nl_fail(context, NL_ERROR_NOT_FINITE,
                 "step %lld: %lld steps in a row were not finite; first bad: %s; try a lower --lr, "

@@ -162,6 +162,15 @@ static bool due(const nl_trainer *trainer, int64_t every)
     return every > 0 && trainer->point.step % every == 0;
 }
 
+nl_status nl_trainer_ask_stop(nl_trainer *trainer, bool *stop)
+{
+    int64_t wish = nl_check_cancelled(trainer->context) == NL_CANCELLED;
+    nl_status status = nl_group_maximum(trainer->group, &wish);
+    *stop = status == NL_OK && wish;
+    trainer->stopping = trainer->stopping || *stop;
+    return status;
+}
+
 /* Stops and the clock are the same for all ranks, at the same step: the learning rate may follow the clock. */
 static nl_status agree(nl_trainer *trainer, bool *stop)
 {
@@ -170,12 +179,10 @@ static nl_status agree(nl_trainer *trainer, bool *stop)
     *stop = false;
     if (trainer->group->size > 1 && trainer->agreed && trainer->point.step % EVERY)
         return NL_OK;
-    int64_t wish = nl_check_cancelled(trainer->context) == NL_CANCELLED;
     int64_t microseconds = (int64_t)(1e6 * seconds_so_far(trainer));
-    NL_TRY(nl_group_maximum(trainer->group, &wish));
+    NL_TRY(nl_trainer_ask_stop(trainer, stop));
     if (trainer->options->minutes > 0)
         NL_TRY(nl_group_maximum(trainer->group, &microseconds));
-    *stop = wish > 0;
     trainer->elapsed = 1e-6 * (double)microseconds;
     trainer->agreed = true;
 cleanup:

@@ -133,6 +133,7 @@ nl_status nl_trainer_sample(nl_trainer *trainer)
         NL_TRY(back);
     }
     NL_TRY(nl_group_barrier(trainer->group));
+    nl_stepper_record_anew(&trainer->stepper);
 cleanup:
     for (int i = 0; i < grid.count; i++)
         nl_free(context, (void *)(uintptr_t)grid.pictures[i]);

@@ -130,8 +130,14 @@ cleanup:
 /* Everything that the replayed operations depend on besides contents: this stepper's addresses never change. */
 typedef struct nl_step_key {
     const nl_stepper *stepper;
-    int64_t what; /* part: first and last as bits; -1: the update */
+    int32_t what; /* part: first and last as bits; -1: the update */
+    int32_t records;
 } nl_step_key;
+
+void nl_stepper_record_anew(nl_stepper *stepper)
+{
+    stepper->records += stepper->group->size > 1;
+}
 
 static nl_status step_part(nl_stepper *stepper, int number)
 {
@@ -143,7 +149,7 @@ static nl_status step_part(nl_stepper *stepper, int number)
                     .device = device,
                     .first = number == 0,
                     .last = number == feed->options.parts - 1};
-    nl_step_key key = {stepper, part.first | part.last << 1};
+    nl_step_key key = {stepper, part.first | part.last << 1, stepper->records};
     NL_TRY(nl_feed_next(feed));
     NL_TRY(nl_noised_take(feed, &stepper->state->model->config, device, &part.noised));
     NL_TRY(nl_noised_draw(feed, device, stepper->seed, &part.noised));
@@ -172,7 +178,7 @@ nl_status nl_stepper_run(nl_stepper *stepper, const float hyper[NL_HYPER_COLUMNS
 {
     nl_status status = NL_OK;
     nl_device *device = stepper->device;
-    nl_step_key key = {stepper, -1};
+    nl_step_key key = {stepper, -1, stepper->records};
     if (stepper->used == stepper->slots)
         return nl_fail(device->context, NL_ERROR_INTERNAL, "reports of %d steps are not collected",
                        stepper->used);

@@ -19,6 +19,7 @@ typedef struct nl_stepper {
     nl_step_report *reports;          /* on the device, [slots] */
     float (*hyper)[NL_HYPER_COLUMNS]; /* on the host, [slots] */
     int slots, used;
+    int records;  /* nl_stepper_record_anew: so many times */
     void *memory; /* on the device */
     int64_t bytes;
     int64_t ready_first,
@@ -34,6 +35,9 @@ nl_status nl_stepper_measure(nl_stepper *stepper, int64_t *bytes);
 
 /* Queues the next step: the feed's next batch, the gradient, the update with `hyper`. */
 nl_status nl_stepper_run(nl_stepper *stepper, const float hyper[NL_HYPER_COLUMNS]);
+/* When a rank has done work that the others have not (and that may have cost it its records): sums over the ranks are
+ * recorded by all of them or by none, so all begin anew. */
+void nl_stepper_record_anew(nl_stepper *stepper);
 /* Waits for the steps since the last call; reports [slots] takes theirs. The loss is the mean of all ranks. */
 nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_report *reports, int *count);
 

@@ -108,6 +108,23 @@ static nl_status resume_newest(nl_trainer *trainer, char **paths, int count, boo
     return NL_OK;
 }
 
+/* Each rank has looked for the checkpoint by itself. */
+static nl_status check_same_step(nl_trainer *trainer)
+{
+    nl_status status = NL_OK;
+    int64_t last = trainer->point.step, first = -trainer->point.step;
+    NL_TRY(nl_group_maximum(trainer->group, &last));
+    NL_TRY(nl_group_maximum(trainer->group, &first));
+    if (last != -first)
+        status =
+            nl_fail(trainer->context, NL_ERROR_INPUT,
+                    "%s: one process has read the checkpoint of step %lld, another one that of "
+                    "step %lld (0: none): all processes must see the same folder",
+                    trainer->options->out, (long long)-first, (long long)last);
+cleanup:
+    return status;
+}
+
 static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
 {
     const nl_train_options *options = trainer->options;
@@ -128,6 +145,7 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "%s holds a run that has come to %s: --resume none wants a new folder",
                        options->out, paths[0]));
+    NL_TRY(check_same_step(trainer));
 cleanup:
     nl_free_points(context, paths, count);
     nl_free(context, folder);
@@ -263,6 +281,20 @@ cleanup:
     return status;
 }
 
+/* The other ranks hear at once that the first one could not. */
+static nl_status open_folder_together(nl_trainer *trainer)
+{
+    nl_status status = open_folder(trainer);
+    int64_t worst = status;
+    nl_status heard = nl_group_maximum(trainer->group, &worst);
+    if (status == NL_OK)
+        status = heard;
+    if (status == NL_OK && worst)
+        status = nl_fail(trainer->context, (nl_status)worst, "%s: the first process cannot begin",
+                         trainer->options->out);
+    return status;
+}
+
 nl_status nl_train(nl_context *context, const nl_train_options *options)
 {
     nl_status status = NL_OK;
@@ -284,13 +316,13 @@ nl_status nl_train(nl_context *context, const nl_train_options *options)
     } else if (options->profile) {
         status = nl_trainer_profile(&trainer);
     } else {
-        NL_TRY(open_folder(&trainer));
+        NL_TRY(open_folder_together(&trainer));
         if (options->dump && trainer.point.step == 0)
             NL_TRY(nl_trainer_dump(&trainer));
         status = nl_trainer_run(&trainer);
     }
 cleanup:
-    if (status != NL_OK && status != NL_CANCELLED)
+    if (status != NL_OK && !(status == NL_CANCELLED && trainer.stopping))
         nl_group_abort(trainer.group, status);
     close_trainer(&trainer);
     return status;

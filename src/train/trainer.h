@@ -25,6 +25,7 @@ typedef struct nl_trainer {
     double started;     /* of this process' work, by nl_now */
     double elapsed;     /* seconds of the whole run that all ranks go by */
     bool agreed;        /* on them, once at least */
+    bool stopping;      /* one of the ranks was asked to stop, and all know */
     double clock;       /* when the last log line was written, and what was not steps since */
     int64_t clock_step;
     nl_step_report *reports; /* [log_every] */
@@ -57,7 +58,7 @@ nl_status nl_trainer_sample(nl_trainer *trainer);
 nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped);
 /* dump.c: dump.safetensors. */
 nl_status nl_trainer_dump(nl_trainer *trainer);
-/* estimate.c: steps, and the seconds that one takes. */
+/* estimate.c: steps, and the seconds that one takes, of the slowest rank. */
 nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds);
 nl_status nl_trainer_dry_run(nl_trainer *trainer);
 /* profile.c */
@@ -66,6 +67,8 @@ nl_status nl_trainer_profile(nl_trainer *trainer);
 /* run.c: everything between the first step and done. */
 nl_status nl_trainer_run(nl_trainer *trainer);
 bool nl_trainer_is_over(const nl_trainer *trainer);
+/* Whether one of the ranks was asked to stop. Waits for all of them. */
+nl_status nl_trainer_ask_stop(nl_trainer *trainer, bool *stop);
 /* How much of the run lies behind, 0 to 1; 0 when it has no end. */
 double nl_trainer_done(const nl_trainer *trainer);
 /* The next step, queued. */

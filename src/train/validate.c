@@ -77,19 +77,6 @@ cleanup:
     return status;
 }
 
-/* NL_CANCELLED on all ranks when one was asked to stop: a signal does not wait for the rest. */
-static nl_status agree_to_go_on(nl_trainer *trainer)
-{
-    nl_status status = NL_OK;
-    nl_context *context = trainer->context;
-    int64_t stop = nl_check_cancelled(context) == NL_CANCELLED;
-    NL_TRY(nl_group_maximum(trainer->group, &stop));
-    if (stop)
-        status = nl_fail(context, NL_CANCELLED, "cancelled");
-cleanup:
-    return status;
-}
-
 static nl_status sum_over_ranks(nl_trainer *trainer, double *sum, double *number)
 {
     nl_status status = NL_OK;
@@ -152,6 +139,7 @@ static nl_status measure_loss(nl_trainer *trainer, double *loss)
     nl_validation validation;
     double sum = 0, number = 0;
     float *losses = NULL;
+    bool stop;
     if (options->validation_count)
         count = NL_MIN(count, options->validation_count);
     status = open_validation(trainer, &validation);
@@ -161,7 +149,9 @@ static nl_status measure_loss(nl_trainer *trainer, double *loss)
                           (void **)&losses));
     NL_TRY(take_memory(&validation));
     for (int64_t first = 0; first < count; first += batch) {
-        NL_TRY(agree_to_go_on(trainer));
+        NL_TRY(nl_trainer_ask_stop(trainer, &stop));
+        if (stop) /* a signal does not wait for the rest */
+            NL_TRY(nl_fail(trainer->context, NL_CANCELLED, "cancelled"));
         NL_TRY(add_batch(&validation, count, losses, &sum, &number));
     }
     NL_TRY(sum_over_ranks(trainer, &sum, &number));
