@@ -1,22 +1,31 @@
 """The same work in PyTorch on one GPU, for a comparison on your own card.
 
     python3 bench/peer_torch.py [limits] [attention] [forward] [decode] [inception] [--json FILE]
+                                [--seconds 600] [--wait]
 
-Without a word: everything. One line for each measurement: the median of timed calls after warm-up, bf16,
-random weights and inputs, eager and torch.compile; the FID network in TF32 and fp32. `nl_bench_forward` and `nalagen info --device` print
-ours; tests/gpu.sh runs both in one go and puts them into bench/results.
+Without a word: everything. One line for each measurement, name, value and unit between tabs: the median of timed
+calls after warm-up, bf16, random weights and inputs, eager and torch.compile; the FID network in fp16, TF32 and fp32.
+tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_bench_attention`, `nl_bench_forward`
+and `nl_bench_images`, with "eager" or "compiled" behind them.
+
+torch.compile works for a minute or more on the processor, so each row is a process, and all compile at the same time.
+When all have, or after --seconds (those left are given up), one after the other is measured alone; with --wait only
+after a line on standard input, which answers the line "ready".
 """
 import json
 import math
+import multiprocessing
+import os
 import pathlib
 import statistics
 import sys
+import time
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-CUDA, BF16 = torch.device("cuda"), torch.bfloat16
+CUDA, BF16 = "cuda", torch.bfloat16
 SIZES = {"S": (12, 384, 6), "XL": (28, 1152, 16)}  # depth, width, heads
 RESULTS = {}
 
@@ -37,7 +46,7 @@ def milliseconds(call, repeats=15):
 
 def note(name, value, unit):
     RESULTS[name] = {"value": round(value, 4), "unit": unit}
-    print(f"{name:60} {value:12.4f} {unit}", flush=True)
+    print(f"{name:60}\t{value:12.4f}\t{unit}", flush=True)
 
 
 def randn(*shape):
@@ -151,80 +160,153 @@ def kl_decoder():
     return nn.Sequential(*parts, nn.GroupNorm(32, 128, eps=1e-6), nn.SiLU(), nn.Conv2d(128, 3, 3, padding=1))
 
 
+# ---- Rows: up to its `yield` each does what may run beside others (compiling), then it measures.
+
+
 def limits():
+    yield
     a, b = randn(8192, 8192), randn(8192, 8192)
     note("bf16 product 8192 x 8192 x 8192", 2 * 8192**3 / milliseconds(lambda: a @ b) / 1e9, "TFLOP/s")
     x, y = torch.zeros(1 << 30, dtype=torch.uint8, device=CUDA), torch.empty(1 << 30, dtype=torch.uint8, device=CUDA)
     note("copy", 2 * x.numel() / milliseconds(lambda: y.copy_(x)) / 1e6, "GB/s")
 
 
-def attention():
-    compiled = torch.compile(norm_aware)
-    for tokens, batch in ((256, 256), (1024, 64), (4096, 16), (16384, 4), (65536, 1)):
-        q, k, v = (randn(batch, 6, tokens, 64) for _ in range(3))
-        for name, call in (("softmax", F.scaled_dot_product_attention), ("NaLa compiled", compiled)):
-            note(f"attention {6 * batch} x {tokens} x 64 {name}", milliseconds(lambda: call(q, k, v)), "ms")
+def attention(batch, tokens):
+    q, k, v = (randn(batch, 6, tokens, 64).requires_grad_() for _ in range(3))
+    g = torch.randn_like(q)
+    calls = {"softmax": (F.scaled_dot_product_attention, ""), "NaLa": (torch.compile(norm_aware, dynamic=False), " compiled")}
+
+    def forward(call):
+        with torch.no_grad():
+            call(q, k, v)
+
+    def both(call):
+        torch.autograd.grad(call(q, k, v), (q, k, v), g)
+
+    for call, _ in calls.values():
+        forward(call)
+        both(call)
+    yield
+    for name, (call, kind) in calls.items():
+        for what, run in (("forward", forward), ("forward+backward", both)):
+            note(f"attention {name} {6 * batch} x {tokens} x 64 {what}{kind}", milliseconds(lambda: run(call)), "ms")
 
 
-def forward():
-    for size, batch in (("S", 256), ("XL", 64)):
-        for nala in (True, False):
-            model = Backbone(size, nala).to(CUDA, BF16)
-            x, t, y = randn(batch, 4, 32, 32), torch.rand(batch, device=CUDA), torch.zeros(batch, dtype=torch.long, device=CUDA)
-            for kind, call in (("eager", model), ("compiled", torch.compile(model))):
-                time = milliseconds(lambda: call(x, t, y), 10)
-                note(f"forward {'NaLa' if nala else 'softmax'} {size}/2 batch {batch} {kind}", 1e3 * batch / time, "images/s")
+@torch.no_grad()
+def forward(name, size, nala, batch):
+    model = Backbone(size, nala).to(CUDA, BF16)
+    x, t, y = randn(batch, 4, 32, 32), torch.rand(batch, device=CUDA), torch.zeros(batch, dtype=torch.long, device=CUDA)
+    compiled = torch.compile(model)
+    compiled(x, t, y)
+    yield
+    for kind, call in (("eager", model), ("compiled", compiled)):
+        rate = 1e3 * batch / milliseconds(lambda: call(x, t, y), 10)
+        note(f"forward {name}-{size}/2 {batch} x 256 tokens {kind}", rate, "images/s")
 
 
+@torch.no_grad()
 def decode():
     model = kl_decoder().to(CUDA, BF16).to(memory_format=torch.channels_last)
     x = randn(32, 4, 32, 32).to(memory_format=torch.channels_last)
-    for kind, call in (("eager", model), ("compiled", torch.compile(model))):
+    compiled = torch.compile(model)
+    compiled(x)
+    yield
+    torch.backends.cudnn.benchmark = True  # only now: what it measures must not run beside others
+    for kind, call in (("eager", model), ("compiled", compiled)):
         note(f"decode AutoencoderKL 256 px batch 32 {kind}", 32e3 / milliseconds(lambda: call(x), 8), "images/s")
 
 
-def inception():
+@torch.no_grad()
+def inception(precision):
     """The network of tests/make_inception_golden.py, batch norm folded, from pictures of 299 px to pool_3."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
     import make_inception_golden as golden
     weights = {}
+    dtype = torch.half if precision == "fp16" else torch.float
+    torch.backends.cudnn.allow_tf32 = precision == "TF32"
 
     def conv(x, name, out, kernel, stride=1, pad=(0, 0)):
         if name not in weights:
             kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
             reach = (6 / (x.shape[1] * kernel[0] * kernel[1])) ** 0.5
-            weight = reach * (2 * torch.rand(out, x.shape[1], *kernel, device=CUDA) - 1)
-            weights[name] = weight.to(memory_format=torch.channels_last), torch.zeros(out, device=CUDA)
+            weight = reach * (2 * torch.rand(out, x.shape[1], *kernel, device=CUDA, dtype=dtype) - 1)
+            weights[name] = weight.to(memory_format=torch.channels_last), torch.zeros(out, device=CUDA, dtype=dtype)
         weight, bias = weights[name]
         return F.relu(F.conv2d(x, weight, bias, stride=stride, padding=pad))
 
     golden.conv = conv
-    x = torch.randn(128, 3, 299, 299, device=CUDA).to(memory_format=torch.channels_last)
+    x = torch.randn(128, 3, 299, 299, device=CUDA, dtype=dtype).to(memory_format=torch.channels_last)
     golden.pool_3_of(x)
-    for precision in ("TF32", "fp32"):
-        torch.backends.cudnn.allow_tf32 = precision == "TF32"
-        torch._dynamo.reset()
-        for kind, call in (("eager", golden.pool_3_of), ("compiled", torch.compile(golden.pool_3_of))):
-            note(f"inception 299 px batch 128 {precision} {kind}", 128e3 / milliseconds(lambda: call(x), 8), "images/s")
-    torch.backends.cudnn.allow_tf32 = True
+    compiled = torch.compile(golden.pool_3_of)
+    compiled(x)
+    yield
+    torch.backends.cudnn.benchmark = True
+    for kind, call in (("eager", golden.pool_3_of), ("compiled", compiled)):
+        note(f"inception 299 px batch 128 {precision} {kind}", 128e3 / milliseconds(lambda: call(x), 8), "images/s")
+
+
+# The slowest to compile first.
+ROWS = [(forward, "NaLaDiT", "XL", True, 64), (forward, "DiT", "XL", False, 64), (forward, "NaLaSiT", "S", True, 256),
+        (forward, "SiT", "S", False, 256), (decode,), *((inception, p) for p in ("fp16", "TF32", "fp32")),
+        *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,)]
+
+
+def work(row, pipe):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    measure = row[0](*row[1:])
+    next(measure)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    pipe.send("ready")
+    pipe.recv()
+    next(measure, None)
+    pipe.send(RESULTS)
 
 
 def main():
     words = sys.argv[1:]
-    path = None
-    if "--json" in words:
-        at = words.index("--json")
-        path = words[at + 1]
-        del words[at : at + 2]
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
-    print(torch.cuda.get_device_name(), "PyTorch", torch.__version__, flush=True)
-    with torch.no_grad():
-        for part in (limits, attention, forward, decode, inception):
-            if not words or part.__name__ in words:
-                part()
-    if path:
-        with open(path, "w") as file:
+    options = {"--json": None, "--seconds": "600"}
+    for option in options:
+        if option in words:
+            at = words.index(option)
+            options[option] = words[at + 1]
+            del words[at : at + 2]
+    wait = "--wait" in words
+    words = [word for word in words if word != "--wait"]
+    print(f"# {torch.cuda.get_device_name()}, PyTorch {torch.__version__}", flush=True)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # of each row
+    deadline = time.monotonic() + float(options["--seconds"])
+    spawn = multiprocessing.get_context("spawn")
+    started = []
+    for row in ROWS:
+        if not words or row[0].__name__ in words:
+            here, there = spawn.Pipe()
+            process = spawn.Process(target=work, args=(row, there))
+            process.start()
+            there.close()
+            started.append((row, process, here))
+
+    def answer(row, process, pipe, seconds):
+        """What the row says next; None, and its end, where that takes too long or it fails."""
+        try:
+            if pipe.poll(max(seconds, 0)):
+                return pipe.recv()
+        except EOFError:
+            pass
+        print("gave up", row[0].__name__, *row[1:], file=sys.stderr, flush=True)
+        process.kill()
+        return None
+
+    ready = [each for each in started if answer(*each, deadline - time.monotonic())]
+    if wait:
+        print("# ready", flush=True)
+        sys.stdin.readline()
+    for each in ready:
+        each[2].send("go")
+        RESULTS.update(answer(*each, 60) or {})
+        each[1].join(10)
+    if options["--json"]:
+        with open(options["--json"], "w") as file:
             json.dump(RESULTS, file, indent=1)
 
 

@@ -5,6 +5,7 @@
  *   NL_TEST_DEVICE   devices: op_open_devices
  *   NL_TEST_DTYPE    f32 (default) or bf16
  *   NL_TEST_SEED     of the inputs; default: the time
+ *   NL_TEST_PART     K/N: every N-th operation, from the K-th on, so that N processes share the work
  */
 #include <time.h>
 
@@ -13,6 +14,7 @@
 enum { MAX_TESTS = 256 };
 
 static uint64_t seed;
+static int part = 1, parts = 1;
 static nl_context *context;
 static nl_device *reference;
 
@@ -135,6 +137,9 @@ static void test_operation(void **state)
         fail_msg("%s: %d failures above", test->name, test->failures);
 }
 
+static const op_family *const tables[] = {op_backbone_families, op_image_families,
+                                          op_sampling_families, op_training_families};
+
 /* Every operation of the table has its cases. */
 static void test_all_operations_have_cases(void **state)
 {
@@ -144,12 +149,10 @@ static void test_all_operations_have_cases(void **state)
         NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
     };
-    const op_family *parts[] = {op_backbone_families, op_image_families, op_sampling_families,
-                                op_training_families};
     for (int i = 0; i < NL_COUNT(operations); i++) {
         int cases = 0;
-        for (int part = 0; part < NL_COUNT(parts); part++)
-            for (const op_family *family = parts[part]; family->operation; family++)
+        for (int table = 0; table < NL_COUNT(tables); table++)
+            for (const op_family *family = tables[table]; family->operation; family++)
                 if (!strcmp(family->operation, operations[i]))
                     cases += family->case_count;
         if (!cases)
@@ -159,11 +162,12 @@ static void test_all_operations_have_cases(void **state)
 
 static int add_tests(nl_device *device, nl_device *one_thread, op_test *tests, int count)
 {
-    const op_family *parts[] = {op_backbone_families, op_image_families, op_sampling_families,
-                                op_training_families};
-    for (int part = 0; part < NL_COUNT(parts); part++)
-        for (const op_family *family = parts[part]; family->operation && count < MAX_TESTS;
+    int operation = 0;
+    for (int table = 0; table < NL_COUNT(tables); table++)
+        for (const op_family *family = tables[table]; family->operation && count < MAX_TESTS;
              family++) {
+            if (operation++ % parts != part - 1)
+                continue;
             op_test *test = &tests[count++];
             *test = (op_test){.device = device, .one_thread = one_thread, .family = family};
             snprintf(test->name, sizeof(test->name), "%.24s: %s", device->name, family->operation);
@@ -180,6 +184,11 @@ int main(void)
     const char *given = getenv("NL_TEST_SEED");
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     printf("NL_TEST_SEED=%llu\n", (unsigned long long)seed);
+    given = getenv("NL_TEST_PART");
+    if (given && (sscanf(given, "%d/%d", &part, &parts) != 2 || part < 1 || part > parts)) {
+        fprintf(stderr, "NL_TEST_PART: expected K/N, found %s\n", given);
+        return 2;
+    }
     if (nl_core_context_create(NULL, &context) != NL_OK ||
         nl_device_create(context, "reference", "f32", 1, &reference) != NL_OK)
         return 1;
