@@ -217,6 +217,7 @@ typedef struct nl_segment {
 } nl_segment;
 
 enum { NL_MAX_EMA = 4 };
+    float rate;           /* its learning rate in those of the step */
 
 /* Columns of `hyper`. */
 enum {

@@ -636,7 +636,7 @@ static nl_status run_adamw(op_run *run, const void *op_case)
         nl_tensor model = OP_TENSOR(run, .shape = {c->counts[i]}, .dtype = dtype,
                                     .output = weights[i], .in_place = true);
         segments[args.segment_count++] =
-            (nl_segment){count, c->counts[i], model.data, dtype, .decay = i != 1};
+            (nl_segment){count, c->counts[i], model.data, dtype, i != 1, i == 2 ? 0.125f : 1};
         count = (count + c->counts[i] + 63) / 64 * 64;
     }
     float hyper[NL_HYPER_COLUMNS] = {1e-2f,   0.9f, 0.999f, 1e-8f, c->decay,

@@ -246,7 +246,7 @@ static void open_optimiser(const trial *run, optimiser *o)
         assert_ok(context, nl_dit_create_flat(device, &run->dit->config, twins[i]));
     assert_ok(context, nl_dit_copy(run->dit, o->master));
     assert_ok(context, nl_dit_copy(run->dit, o->average));
-    assert_ok(context, nl_dit_segments(run->dit, o->master, &o->segments, &o->segment_count));
+    assert_ok(context, nl_dit_segments(run->dit, o->master, 1, &o->segments, &o->segment_count));
     assert_true(batch <= 8);
     for (int64_t i = 0; i < batch; i++)
         rows[i * NL_LOSS_COLUMNS + NL_LOSS_TARGET_DATA] =
@@ -520,7 +520,7 @@ static void test_twins_are_laid_out_alike(void **state)
         assert_int_equal(a->params[i].tensor->dtype, NL_F32);
         assert_int_equal(at % 64, 0);
     }
-    assert_ok(context, nl_dit_segments(dit, a, &segments, &count));
+    assert_ok(context, nl_dit_segments(dit, a, 1, &segments, &count));
     for (int i = 0; i < count; i++) {
         assert_true(i == 0 || segments[i].first >= segments[i - 1].first + segments[i - 1].count);
         covered += segments[i].count;
@@ -532,6 +532,45 @@ static void test_twins_are_laid_out_alike(void **state)
     nl_dit_destroy(dit);
     nl_dit_destroy(a);
     nl_dit_destroy(b);
+}
+
+/* A segment of query rows, of weight and bias of each block, has its own rate; scaling reaches them alone. */
+static void test_queries_are_scaled(void **state)
+{
+    (void)state;
+    nl_config config;
+    nl_dit *twin, *scaled;
+    nl_segment *segments;
+    int count;
+    int64_t slow = 0, changed = 0;
+    parse(goldens[1].config, &config);
+    assert_ok(context, nl_dit_create_flat(devices[0], &config, &twin));
+    assert_ok(context, nl_dit_create_flat(devices[0], &config, &scaled));
+    for (int i = 0; i < twin->param_count; i++)
+        twin->params[i].init = NL_INIT_LEPE; /* nothing zero */
+    assert_ok(context, nl_dit_initialize(twin, 1));
+    assert_ok(context, nl_dit_copy(twin, scaled));
+    assert_ok(context, nl_dit_scale_queries(scaled, 0.5f));
+    assert_ok(context, nl_dit_segments(twin, twin, 0.5f, &segments, &count));
+    nl_tensor flat = nl_dit_flat(twin), scaled_flat = nl_dit_flat(scaled);
+    float *x = download(devices[0], &flat), *y = download(devices[0], &scaled_flat);
+    for (int i = 0; i < count; i++) {
+        bool queries = segments[i].rate == 0.5f;
+        assert_true(queries || segments[i].rate == 1);
+        slow += queries ? segments[i].count : 0;
+        for (int64_t j = segments[i].first; j < segments[i].first + segments[i].count; j++) {
+            assert_true(y[j] == (queries ? 0.5f : 1) * x[j]);
+            changed += y[j] != x[j];
+        }
+    }
+    assert_int_equal(slow, (int64_t)config.depth * config.hidden_size * (config.hidden_size + 1));
+    assert_int_equal(changed, slow);
+    free(x);
+    free(y);
+    nl_free(context, segments);
+    nl_config_free(context, &config);
+    nl_dit_destroy(twin);
+    nl_dit_destroy(scaled);
 }
 
 /* b holds the numbers of a, in its own types. */
@@ -618,11 +657,9 @@ static void test_named_models_in_one_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_gradients),
-        cmocka_unit_test(test_steps_of_adamw),
-        cmocka_unit_test(test_threads_do_not_matter),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_twins_are_laid_out_alike),
+        cmocka_unit_test(test_golden_gradients),         cmocka_unit_test(test_steps_of_adamw),
+        cmocka_unit_test(test_threads_do_not_matter),    cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_twins_are_laid_out_alike), cmocka_unit_test(test_queries_are_scaled),
         cmocka_unit_test(test_named_models_in_one_file),
     };
     context = test_context(NULL);

@@ -65,20 +65,20 @@ static step make_step(const nl_adamw_args *args, int32_t number)
 }
 
 /* Elements [first, first + count) of the flat arrays. */
-static void update(const nl_adamw_args *args, const step *s, bool decays, int64_t first,
-                   int64_t count)
+static void update(const nl_adamw_args *args, const step *s, const nl_segment *segment,
+                   int64_t first, int64_t count)
 {
     float *restrict master = (float *)args->master.data + first;
     float *restrict m = (float *)args->first.data + first;
     float *restrict v = (float *)args->second.data + first;
     const float *restrict gradient = (const float *)args->gradient.data + first;
-    float keep = decays ? s->keep : 1.0f;
+    float keep = segment->decay ? s->keep : 1.0f, rate = s->rate * segment->rate;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] * s->clip;
         m[i] = s->beta1 * m[i] + (1.0f - s->beta1) * g;
         v[i] = s->beta2 * v[i] + (1.0f - s->beta2) * (g * g);
-        master[i] = keep * master[i] - s->rate * m[i] / (sqrtf(v[i]) * s->inverse + s->eps);
+        master[i] = keep * master[i] - rate * m[i] / (sqrtf(v[i]) * s->inverse + s->eps);
     }
     for (int k = 0; k < args->ema_count; k++) {
         float *restrict ema = (float *)args->ema[k].data + first;
@@ -119,7 +119,7 @@ nl_status NL_CPU(adamw)(nl_device *device, const nl_adamw_args *args)
 #pragma omp for schedule(static) nowait
         for (int64_t from = 0; from < segment->count; from += BLOCK) {
             int64_t size = NL_MIN(BLOCK, segment->count - from);
-            update(args, &s, segment->decay, segment->first + from, size);
+            update(args, &s, segment, segment->first + from, size);
             store(args, segment, from, size);
         }
     }

@@ -45,22 +45,22 @@ __global__ void numbers_kernel(const float *hyper, const float *norm, int *count
     }
 }
 
-__device__ __forceinline__ float updated(const adamw_numbers &n, bool decay, float gradient,
-                                         float p, float *m, float *v)
+__device__ __forceinline__ float updated(const adamw_numbers &n, const nl_segment &segment,
+                                         float gradient, float p, float *m, float *v)
 {
     gradient *= n.clip;
     *m = fmaf(n.rest1, gradient - *m, *m); /* beta m + (1 - beta) g */
     *v = fmaf(n.rest2 * gradient, gradient, n.beta2 * *v);
-    if (decay)
+    if (segment.decay)
         p *= n.keep;
-    return p - n.step * *m / fmaf(sqrtf(*v), n.root, n.eps);
+    return p - n.step * segment.rate * *m / fmaf(sqrtf(*v), n.root, n.eps);
 }
 
 __device__ static void update_one(const adamw_arrays &a, const adamw_numbers &n,
                                   const nl_segment &segment, int64_t i)
 {
     const float p =
-        updated(n, segment.decay, a.gradient[i], a.master[i], a.first + i, a.second + i);
+        updated(n, segment, a.gradient[i], a.master[i], a.first + i, a.second + i);
     a.master[i] = p;
 #pragma unroll
     for (int e = 0; e < NL_MAX_EMA; e++)
@@ -84,10 +84,10 @@ __device__ __forceinline__ void update_four(const adamw_arrays &a, const adamw_n
     for (int e = 0; e < NL_MAX_EMA; e++)
         if (e < a.ema_count)
             ema[e] = *(const float4 *)(a.ema[e] + i);
-    p.x = updated(n, segment.decay, g.x, p.x, &m.x, &v.x);
-    p.y = updated(n, segment.decay, g.y, p.y, &m.y, &v.y);
-    p.z = updated(n, segment.decay, g.z, p.z, &m.z, &v.z);
-    p.w = updated(n, segment.decay, g.w, p.w, &m.w, &v.w);
+    p.x = updated(n, segment, g.x, p.x, &m.x, &v.x);
+    p.y = updated(n, segment, g.y, p.y, &m.y, &v.y);
+    p.z = updated(n, segment, g.z, p.z, &m.z, &v.z);
+    p.w = updated(n, segment, g.w, p.w, &m.w, &v.w);
     *(float4 *)(a.master + i) = p, *(float4 *)(a.first + i) = m, *(float4 *)(a.second + i) = v;
 #pragma unroll
     for (int e = 0; e < NL_MAX_EMA; e++)

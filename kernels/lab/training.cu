@@ -311,7 +311,7 @@ static void optimiser(void)
     std::vector<nl_segment> segments;
     for (int64_t i = 0; i < pieces; i++)
         segments.push_back({n / pieces * i, n / pieces,
-                            (__nv_bfloat16 *)weights.data + n / pieces * i, NL_BF16, false});
+                            (__nv_bfloat16 *)weights.data + n / pieces * i, NL_BF16, false, 1.f});
     nl_tensor table = take(NL_F32, {(int64_t)sizeof(nl_segment) * pieces / 4});
     const int64_t table_bytes = (int64_t)sizeof(nl_segment) * pieces;
     table = nl_tensor_of(table.data, NL_U8, 1, &table_bytes);

@@ -16,16 +16,16 @@ static void store(const nl_segment *segment, int64_t i, double value)
 }
 
 /* Element i of the flat arrays. */
-static double update(const nl_adamw_args *args, const step *s, bool decays, int64_t i)
+static double update(const nl_adamw_args *args, const step *s, const nl_segment *segment, int64_t i)
 {
     const double *h = s->hyper;
     double gradient = s->clip * nl_at(&args->gradient, i), parameter = nl_at(&args->master, i);
     double first = h[NL_HYPER_BETA1] * nl_at(&args->first, i) + (1 - h[NL_HYPER_BETA1]) * gradient;
     double second =
         h[NL_HYPER_BETA2] * nl_at(&args->second, i) + (1 - h[NL_HYPER_BETA2]) * gradient * gradient;
-    if (decays)
+    if (segment->decay)
         parameter *= 1 - h[NL_HYPER_RATE] * h[NL_HYPER_DECAY];
-    parameter -= h[NL_HYPER_RATE] * (first / s->correction1) /
+    parameter -= segment->rate * h[NL_HYPER_RATE] * (first / s->correction1) /
                  (sqrt(second / s->correction2) + h[NL_HYPER_EPS]);
     nl_put(&args->first, 0, i, first);
     nl_put(&args->second, 0, i, second);
@@ -57,7 +57,7 @@ nl_status nl_reference_adamw(nl_device *device, const nl_adamw_args *args)
     for (int k = 0; k < args->segment_count; k++) {
         const nl_segment *segment = &args->segments[k];
         for (int64_t i = 0; i < segment->count; i++)
-            store(segment, i, update(args, &s, segment->decay, segment->first + i));
+            store(segment, i, update(args, &s, segment, segment->first + i));
     }
     return NL_OK;
 }

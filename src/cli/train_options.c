@@ -58,6 +58,11 @@ static const nl_option options[] = {
      .help = "where both schedules end, as a part of --lr (0)"},
     {"warmup", 0, NL_OPTION_INT, TRAIN(warmup), "N", 0, 1e9, .where = RECORD,
      .help = "steps of a linear start (0)"},
+    {"query-scale", 0, NL_OPTION_REAL, TRAIN(query_scale), "X", 1e-6, 1e6,
+     .where = RECORD | NL_ONLY_MAN, .help = "of NaLa: first size and learning rate of queries (1)",
+     .detail =
+         "As if the exponent were lambda (tau + tanh(X |q|)): 0.125 keeps tanh from its limit "
+         "at 64 channels a head."},
     {"clip", 0, NL_OPTION_REAL, TRAIN(clip), "X", 0, 1e9, .where = RECORD,
      .help = "largest norm of the gradient (0: any)"},
     {"decay", 0, NL_OPTION_REAL, TRAIN(decay), "X", 0, 10, .where = RECORD,

@@ -24,31 +24,68 @@ nl_tensor nl_dit_flat(const nl_dit *twin)
                         (int64_t[]){twin->storage_bytes / (int64_t)sizeof(float)});
 }
 
-static nl_segment segment_of(const nl_dit *twin, const nl_tensor *flat, const nl_tensor *model)
+static nl_segment segment_of(const nl_dit *twin, const nl_tensor *flat, const nl_tensor *model,
+                             float rate)
 {
     return (nl_segment){.first = (const float *)flat->data - (const float *)twin->storage,
                         .count = nl_tensor_count(flat),
                         .weights = model->data,
                         .dtype = model->dtype,
-                        .decay = flat->ndim > 1};
+                        .decay = flat->ndim > 1,
+                        .rate = rate};
 }
 
-nl_status nl_dit_segments(const nl_dit *dit, const nl_dit *twin, nl_segment **segments, int *count)
+nl_status nl_dit_segments(const nl_dit *dit, const nl_dit *twin, float query_rate,
+                          nl_segment **segments, int *count)
 {
     void *memory;
-    nl_status status = nl_alloc_array(dit->device->context, "segments", dit->param_count + 2,
-                                      sizeof(nl_segment), &memory);
+    nl_segment *next;
+    nl_status status =
+        nl_alloc_array(dit->device->context, "segments", 2 * ((int64_t)dit->param_count + 1),
+                       sizeof(nl_segment), &memory);
     if (status != NL_OK)
         return status;
-    *segments = memory;
-    *count = 0;
-    for (int i = 0; i < dit->param_count; i++)
-        if (!nl_param_is_adaln(&dit->params[i]))
-            (*segments)[(*count)++] =
-                segment_of(twin, twin->params[i].tensor, dit->params[i].tensor);
-    (*segments)[(*count)++] = segment_of(twin, &twin->adaln_weight, &dit->adaln_weight);
-    (*segments)[(*count)++] = segment_of(twin, &twin->adaln_bias, &dit->adaln_bias);
+    *segments = next = memory;
+    for (int i = 0; i < dit->param_count; i++) {
+        const nl_tensor *flat = twin->params[i].tensor, *model = dit->params[i].tensor;
+        int64_t queries = dit->params[i].query_rows;
+        nl_tensor rows[2][2] = {{*flat, *model}};
+        if (nl_param_is_adaln(&dit->params[i]))
+            continue;
+        if (queries)
+            for (int j = 0; j < 2; j++) {
+                const nl_tensor *whole = j ? model : flat;
+                rows[0][j] = nl_tensor_rows(whole, 0, queries);
+                rows[1][j] = nl_tensor_rows(whole, queries, whole->shape[0] - queries);
+            }
+        *next++ = segment_of(twin, &rows[0][0], &rows[0][1], queries ? query_rate : 1);
+        if (queries)
+            *next++ = segment_of(twin, &rows[1][0], &rows[1][1], 1);
+    }
+    *next++ = segment_of(twin, &twin->adaln_weight, &dit->adaln_weight, 1);
+    *next++ = segment_of(twin, &twin->adaln_bias, &dit->adaln_bias, 1);
+    *count = (int)(next - *segments);
     return NL_OK;
+}
+
+nl_status nl_dit_scale_queries(nl_dit *twin, float scale)
+{
+    nl_status status;
+    nl_staging staging;
+    NL_TRY(nl_staging_open(twin, &staging));
+    for (int i = 0; i < twin->param_count; i++) {
+        const nl_param *param = &twin->params[i];
+        if (!param->query_rows)
+            continue;
+        nl_tensor rows = nl_tensor_rows(param->tensor, 0, param->query_rows);
+        NL_TRY(nl_staging_download(twin->device, &rows, &staging));
+        for (int64_t j = 0; j < nl_tensor_count(&rows); j++)
+            staging.values[j] *= scale;
+        NL_TRY(nl_staging_upload(twin->device, &rows, &staging));
+    }
+cleanup:
+    nl_staging_close(&staging);
+    return status;
 }
 
 nl_status nl_dit_copy(const nl_dit *from, nl_dit *to)

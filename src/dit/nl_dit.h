@@ -27,8 +27,9 @@ typedef struct nl_param {
     bool
         matrix; /* weight of a matrix product: stored in the device's dtype (its bias in the device's
                        activation type); others are F32 */
-    bool decay;        /* takes weight decay when there is any */
-    nl_tensor *tensor; /* where it lives in the model */
+    bool decay;         /* takes weight decay when there is any */
+    int64_t query_rows; /* rows at its beginning that make the queries of NaLa */
+    nl_tensor *tensor;  /* where it lives in the model */
 } nl_param;
 
 typedef struct nl_block_params {

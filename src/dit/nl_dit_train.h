@@ -20,8 +20,12 @@ nl_status nl_dit_create_flat(nl_device *device, const nl_config *config, nl_dit 
 /* [n] F32: the parameters with their gaps. */
 nl_tensor nl_dit_flat(const nl_dit *twin);
 /* Where each run of a twin's flat array goes in the model: for adamw. *segments is freed with nl_free; the
- * adamw operation wants a copy on the device. */
-nl_status nl_dit_segments(const nl_dit *dit, const nl_dit *twin, nl_segment **segments, int *count);
+ * adamw operation wants a copy on the device. query_rate: the learning rate of NaLa's query rows, in those of all
+ * others. */
+nl_status nl_dit_segments(const nl_dit *dit, const nl_dit *twin, float query_rate,
+                          nl_segment **segments, int *count);
+/* Multiplies the rows of a twin that make NaLa's queries. Waits. */
+nl_status nl_dit_scale_queries(nl_dit *twin, float scale);
 /* The numbers of a model or twin into a twin or model, rounded where the target is BF16. Waits. */
 nl_status nl_dit_copy(const nl_dit *from, nl_dit *to);
 

@@ -66,6 +66,8 @@ static void add_block(nl_dit *dit, int index)
     add_linear(dit, &block->qkv_weight, &block->qkv_bias, NL_INIT_XAVIER,
                (nala && config->gate ? 4 : 3) * d, d, nala ? NAME("attn.qkvg") : NAME("attn.qkv"));
     if (nala) {
+        for (int i = 1; i <= 2; i++) /* weight and bias */
+            dit->params[dit->param_count - i].query_rows = d;
         add(dit, &block->ln_weight, NL_INIT_ONE, false, SHAPE(d), "%s.weight", NAME("attn.ln"));
         add(dit, &block->ln_bias, NL_INIT_ZERO, false, SHAPE(d), "%s.bias", NAME("attn.ln"));
     }

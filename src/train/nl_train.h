@@ -36,8 +36,11 @@ typedef struct nl_train_options {
     double cooldown;                                 /* part of the run at its end */
     double last_rate;                                /* of the schedule, as a part of `rate` */
     int64_t warmup;                                  /* steps */
-    const char *ema;                                 /* decays: "0.9999", "0.9999,0.999" */
-    bool ema_warmup;                                 /* decay at most (1 + step) / (10 + step) */
+    double
+        query_scale; /* s: NaLa's query rows start s times as large and learn at s times the rate. Adam makes that
+                           the training of a model whose exponent is lambda (tau + tanh(s |q|)). */
+    const char *ema; /* decays: "0.9999", "0.9999,0.999" */
+    bool ema_warmup; /* decay at most (1 + step) / (10 + step) */
     /* loss */
     const char *times; /* "uniform", "logit-normal" */
     double times_mean, times_deviation;

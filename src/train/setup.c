@@ -16,6 +16,7 @@ const nl_train_options nl_train_defaults = {
     .epsilon = 1e-8,
     .schedule = "constant",
     .cooldown = 0.2,
+    .query_scale = 1,
     .ema = "0.9999",
     .times = "uniform",
     .times_deviation = 1,
@@ -55,6 +56,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--batch %lld cannot be taken in %lld equal parts (--accumulate)",
                        (long long)options->batch, (long long)options->accumulate);
+    if (!(options->query_scale > 0))
+        return nl_fail(context, NL_ERROR_USAGE, "--query-scale %g: expected more than 0",
+                       options->query_scale);
     if (options->vae && strcmp(options->vae, "none") != 0 && !nl_path_exists(options->vae))
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: the autoencoder for pictures (--vae) is not there", options->vae);

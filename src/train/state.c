@@ -36,7 +36,7 @@ cleanup:
 }
 
 nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count, uint64_t seed,
-                          nl_train_state *state)
+                          double query_scale, nl_train_state *state)
 {
     nl_status status = NL_OK;
     *state = (nl_train_state){.device = device, .ema_count = ema_count};
@@ -47,9 +47,11 @@ nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_co
     NL_TRY(nl_dit_create_flat(device, config, &state->gradient));
     for (int i = 0; i < ema_count; i++)
         NL_TRY(nl_dit_create_flat(device, config, &state->ema[i]));
-    NL_TRY(nl_dit_segments(state->model, state->master, &state->segments, &state->segment_count));
+    NL_TRY(nl_dit_segments(state->model, state->master, (float)query_scale, &state->segments,
+                           &state->segment_count));
     NL_TRY(create_numbers(state));
     NL_TRY(nl_dit_initialize(state->master, seed));
+    NL_TRY(nl_dit_scale_queries(state->master, (float)query_scale));
     NL_TRY(nl_state_start(state));
     return NL_OK;
 cleanup:

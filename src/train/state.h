@@ -25,9 +25,10 @@ typedef struct nl_train_state {
     int64_t bytes;
 } nl_train_state;
 
-/* Initial weights by the seed; everything else zero, the averages equal to the weights. */
+/* Initial weights by the seed; everything else zero, the averages equal to the weights. query_scale: see
+ * nl_train_options. */
 nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count, uint64_t seed,
-                          nl_train_state *state);
+                          double query_scale, nl_train_state *state);
 void nl_state_free(nl_train_state *state);
 
 /* Sets the weights, and starts the moving averages there. */

@@ -220,7 +220,7 @@ static nl_status open_trainer(nl_trainer *trainer)
                             .min_snr = options->min_snr};
     NL_TRY(nl_loss_create(context, &trainer->config, &loss, &trainer->loss));
     NL_TRY(nl_state_create(trainer->device, &trainer->config, trainer->point.ema_count,
-                           options->seed, &trainer->state));
+                           options->seed, options->query_scale, &trainer->state));
     NL_TRY(start_weights(trainer, init));
     trainer->steps = options->steps;
     if (options->epochs) {
