@@ -214,10 +214,10 @@ typedef struct nl_segment {
     void *weights;        /* on the device: the model's copy */
     nl_dtype dtype;       /* F32 or BF16 (rounded to nearest even) */
     bool decay;           /* takes weight decay */
+    float rate;           /* its learning rate in those of the step */
 } nl_segment;
 
 enum { NL_MAX_EMA = 4 };
-    float rate;           /* its learning rate in those of the step */
 
 /* Columns of `hyper`. */
 enum {
