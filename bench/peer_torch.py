@@ -223,7 +223,7 @@ def inception(precision):
     import make_inception_golden as golden
     weights = {}
     dtype = torch.half if precision == "fp16" else torch.float
-    torch.backends.cudnn.allow_tf32 = precision == "TF32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
     def conv(x, name, out, kernel, stride=1, pad=(0, 0)):
         if name not in weights:
@@ -247,7 +247,7 @@ def inception(precision):
 
 # The slowest to compile first.
 ROWS = [(forward, "NaLaDiT", "XL", True, 64), (forward, "DiT", "XL", False, 64), (forward, "NaLaSiT", "S", True, 256),
-        (forward, "SiT", "S", False, 256), (decode,), *((inception, p) for p in ("fp16", "TF32", "fp32")),
+        (forward, "SiT", "S", False, 256), (decode,), *((inception, p) for p in ("fp16", "tf32", "fp32")),
         *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,)]
 
 

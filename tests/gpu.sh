@@ -1,113 +1,186 @@
 #!/bin/sh
-# Everything about a GPU in one go: correctness, sanitizers, benchmarks and the peer on the same card.
+# Everything about a GPU in one go: benchmarks, correctness, sanitizers, and the peer on the same card.
 #   tests/gpu.sh [BUILD_FOLDER]      a build with -DNL_CUDA=ON -DNL_TESTS=ON -DNL_BENCH=ON (default build-cuda)
 # Logs go to $OUT (default out/gpu), figures to bench/results/DATE-CARD.json ($RESULT names another file).
-#   SANITIZE=0            without compute-sanitizer; SANITIZE_SECONDS: at most as long for each of its tools (150)
-#   PYTHON=python3        with PyTorch, for the peer; PEER="attention forward": parts of it
+#   PARTS="speed training correctness sanitizers peer"
+#   PYTHON=python3                with PyTorch, for the peer
+#   PEER="attention forward decode limits"     its rows; PEER_SECONDS=300: what is not compiled by then is left out
+#   SANITIZER_SECONDS=120         at most as long for each tool
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 build=${1:-$root/build-cuda}
 out=${OUT:-$root/out/gpu}
-mkdir -p "$out"
-: >"$out/summary.txt"
-: >"$out/images.txt"
+python=${PYTHON:-python3}
+parts=" ${PARTS:-speed training correctness sanitizers peer} "
+processes=8 # that share the operation tests
 status=0
+mkdir -p "$out"
+rm -f "$out"/*.txt "$out"/*.tsv
+: >"$out/summary.txt"
 report() { printf '%s\n' "$*" | tee -a "$out/summary.txt"; }
+wanted() { case $parts in *" $1 "*) ;; *) false ;; esac }
+figure() { printf '%s\t%s\t%s\n' "$@" >>"$out/ours.tsv"; }
+now() { echo $(($(date +%s%N) / 1000000)); }
 
-# check NAME COMMAND...: a line for the summary, and what failed
-check() {
-    name=$1
-    shift
-    "$@" >"$out/$name.txt" 2>&1
-    code=$?
-    case $code in
-    0) report "$name: pass" ;;
-    77) report "$name: skipped: $(sed -n 's/^SKIPPED: //p' "$out/$name.txt" | head -n 1)" ;;
+# verdict NAME CODE SINCE: a line for the summary, and what failed according to NAME*.txt
+verdict() {
+    took=$((($(now) - $3) / 1000))
+    case $2 in
+    0) report "$1: pass (${took} s)" ;;
+    77) report "$1: skipped: $(sed -n 's/^SKIPPED: //p' "$out/$1".txt | head -n 1)" ;;
     *)
-        report "$name: FAIL ($code)"
-        grep -e ERROR -e FAILED -e '=====' -e error: "$out/$name.txt" | head -n 30
+        report "$1: FAIL, code $2 (${took} s)"
+        grep -h -e ERROR -e FAILED -e '=====.*Error' -e '=====.*Warning' -e '=====.*Uninit' -e error: -e 'not ok' \
+            "$out/$1"*.txt | sort | uniq -c | sort -rn | head -n 30
         status=1
         ;;
     esac
+}
+check() { # NAME COMMAND...
+    name=$1 since=$(now)
+    shift
+    timeout 200 "$@" >"$out/$name.txt" 2>&1
+    verdict "$name" $? "$since"
+}
+# operations NAME COMMAND...: the operation tests under COMMAND, the worst code of its processes
+operations() {
+    name=$1 since=$(now) pids='' worst=0
+    shift
+    for part in $(seq $processes); do
+        NL_TEST_PART=$part/$processes "$@" "$build/tests/test_operations" >"$out/$name-$part.txt" 2>&1 &
+        pids="$pids $!"
+    done
+    for pid in $pids; do
+        wait "$pid"
+        code=$?
+        [ $code -le $worst ] || worst=$code
+    done
+    cat "$out/$name"-?.txt >"$out/$name.txt"
+    rm -f "$out/$name"-?.txt
+    verdict "$name" $worst "$since"
 }
 
 card=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
 commit=${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null)}
+export NL_TEST_DEVICE=cuda
 report "$card, driver $driver, $(date -u +%F), commit $commit"
 
-for dtype in f32 bf16; do
-    check operations-$dtype env NL_TEST_DEVICE=cuda NL_TEST_DTYPE=$dtype "$build/tests/test_operations"
-done
-for name in operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae inception pipeline; do
-    [ ! -x "$build/tests/test_$name" ] || check $name env NL_TEST_DEVICE=cuda "$build/tests/test_$name"
-done
-if command -v bats >/dev/null 2>&1; then
-    check two_gpus env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" bats "$root/tests/cli/gpus.bats"
+if wanted speed; then
+    "$build/nalagen" info --device cuda --json >"$out/device.json" || status=1
+    report "$(cat "$out/device.json")"
+    # The first picture: from the start of the process to the file, less what an empty program takes; in turns.
+    for _ in 1 2 3 4 5; do
+        begin=$(now)
+        "$build/bench/nl_bench_startup" >"$out/empty.txt" || status=1
+        middle=$(now)
+        "$build/nalagen" sample --class 1 --sampler heun --steps 25 --force -q --device cuda --out "$out/first.png" \
+            >"$out/last.txt" 2>&1 || report "first picture: exit $?: $(tail -n 1 "$out/last.txt")"
+        echo "$((middle - begin)) $(($(now) - middle))"
+    done >"$out/start.txt"
+    median() { awk -v column="$1" '{ print $column }' "$out/start.txt" | sort -n | sed -n 3p; }
+    empty=$(median 1) first=$(median 2)
+    figure "empty CUDA program" "$empty" ms
+    figure "first picture" "$first" ms
+    figure "first picture beyond an empty program" $((first - empty)) ms
+    "$build/bench/nl_bench_attention" --device cuda --dtype bf16 >>"$out/ours.tsv" || status=1
+    # 65,536 tokens in all but the batches of XL/2.
+    "$build/bench/nl_bench_forward" --device cuda --dtype bf16 NaLaSiT-S/2:256 SiT-S/2:256 NaLaDiT-XL/2:64 DiT-XL/2:64 \
+        NaLaSiT-S/2:64:64 SiT-S/2:64:64 NaLaSiT-S/2:16:128 SiT-S/2:16:128 NaLaSiT-S/2:4:256 SiT-S/2:4:256 \
+        NaLaSiT-S/2:1:512 SiT-S/2:1:512 >>"$out/ours.tsv" || status=1
+    for what in vae inception; do
+        "$build/bench/nl_bench_images" --device cuda --dtype bf16 --json $what
+    done >"$out/images.txt" || status=1
+    sed -n -e 's/.*"vae".*"per_second": \([0-9.]*\),.*/decode AutoencoderKL 256 px batch 32\t\1\timages\/s/p' \
+        -e 's/.*"inception".*"dtype": "\([a-zA-Z0-9]*\)".*"per_second": \([0-9.]*\),.*/inception 299 px batch 128 \1\t\2\timages\/s/p' \
+        "$out/images.txt" >>"$out/ours.tsv"
+    begin=$(now)
+    if "$build/nalagen" sample -n 2048 --class balanced --sampler heun --steps 25 --force -q --device cuda \
+        --out "$out/batch.npz" >"$out/last.txt" 2>&1; then
+        figure "archive of 2048, 25 Heun steps with guidance" $(($(now) - begin)) ms
+    else
+        report "archive: $(tail -n 1 "$out/last.txt")"
+        status=1
+    fi
+    rm -f "$out/batch.npz"
 fi
-if command -v compute-sanitizer >/dev/null 2>&1 && [ "${SANITIZE:-1}" = 1 ]; then
+
+if wanted training; then # on pictures of one colour: what is in them does not matter to the time
+    data=$out/data
+    mkdir -p "$out/pictures"
+    head -c $((1024 * 3073)) /dev/zero | LC_ALL=C tr '\0' '\3' >"$out/pictures/data_batch_1.bin"
+    "$build/nalagen" encode "$out/pictures" -o "$data" --vae none --device cpu --force -q
+    for run in NaLaSiT-S/2:256 SiT-S/2:256 NaLaSiT-XL/2:64; do
+        "$build/nalagen" train --model "${run%:*}" --batch "${run#*:}" --data "$data" --out "$out/run" --dry-run 2>&1 |
+            sed -n "s|.*time: .* \([0-9.]*\) images/s.*|train ${run%:*} batch ${run#*:}\t\1\timages/s|p" >>"$out/ours.tsv"
+    done
+    "$build/nalagen" train --model NaLaSiT-S/2 --data "$data" --out "$out/run" --profile >"$out/profile.txt" 2>&1
+    rm -rf "$out/data" "$out/pictures" "$out/run"
+fi
+
+# The peer compiles while tests run, and measures when they have ended.
+peer=
+if wanted peer && ! "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    report "peer: skipped: no PyTorch with CUDA"
+elif wanted peer; then
+    peer=$out/peer.go
+    rm -f "$peer"
+    mkfifo "$peer"
+    # shellcheck disable=SC2086
+    "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward decode limits} --seconds "${PEER_SECONDS:-300}" --wait \
+        <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
+    peer_process=$!
+    exec 3>"$peer"
+fi
+
+if wanted correctness; then
+    for dtype in f32 bf16; do
+        operations operations-$dtype env NL_TEST_DTYPE=$dtype timeout 200
+    done
+    for name in operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae \
+        inception pipeline; do
+        [ ! -x "$build/tests/test_$name" ] || check $name "$build/tests/test_$name"
+    done
+    if command -v bats >/dev/null 2>&1; then
+        for suite in gpu gpus device batch interrupt; do
+            check cli-$suite env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" MAKE_MODEL="$build/tests/make_model" \
+                bats "$root/tests/cli/$suite.bats"
+        done
+    fi
+fi
+if wanted sanitizers && command -v compute-sanitizer >/dev/null 2>&1; then
+    # What cuBLASLt and cuDNN do among themselves is theirs; what they are given is memcheck's.
+    others=''
+    for library in nvjet cutlass cublas cudnn gemm gemv splitK xmma; do
+        others="$others --kernel-name-exclude kns=$library"
+    done
     for tool in memcheck racecheck initcheck; do
-        check $tool env NL_TEST_DEVICE=cuda NL_TEST_DTYPE=bf16 timeout "${SANITIZE_SECONDS:-150}" \
-            compute-sanitizer --tool $tool --error-exitcode 9 "$build/tests/test_operations"
+        filter=$others
+        [ $tool != memcheck ] || filter=
+        # shellcheck disable=SC2086
+        operations $tool env NL_TEST_DTYPE=bf16 timeout "${SANITIZER_SECONDS:-120}" \
+            compute-sanitizer --tool $tool --error-exitcode 9 $filter
     done
 fi
-
-# The picture that the issue of speed speaks of: from the start of the process to the file, and an empty program.
-milliseconds() {
-    begin=$(date +%s%N)
-    "$@" >/dev/null 2>"$out/last.txt" || report "$*: exit $?"
-    echo $((($(date +%s%N) - begin) / 1000000))
-}
-best() { # of three
-    for _ in 1 2 3; do milliseconds "$@"; done | sort -n | head -n 1
-}
-empty=$(best "$build/bench/nl_bench_startup")
-first=$(best "$build/nalagen" sample --class church --sampler heun --steps 25 --force --out "$out/first.png")
-report "empty CUDA program $empty ms, first picture $first ms"
-"$build/nalagen" info --device --json >"$out/device.json"
-"$build/bench/nl_bench_forward" --device cuda --dtype bf16 NaLaSiT-S/2:256 SiT-S/2:256 NaLaDiT-XL/2:64 DiT-XL/2:64 \
-    >"$out/forward.txt"
-cat "$out/forward.txt" >>"$out/summary.txt"
-batch=$(milliseconds "$build/nalagen" sample -n 2048 --class balanced --sampler heun --steps 25 --force --out "$out/batch.npz")
-rm -f "$out/batch.npz"
-report "2048 pictures of 25 Heun steps with guidance into an archive: $batch ms"
-
-# Training on pictures of one colour: what is in them does not matter to the time.
-data=$out/data
-mkdir -p "$out/pictures"
-head -c $((1024 * 3073)) /dev/zero | LC_ALL=C tr '\0' '\3' >"$out/pictures/data_batch_1.bin"
-"$build/nalagen" encode "$out/pictures" -o "$data" --vae none --device cpu --force -q
-: >"$out/train.txt"
-for run in NaLaSiT-S/2:256 SiT-S/2:256 NaLaSiT-XL/2:64; do
-    "$build/nalagen" train --model "${run%:*}" --batch "${run#*:}" --data "$data" --out "$out/run" --dry-run 2>&1 |
-        sed -n "s|.*time: .* \([0-9.]*\) images/s.*|${run%:*} batch ${run#*:} \1|p" >>"$out/train.txt"
-done
-sed 's/^/train /; s/$/ images a second/' "$out/train.txt" >>"$out/summary.txt"
-"$build/nalagen" train --model NaLaSiT-S/2 --data "$data" --out "$out/run" --profile >"$out/profile.txt" 2>&1
-for what in vae inception; do
-    "$build/bench/nl_bench_images" --device cuda --dtype bf16 $what >>"$out/images.txt"
-done
-cat "$out/images.txt" >>"$out/summary.txt"
-peer=null
-if "${PYTHON:-python3}" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    # shellcheck disable=SC2086
-    "${PYTHON:-python3}" "$root/bench/peer_torch.py" ${PEER:-} --json "$out/peer.json" >"$out/peer.txt" && peer=$(cat "$out/peer.json")
-else
-    report "peer: skipped: no PyTorch with CUDA"
+if [ "$peer" ]; then
+    since=$(now)
+    echo go >&3
+    exec 3>&-
+    wait "$peer_process"
+    verdict peer $? "$since"
+    rm -f "$peer"
+    cat "$out/peer.txt"
 fi
 
+touch "$out/ours.tsv" "$out/peer.tsv"
+awk -f "$root/bench/figures.awk" "$out/ours.tsv" "$out/peer.tsv" | tee -a "$out/summary.txt"
 result=${RESULT:-$root/bench/results/$(date -u +%F)-$(printf '%s' "$card" | tr 'A-Z ' 'a-z-').json}
 {
-    printf '{"card": "%s", "driver": "%s", "date": "%s", "commit": "%s",\n' "$card" "$driver" "$(date -u +%F)" "$commit"
-    printf ' "empty_program_ms": %s, "first_picture_ms": %s, "archive_2048_ms": %s,\n' "$empty" "$first" "$batch"
-    printf ' "device": %s,\n "forward_per_second": {' "$(cat "$out/device.json")"
-    awk '$2 == "batch" { printf "%s\"%s batch %s\": %s", n++ ? ", " : "", $1, $3, $8 }' "$out/forward.txt"
-    printf '},\n "train_per_second": {'
-    awk '{ printf "%s\"%s batch %s\": %s", n++ ? ", " : "", $1, $3, $4 }' "$out/train.txt"
-    printf '},\n "images": {'
-    awk 'match($0, /[0-9.]+ \/s/) { printf "%s\"%s\": %s", n++ ? ", " : "", $1, substr($0, RSTART, RLENGTH - 3) }' \
-        "$out/images.txt"
-    printf '},\n "peer": %s}\n' "$peer"
+    printf '{"card": "%s", "driver": "%s", "date": "%s", "commit": "%s",\n "peer": "%s",\n "device": %s,\n "figures": ' \
+        "$card" "$driver" "$(date -u +%F)" "$commit" "$(sed -n 's/^# .*, \(PyTorch .*\)/\1/p' "$out/peer.tsv")" \
+        "$(cat "$out/device.json" 2>/dev/null || echo null)"
+    awk -v json=1 -f "$root/bench/figures.awk" "$out/ours.tsv" "$out/peer.tsv"
+    printf '}\n'
 } >"$result"
 report "figures: $result"
 exit $status

@@ -1,0 +1,54 @@
+# Figures side by side: nalagen's and the peer's files of lines (name, value and unit between tabs, padded with
+# blanks) to a table, or with -v json=1 to a JSON object.
+#
+#   awk -f bench/figures.awk ours.tsv peer.tsv
+#
+# A row of the peer is named as ours with "eager" or "compiled" behind it. The ratio says how many times better ours is
+# than the best of them; for NaLa a second one is to the best softmax row of the peer, which does the same work.
+BEGIN { FS = "\t" }
+function trim(text) { gsub(/^ +| +$/, "", text); return text }
+/^#/ || NF < 3 { next }
+{ name = trim($1); value = trim($2); unit = trim($3) }
+FILENAME == ARGV[1] {
+    if (!(name in ours))
+        order[++count] = name
+    ours[name] = value
+    units[name] = unit
+    next
+}
+{
+    row = name
+    sub(/ (eager|compiled)$/, "", row)
+    peer[name] = value
+    if (!(row in best) || (unit == "ms" ? value < best[row] : value > best[row]))
+        best[row] = value
+    said[row] = said[row] (said[row] == "" ? "" : ", ") sprintf("\"%s\": %s", name == row ? "PyTorch" : substr(name, length(row) + 2), value)
+}
+function ratio(name, row) {
+    if (!(row in best) || ours[name] + 0 == 0)
+        return ""
+    return sprintf("%.3g", units[name] == "ms" ? best[row] / ours[name] : ours[name] / best[row])
+}
+END {
+    for (i = 1; i <= count; i++) {
+        name = order[i]
+        softmax = name
+        if (!sub(/NaLa /, "softmax ", softmax) && !sub(/NaLa/, "", softmax))
+            softmax = ""
+        same = ratio(name, name)
+        other = softmax == "" ? "" : ratio(name, softmax)
+        if (json) {
+            printf "%s\"%s\": {\"value\": %s, \"unit\": \"%s\"", (i > 1 ? ",\n  " : "{\n  "), name, ours[name], units[name]
+            if (name in said) printf ", \"peer\": {%s}", said[name]
+            if (same != "") printf ", \"ratio\": %s", same
+            if (other != "") printf ", \"ratio_to_softmax\": %s", other
+            printf "}"
+        } else {
+            if (i == 1)
+                printf "| measurement | nalagen | best of PyTorch | ratio | to its softmax |\n|---|---|---|---|---|\n"
+            printf "| %s | %s %s | %s | %s | %s |\n", name, ours[name], units[name], best[name], same, other
+        }
+    }
+    if (json)
+        printf "%s}", count ? "\n " : "{"
+}
