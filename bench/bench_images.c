@@ -1,10 +1,10 @@
 /*
  * Pictures a second of the networks around the model, on any device, random weights:
  *
- *   nl_bench_images [--device cuda] [--dtype bf16] [--batch N] [--size 256] [--fp32] [--json] vae|inception...
+ *   nl_bench_images [--device cuda] [--dtype bf16] [--batch N] [--size 256] [--precision fp16] [--json] vae|inception...
  *
  * vae: latents to pictures through the Stable Diffusion autoencoder. inception: pictures of bytes to the features of the
- * FID network, resizing included; --fp32 keeps it from TF32. Medians of wall time, the device awaited.
+ * FID network, resizing included; --precision fp32 (the default), tf32 or fp16. Medians of wall time, the device awaited.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,7 +160,8 @@ typedef struct bench {
     nl_vae *vae; /* one of the two */
     nl_inception *net;
     int64_t batch, size;
-    bool fp32, json;
+    bool json;
+    nl_precision precision; /* of inception */
 } bench;
 
 static nl_status load(bench *b, bool vae)
@@ -179,7 +180,7 @@ static nl_status load(bench *b, bool vae)
     else
         NL_TRY(nl_inception_load(b->device, &m->checkpoint, &b->net));
     if (b->net)
-        nl_inception_set_tf32(b->net, !b->fp32);
+        NL_TRY(nl_inception_set_precision(b->net, b->precision));
     NL_TRY(b->device->ops->sync(b->device));
 cleanup:
     end(context, m);
@@ -249,9 +250,8 @@ static nl_status measure(bench b, const char *what)
                   : "%s  %s %s  batch %lld size %lld  %9.3f ms  %10.1f /s  first %.1f ms  load "
                     "%.1f ms  %8.1f MiB\n",
            what, b.device->name,
-           b.vae    ? nl_dtype_name(b.device->activation)
-           : b.fp32 ? "F32"
-                    : "TF32",
+           b.vae ? nl_dtype_name(b.device->activation)
+                 : nl_precision_names[nl_inception_precision(b.net)],
            (long long)b.batch, (long long)b.size, ms, 1e3 * (double)b.batch / ms, first,
            loaded - start, (double)measuring.arena_peak / 1048576);
     fflush(stdout);
@@ -263,6 +263,15 @@ cleanup:
     return status;
 }
 
+static bool read_precision(const char *name, nl_precision *precision)
+{
+    int i = 0;
+    while (i < NL_PRECISIONS && strcmp(name, nl_precision_names[i]))
+        i++;
+    *precision = i;
+    return i < NL_PRECISIONS;
+}
+
 int main(int argc, char **argv)
 {
     nl_context_options options = {0};
@@ -271,9 +280,7 @@ int main(int argc, char **argv)
     int64_t batch = 0;
     for (; at < argc && !strncmp(argv[at], "--", 2); at++) {
         const char *value = at + 1 < argc ? argv[at + 1] : "";
-        if (!strcmp(argv[at], "--fp32"))
-            b.fp32 = true;
-        else if (!strcmp(argv[at], "--json"))
+        if (!strcmp(argv[at], "--json"))
             b.json = true;
         else if (!strcmp(argv[at], "--device"))
             options.device = value, at++;
@@ -283,6 +290,8 @@ int main(int argc, char **argv)
             batch = atoll(value), at++;
         else if (!strcmp(argv[at], "--size"))
             b.size = atoll(value), at++;
+        else if (!strcmp(argv[at], "--precision") && read_precision(value, &b.precision))
+            at++;
         else
             return 2;
     }

@@ -2,14 +2,14 @@
 # `nalagen eval` from the archive to the report, beside the network alone: pictures a second, and what takes the time.
 #   bench/eval_end_to_end.sh [N] [BUILD_FOLDER]      N pictures of 256 px (50000: 9.8 GB), default build-cuda
 # The weights are seeded (make_inception), the numbers those of no model.
-#   DEVICE=cuda  PRECISION=tf32  METRICS=fid,sfid,is  SIZE=256
+#   DEVICE=cuda  PRECISION=fp16  METRICS=fid,sfid,is  SIZE=256
 #   WORK: folder of the archives, removed afterwards (a new one in TMPDIR)
 #   PYTHON=python3 with numpy; with PyTorch on a GPU the peer's network is timed as well
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 count=${1:-50000}
 build=${2:-$root/build-cuda}
-device=${DEVICE:-cuda} precision=${PRECISION:-tf32} metrics=${METRICS:-fid,sfid,is} size=${SIZE:-256}
+device=${DEVICE:-cuda} precision=${PRECISION:-fp16} metrics=${METRICS:-fid,sfid,is} size=${SIZE:-256}
 python=${PYTHON:-python3}
 "$python" -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
 work=${WORK:-$(mktemp -d)}
@@ -50,11 +50,10 @@ begin=$(date +%s%N)
 "$build/nalagen" eval -q --json $small --device "$device" --precision "$precision" --metrics "$metrics" \
     -w "$work/weights.safetensors" "$work/samples.npz" --ref "$work/ref.npz" >"$work/report.json"
 total=$((($(date +%s%N) - begin) / 1000000))
-fp32='' batch=''
-[ "$precision" != fp32 ] || fp32=--fp32
+batch=''
 [ "$device" != cpu ] || batch="--batch 8"
 # shellcheck disable=SC2086
-alone=$("$build/bench/nl_bench_images" --device "$device" --size "$size" $batch $fp32 --json inception)
+alone=$("$build/bench/nl_bench_images" --device "$device" --size "$size" $batch --precision "$precision" --json inception)
 peer=null
 if [ "$device" = cuda ] && "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     "$python" "$root/bench/peer_torch.py" inception --json "$work/peer.json" >&2

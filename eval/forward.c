@@ -29,7 +29,8 @@ typedef struct walk {
     nl_inception *list;      /* to be filled, or NULL when running */
     const nl_inception *net; /* when running */
     nl_device *device;
-    int next; /* convolution */
+    nl_dtype type; /* of activations */
+    int next;      /* convolution */
     /* Activations take turns in two slots. */
     nl_tensor slots[2];
     int slot;
@@ -49,7 +50,7 @@ typedef struct layer {
 
 static nl_tensor slot_tensor(const walk *w, int slot, int64_t side, int64_t channels)
 {
-    return nl_tensor_of(w->slots[slot].data, NL_F32, 4,
+    return nl_tensor_of(w->slots[slot].data, w->type, 4,
                         (int64_t[]){w->x.shape[0], side, side, channels});
 }
 
@@ -91,7 +92,8 @@ static nl_status convolve(walk *w, const layer *l, const nl_tensor *x, const nl_
     int rows = l->same ? l->height / 2 : 0, columns = l->same ? l->width / 2 : 0;
     return NL_OP(w->device, conv2d, .x = *x, .weight = c->weight, .bias = c->bias, .y = *y,
                  .stride = l->stride, .pad_top = rows, .pad_bottom = rows, .pad_left = columns,
-                 .pad_right = columns, .activation = NL_ACT_RELU, .tf32 = w->net->tf32);
+                 .pad_right = columns, .activation = NL_ACT_RELU,
+                 .tf32 = w->net->precision == NL_PRECISION_TF32);
 }
 
 /* ---- The stem: one layer after the other */
@@ -144,14 +146,14 @@ static nl_tensor take_channels(walk *w, int64_t channels)
     nl_tensor part = w->out;
     part.shape[3] = channels;
     part.row_stride = w->out.row_stride;
-    part.data = (float *)w->out.data + w->filled;
+    part.data = (char *)w->out.data + w->filled * nl_dtype_size(w->type);
     w->filled += channels;
     return part;
 }
 
 static nl_status temporary(const walk *w, int64_t side, int64_t channels, nl_tensor *tensor)
 {
-    return nl_arena_tensor(w->device, NL_F32, 4, (int64_t[]){w->x.shape[0], side, side, channels},
+    return nl_arena_tensor(w->device, w->type, 4, (int64_t[]){w->x.shape[0], side, side, channels},
                            tensor);
 }
 
@@ -257,17 +259,27 @@ cleanup:
 }
 
 /* The first channels of the 1x1 branch that comes next, once more and by themselves. */
-static nl_status take_spatial(const walk *w, const nl_tensor *spatial)
+static nl_status take_spatial(walk *w, const nl_tensor *spatial)
 {
     if (w->list || !spatial->data)
         return NL_OK;
     const nl_convolution *c = &w->net->convolutions[w->next];
     int64_t batch = w->x.shape[0];
+    int64_t mark = nl_arena_mark(w->device);
     nl_tensor y = nl_tensor_reshape(spatial, 4, (int64_t[]){batch, 17, 17, SPATIAL_CHANNELS});
-    return NL_OP(w->device, conv2d, .x = w->x,
+    nl_tensor narrow = y; /* in the type of the activations */
+    nl_status status;
+    if (w->type != y.dtype)
+        NL_TRY(nl_arena_tensor(w->device, w->type, 4, y.shape, &narrow));
+    NL_TRY(NL_OP(w->device, conv2d, .x = w->x,
                  .weight = nl_tensor_rows(&c->weight, 0, SPATIAL_CHANNELS),
-                 .bias = nl_tensor_rows(&c->bias, 0, SPATIAL_CHANNELS), .y = y, .stride = 1,
-                 .activation = NL_ACT_RELU, .tf32 = w->net->tf32);
+                 .bias = nl_tensor_rows(&c->bias, 0, SPATIAL_CHANNELS), .y = narrow, .stride = 1,
+                 .activation = NL_ACT_RELU, .tf32 = w->net->precision == NL_PRECISION_TF32));
+    if (narrow.data != y.data) /* means of one pixel */
+        NL_TRY(pool(w, &narrow, NL_POOL_AVERAGE, 1, 1, 0, &y));
+cleanup:
+    nl_arena_release(w->device, mark);
+    return status;
 }
 
 /* 17 x 17: 1x1 | 7x7 by parts | twice that | pool */
@@ -402,7 +414,8 @@ nl_status nl_inception_list(nl_inception *net)
     nl_device measuring;
     nl_device_measuring(net->device, &measuring);
     const nl_tensor none[NL_FEATURES] = {{0}};
-    walk w = {.list = net, .device = &measuring, .slot = 1, .name = "", .torch = ""};
+    walk w = {
+        .list = net, .device = &measuring, .type = NL_F32, .slot = 1, .name = "", .torch = ""};
     nl_status status;
     for (int i = 0; i < 2; i++)
         NL_TRY(nl_arena_tensor(&measuring, NL_F32, 1, (int64_t[]){1}, &w.slots[i]));
@@ -420,7 +433,12 @@ nl_status nl_inception_forward(const nl_inception *net, nl_device *device,
                                const nl_preprocessing *preprocessing, const nl_tensor *rgb,
                                const nl_tensor features[NL_FEATURES])
 {
-    walk w = {.net = net, .device = device, .slot = 1, .name = "", .torch = ""};
+    walk w = {.net = net,
+              .device = device,
+              .type = net->precision == NL_PRECISION_FP16 ? NL_F16 : NL_F32,
+              .slot = 1,
+              .name = "",
+              .torch = ""};
     int64_t mark = nl_arena_mark(device), batch = rgb->shape[0];
     bool logits = features[NL_FEATURE_LOGITS].data, pool_3 = features[NL_FEATURE_POOL_3].data;
     nl_status status;
@@ -430,7 +448,7 @@ nl_status nl_inception_forward(const nl_inception *net, nl_device *device,
                            "Inception: %s is not in these weights", nl_feature_name(f));
     for (int i = 0; i < 2; i++)
         NL_TRY(
-            nl_arena_tensor(device, NL_F32, 2, (int64_t[]){batch, net->slot_size[i]}, &w.slots[i]));
+            nl_arena_tensor(device, w.type, 2, (int64_t[]){batch, net->slot_size[i]}, &w.slots[i]));
     w.x.shape[0] = batch;
     w.x = next_slot(&w, SIDE, 3);
     NL_TRY(NL_OP(device, resize, .x = *rgb, .y = w.x, .kind = preprocessing->resize,

@@ -16,6 +16,8 @@ const nl_preprocessing nl_preprocessings[] = {
     {0},
 };
 
+const char *const nl_precision_names[NL_PRECISIONS + 1] = {"fp32", "tf32", "fp16", NULL};
+
 /* ---- Loading */
 
 static const nl_entry *find(const nl_checkpoint *checkpoint, const char *name, const char *suffix)
@@ -231,15 +233,22 @@ void nl_inception_destroy(nl_inception *net)
     nl_free(net->device->context, net);
 }
 
-void nl_inception_set_tf32(nl_inception *net, bool tf32)
+/* A device without a queue is a CPU. */
+nl_status nl_inception_set_precision(nl_inception *net, nl_precision precision)
 {
-    net->tf32 = tf32;
+    if (precision != NL_PRECISION_FP32 && !nl_device_queues(net->device))
+        return nl_fail(net->device->context, NL_ERROR_USAGE,
+                       "precision %s is for GPUs: %s computes in fp32",
+                       nl_precision_names[precision], net->device->name);
+    net->precision = precision;
+    return NL_OK;
 }
 
-bool nl_inception_get_tf32(const nl_inception *net)
+nl_precision nl_inception_precision(const nl_inception *net)
 {
-    return net->tf32;
+    return net->precision;
 }
+
 
 nl_context *nl_inception_context(const nl_inception *net)
 {
@@ -309,7 +318,7 @@ nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t wi
     nl_status status = measure(net, 1, height, width, features, &bytes);
     if (status != NL_OK)
         return status;
-    int64_t most = strncmp(net->device->name, "cuda", 4) ? 16 : 128;
+    int64_t most = nl_device_queues(net->device) ? 128 : 16;
     *batch = NL_MAX(1, NL_MIN(most, room / bytes));
     return NL_OK;
 }

@@ -22,10 +22,10 @@ struct nl_inception {
     int count;
     nl_convolution convolutions[NL_INCEPTION_CONVOLUTIONS];
     int after_mixed_7;    /* convolutions up to there */
-    int64_t slot_size[2]; /* floats of one picture in the two activations that take turns */
+    int64_t slot_size[2]; /* elements of one picture in the two activations that take turns */
     nl_tensor classifier; /* [1008, 2048], or without data */
     bool has_pool_3;
-    bool tf32;
+    nl_precision precision;
     void *weights; /* all of them, one allocation on the device */
     int64_t weight_bytes;
     nl_problems missing;

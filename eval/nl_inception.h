@@ -42,10 +42,20 @@ typedef struct nl_inception nl_inception;
 nl_status nl_inception_load(nl_device *device, const nl_checkpoint *checkpoint, nl_inception **net);
 void nl_inception_destroy(nl_inception *net); /* NULL is allowed */
 
-/* Factors of the network's products on a GPU: fp32 (as loaded), or rounded to TF32 for the tensor cores. A CPU always
- * computes in fp32. */
-void nl_inception_set_tf32(nl_inception *net, bool tf32);
-bool nl_inception_get_tf32(const nl_inception *net);
+/* Of the network's products; their sums and the features are always fp32. */
+typedef enum nl_precision {
+    NL_PRECISION_FP32,
+    NL_PRECISION_TF32, /* factors rounded to TF32, for the tensor cores of a GPU */
+    NL_PRECISION_FP16, /* weights and activations kept in fp16, on a GPU */
+    NL_PRECISIONS
+} nl_precision;
+
+/* "fp32", "tf32", "fp16" */
+extern const char *const nl_precision_names[NL_PRECISIONS + 1];
+
+/* A CPU computes in fp32 and refuses the others. FP32 from the start. */
+nl_status nl_inception_set_precision(nl_inception *net, nl_precision precision);
+nl_precision nl_inception_precision(const nl_inception *net);
 
 nl_context *nl_inception_context(const nl_inception *net);
 bool nl_inception_has(const nl_inception *net, nl_feature feature);

@@ -74,14 +74,14 @@ static void test_features(void **state)
     for (int f = 0; f < NL_FEATURES; f++)
         if (nl_inception_has(net, f))
             features[f] = calloc((size_t)(COUNT * nl_feature_size(f)), sizeof(float));
-    if (!test_on_cpu()) {
-        nl_inception_set_tf32(net, true);
+    for (int p = NL_PRECISION_TF32; p < NL_PRECISIONS && !test_on_cpu(); p++) {
+        assert_ok(context, nl_inception_set_precision(net, p));
         assert_ok(context, nl_inception_run(net, &nl_preprocessings[0], rgb, COUNT, HEIGHT, WIDTH,
                                             features));
         assert_close(features[NL_FEATURE_SPATIAL], spatial, COUNT * 2023, 2e-3);
         assert_close(features[NL_FEATURE_MIXED_7], mixed_7, COUNT * 768, 2e-3);
-        nl_inception_set_tf32(net, false);
     }
+    assert_ok(context, nl_inception_set_precision(net, NL_PRECISION_FP32));
     assert_ok(context,
               nl_inception_run(net, &nl_preprocessings[0], rgb, COUNT, HEIGHT, WIDTH, features));
     assert_close(features[NL_FEATURE_SPATIAL], spatial, COUNT * 2023, 1e-5);
@@ -184,6 +184,7 @@ static void test_complete(void **state)
         rgb[i] = (uint8_t)(seeded_uniform("pictures", i) * 256);
     nl_inception *net = load_seeded(context, &file);
     assert_string_equal(nl_inception_missing(net), "");
+    assert_int_equal(nl_inception_set_precision(net, NL_PRECISION_FP16), NL_ERROR_USAGE);
     const nl_preprocessing *p = nl_preprocessings;
     while (strcmp(p->name, "pytorch-fid"))
         p++;
@@ -341,7 +342,7 @@ static void write_reference(const char *path, int64_t count)
     nl_core_context_destroy(context);
 }
 
-static void evaluate_on(const char *device, bool tf32, int64_t portion, int64_t count,
+static void evaluate_on(const char *device, nl_precision precision, int64_t portion, int64_t count,
                         nl_feature feature, const char *reference, nl_evaluation *found)
 {
     nl_context_options on = {.device = device, .dtype = "f32"};
@@ -357,7 +358,7 @@ static void evaluate_on(const char *device, bool tf32, int64_t portion, int64_t 
     for (int metric = 0; metric < NL_METRIC_FID_INFINITY; metric++)
         options.wanted[metric] = true;
     options.wanted[NL_METRIC_SFID] = !test_on_cpu();
-    nl_inception_set_tf32(net, tf32);
+    assert_ok(context, nl_inception_set_precision(net, precision));
     assert_ok(context, nl_evaluate(net, &options, &source, reference, found));
     nl_inception_destroy(net);
     free(file);
@@ -369,9 +370,12 @@ static void evaluate_on(const char *device, bool tf32, int64_t portion, int64_t 
 static void test_devices(void **state)
 {
     static const struct run {
-        bool tf32;
+        nl_precision precision;
         int64_t portion;
-    } runs[] = {{false, PORTION}, {false, 11}, {true, PORTION}};
+    } runs[] = {{NL_PRECISION_FP32, PORTION},
+                {NL_PRECISION_FP32, 11},
+                {NL_PRECISION_TF32, PORTION},
+                {NL_PRECISION_FP16, PORTION}};
     static const nl_metric held[] = {NL_METRIC_FID, NL_METRIC_SFID, NL_METRIC_IS};
     const char *reference = "inception-reference.npz";
     int64_t count = test_on_cpu() ? 96 : 2304;
@@ -380,12 +384,12 @@ static void test_devices(void **state)
     (void)state;
     nl_context_destroy(test_context(test_device())); /* ends the program where there is none */
     write_reference(reference, count);
-    evaluate_on("cpu", false, PORTION, count, feature, reference, &expected);
-    for (int r = test_on_cpu(); r < 3 - test_on_cpu(); r++) {
-        evaluate_on(test_device(), runs[r].tf32, runs[r].portion, count, feature, reference,
+    evaluate_on("cpu", NL_PRECISION_FP32, PORTION, count, feature, reference, &expected);
+    for (int r = test_on_cpu(); r < (test_on_cpu() ? 2 : NL_COUNT(runs)); r++) {
+        evaluate_on(test_device(), runs[r].precision, runs[r].portion, count, feature, reference,
                     &found);
         print_message("%s %s, batches of %d, against the CPU's:", test_device(),
-                      runs[r].tf32 ? "tf32" : "fp32", (int)runs[r].portion);
+                      nl_precision_names[runs[r].precision], (int)runs[r].portion);
         for (int m = 0; m < NL_METRIC_FID_INFINITY; m++)
             if (found.metrics[m].known)
                 print_message(" %s %.6g %+.1e", nl_metric_names[m], expected.metrics[m].value,

@@ -206,7 +206,7 @@ cleanup:
 
 static nl_status nl_eval_main(int argc, char **argv)
 {
-    nl_eval_options options = {.network = {.preset = "openai", .precision = "fp32"},
+    nl_eval_options options = {.network = {.preset = "openai"},
                                .sample = nl_sample_defaults,
                                .kid_subsets = 100,
                                .kid_subset_size = 1000};

@@ -132,7 +132,7 @@ cleanup:
 
 static nl_status nl_stats_main(int argc, char **argv)
 {
-    nl_stats_options options = {.network = {.preset = "openai", .precision = "fp32"},
+    nl_stats_options options = {.network = {.preset = "openai"},
                                 .images = 10000};
     nl_eval_session session = {.context = NULL};
     int operand;

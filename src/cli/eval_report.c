@@ -68,7 +68,8 @@ nl_status nl_report_json(const nl_report *r, cJSON **out)
     cJSON_AddStringToObject(object, "preset", s->options.preprocessing->name);
     cJSON_AddStringToObject(object, "preprocessing", s->options.preprocessing->text);
     cJSON_AddStringToObject(object, "features", nl_feature_name(s->options.feature));
-    cJSON_AddStringToObject(object, "precision", nl_inception_get_tf32(s->net) ? "tf32" : "fp32");
+    cJSON_AddStringToObject(object, "precision",
+                            nl_precision_names[nl_inception_precision(s->net)]);
     cJSON_AddStringToObject(object, "distances", s->options.half_distances ? "f16" : "f32");
     cJSON_AddItemToObject(object, "metrics", metrics_json(r));
     for (int m = 0; m < NL_METRICS; m++)

@@ -6,7 +6,6 @@
 
 const char *const nl_preset_names[] = {"openai", "pytorch-fid", "clean-fid", "torch-fidelity",
                                        NULL};
-const char *const nl_precision_names[] = {"fp32", "tf32", NULL};
 
 static void log_message(void *user, nl_log_level level, const char *message)
 {
@@ -127,6 +126,15 @@ cleanup:
     return status;
 }
 
+static nl_status set_precision(nl_eval_session *s, const char *name)
+{
+    nl_precision precision = NL_PRECISION_FP32;
+    for (int i = 0; name && i < NL_PRECISIONS; i++)
+        if (!strcmp(name, nl_precision_names[i]))
+            precision = i;
+    return nl_inception_set_precision(s->net, precision);
+}
+
 nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *s)
 {
     char *path = NULL;
@@ -134,7 +142,7 @@ nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *s)
     NL_TRY(find_weights(s->context, options->weights, &path));
     NL_TRY(nl_checkpoint_open(s->context, path, &s->checkpoint));
     NL_TRY(nl_inception_load(s->context->device, s->checkpoint, &s->net));
-    nl_inception_set_tf32(s->net, !strcmp(options->precision, "tf32"));
+    NL_TRY(set_precision(s, options->precision));
     NL_TRY(nl_checkpoint_sha256(s->checkpoint, s->sha256));
     if (!nl_inception_has(s->net, NL_FEATURE_POOL_3))
         s->options.feature = NL_FEATURE_MIXED_7;

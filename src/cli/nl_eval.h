@@ -41,9 +41,11 @@ typedef struct nl_network_options {
              "in ten splits."},                                                                    \
     {                                                                                              \
         "precision", 0, NL_OPTION_CHOICE, FIELD(precision), "TYPE",                                \
-            .choices = nl_precision_names, .help = "of Inception on a GPU: fp32, tf32 (fp32)",     \
-            .detail = "tf32 rounds the factors of products to 10 bits of mantissa for the tensor " \
-                      "cores. A CPU always computes in fp32."                                      \
+            .choices = nl_precision_names,                                                         \
+            .help = "of Inception on a GPU: fp32, tf32, fp16 (fp32)",                              \
+            .detail = "fp16 keeps weights and activations in 16 bits, tf32 rounds the factors of " \
+                      "products to 10 bits of mantissa; sums are fp32. "                           \
+                      "A CPU computes in fp32 only."                                               \
     }
 
 #define NL_MACHINE_OPTIONS(FIELD)                                                                  \
@@ -64,7 +66,7 @@ typedef struct nl_network_options {
         "help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"                              \
     }
 
-extern const char *const nl_preset_names[], *const nl_precision_names[];
+extern const char *const nl_preset_names[];
 
 typedef struct nl_eval_session {
     nl_console console;
