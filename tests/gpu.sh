@@ -88,7 +88,8 @@ if wanted speed; then
     "$build/bench/nl_bench_forward" --device cuda --dtype bf16 NaLaSiT-S/2:256 SiT-S/2:256 NaLaDiT-XL/2:64 DiT-XL/2:64 \
         NaLaSiT-S/2:64:64 SiT-S/2:64:64 NaLaSiT-S/2:16:128 SiT-S/2:16:128 NaLaSiT-S/2:4:256 SiT-S/2:4:256 \
         NaLaSiT-S/2:1:512 SiT-S/2:1:512 >>"$out/ours.tsv" || status=1
-    for what in vae inception; do
+    for what in vae "--precision fp16 inception" "--precision tf32 inception" inception; do
+        # shellcheck disable=SC2086
         "$build/bench/nl_bench_images" --device cuda --dtype bf16 --json $what
     done >"$out/images.txt" || status=1
     sed -n -e 's/.*"vae".*"per_second": \([0-9.]*\),.*/decode AutoencoderKL 256 px batch 32\t\1\timages\/s/p' \
