@@ -199,6 +199,7 @@ static void end_of_mapping(int signal_number)
 int main(int argc, char **argv)
 {
     open_standard_files();
+    setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* lines of several processes stay whole */
     signal(SIGBUS, end_of_mapping);
     /* A reader that goes away is a write error like any other, and so is a file of the size that the shell allows. */
     signal(SIGPIPE, SIG_IGN);

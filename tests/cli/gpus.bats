@@ -5,8 +5,10 @@ data() {
     one_colour
 }
 
+options=(--model NaLaSiT-4x384x6/2 --data data --batch 32 --lr 1e-3 --log-every 1 --vae none -q)
+
 train() {
-    timeout 120 "$NALAGEN" train --model NaLaSiT-4x384x6/2 --data data --batch 32 --lr 1e-3 --log-every 1 -q "$@"
+    timeout 120 "$NALAGEN" train "${options[@]}" "$@"
 }
 
 @test "two GPUs train the model that one trains" {
@@ -22,6 +24,53 @@ train() {
     train --steps 3 --save-every 3 --out parts --gpus 2
     train --steps 6 --save-every 3 --out parts --gpus 2
     cmp whole/model.safetensors parts/model.safetensors
+}
+
+@test "a run of two GPUs saves at SIGTERM, and goes on exactly" {
+    data
+    "$NALAGEN" train "${options[@]}" --steps 1000000 --out run --gpus 2 &
+    local launcher=$! status=0
+    has_lines run/log.jsonl 20
+    kill -TERM "$launcher"
+    wait "$launcher" || status=$?
+    [ "$status" -eq 130 ]
+    newest=$(newest_step run)
+    train --steps $((newest + 4)) --out run --gpus 2
+    train --steps $((newest + 4)) --out whole --gpus 2
+    cmp whole/model.safetensors run/model.safetensors
+}
+
+@test "pictures, which one GPU of two makes, and a validation change nothing" {
+    data
+    train --steps 12 --out plain --gpus 2
+    train --steps 12 --out busy --gpus 2 --sample-every 4 --samples 4 --sample-steps 3 --val data --val-every 3
+    is_png busy/samples/step-0000012.png
+    cmp plain/model.safetensors busy/model.safetensors
+}
+
+@test "a run of two GPUs that is not finite ends with its state written" {
+    data
+    local status=0 begin=$SECONDS
+    train --steps 1000 --lr 10 --max-skipped 3 --out run --gpus 2 2>message || status=$?
+    [ "$status" -eq 6 ]
+    grep -q "3 steps in a row were not finite; first bad: " message
+    "$NALAGEN" info run/not-finite.safetensors >/dev/null
+    [ $((SECONDS - begin)) -lt 20 ]
+}
+
+@test "two processes that srun started on two GPUs" {
+    data
+    local status=0 pids=()
+    for rank in 0 1; do
+        SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7 SLURM_STEP_ID=0 \
+            timeout 60 "$NALAGEN" train "${options[@]}" --steps 6 --out two &
+        pids+=($!)
+    done
+    wait "${pids[0]}" || status=$?
+    wait "${pids[1]}" || status=$?
+    [ "$status" -eq 0 ]
+    train --steps 6 --out one --gpus 2
+    cmp one/model.safetensors two/model.safetensors
 }
 
 @test "a process of two that is killed ends the run, which goes on from its checkpoint" {

@@ -77,5 +77,19 @@ kill_one() {
     wait "$3" || status=$?
     [ "$status" -ne 0 ]
     [ "$status" -ne 124 ]
-    newest=$((10#$(ls "$1/checkpoints" | sort | tail -1 | tr -dc 0-9)))
+    newest=$(newest_step "$1")
+}
+
+# Of the run's checkpoints.
+newest_step() {
+    echo $((10#$(ls "$1/checkpoints" | sort | tail -1 | tr -dc 0-9)))
+}
+
+# Waits for that many lines in a file.
+has_lines() {
+    for ((i = 0; i < 600; i++)); do
+        [ -s "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ] && return
+        sleep 0.1
+    done
+    return 1
 }

@@ -43,3 +43,48 @@ ranks() {
     [[ $output != *"step 1/"* ]]
     [ -e run/done ]
 }
+
+@test "two processes save at a signal, and go on exactly" {
+    data
+    ranks 2 --steps 1000000 --out run -q &
+    local mpi=$! status=0
+    has_lines run/log.jsonl 20
+    pkill -USR1 -f -- "^mpirun .*--steps 1000000 .*--out run"
+    wait "$mpi" || status=$?
+    [ "$status" -eq 130 ]
+    newest=$(newest_step run)
+    ranks 2 --steps $((newest + 4)) --out run -q
+    ranks 2 --steps $((newest + 4)) --out whole -q
+    cmp whole/model.safetensors run/model.safetensors
+}
+
+@test "pictures, which one process of two makes, and a validation change nothing" {
+    data
+    ranks 2 --steps 12 --out plain -q
+    ranks 2 --steps 12 --out busy -q --sample-every 4 --samples 4 --sample-steps 3 --val data --val-every 3 --vae none
+    is_png busy/samples/step-0000012.png
+    cmp plain/model.safetensors busy/model.safetensors
+}
+
+@test "two processes whose steps are not finite end with the state written" {
+    data
+    run -6 ranks 2 --steps 1000 --lr 10 --max-skipped 3 --out run -q
+    [[ $output == *"3 steps in a row were not finite; first bad: "* ]]
+    "$NALAGEN" info run/not-finite.safetensors
+}
+
+@test "two processes: a folder in use, a dry run, processes of processes" {
+    data
+    ranks 2 --steps 1000000 --out run -q &
+    local mpi=$!
+    has_lines run/log.jsonl 2
+    run -7 ranks 2 --steps 1 --out run
+    [[ $output == *"another process is writing there"* ]]
+    pkill -USR1 -f -- "^mpirun .*--steps 1000000 .*--out run"
+    wait "$mpi" || true
+    run -0 ranks 2 --dry-run --out dry
+    [[ $output == *"images/s"* ]]
+    [ ! -e dry ]
+    run -2 ranks 2 --steps 1 --out run --gpus 2
+    [[ $output == *"leave --gpus out"* ]]
+}
