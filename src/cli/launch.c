@@ -134,19 +134,37 @@ static void reap(nl_crew *crew)
     }
 }
 
-/* Processes that wait for one that has gone may not hear SIGTERM. */
+static nl_status code_of(const nl_crew *crew, int child)
+{
+    int state = crew->children[child].state;
+    return WIFEXITED(state) ? (nl_status)WEXITSTATUS(state) : NL_ERROR_INTERNAL;
+}
+
+/* Of processes that wait for each other one has failed, or not all could be started. One that was asked to stop (by
+ * another than this one) has told the others. */
+static bool broken(const nl_crew *crew)
+{
+    return crew->started < crew->count ||
+           (crew->together && crew->failed && code_of(crew, crew->failed - 1) != NL_CANCELLED);
+}
+
+/* Those that wait for one that has gone do not hear SIGTERM; one that writes a checkpoint may end. */
 static void wait_for_all(nl_crew *crew)
 {
     const double patience = 20; /* seconds */
-    double stopped = 0;
+    double since = 0;
+    bool told = false;
     while (crew->ended < crew->started) {
         struct pollfd fd = {.fd = crew->reports[0], .events = POLLIN};
-        if ((nl_interrupted() || (crew->together && crew->failed)) && !stopped) {
-            stopped = nl_seconds();
+        if (!told && (nl_interrupted() || broken(crew))) {
+            told = true;
             stop(crew, SIGTERM);
         }
-        if (crew->together && crew->failed && nl_seconds() - stopped > patience)
-            stop(crew, SIGKILL);
+        if (crew->together && (crew->failed || broken(crew))) {
+            since = since > 0 ? since : nl_seconds();
+            if (nl_seconds() - since > patience)
+                stop(crew, SIGKILL);
+        }
         if (poll(&fd, 1, 200) > 0 && fd.revents & POLLIN)
             read_reports(crew);
         reap(crew);
@@ -154,20 +172,16 @@ static void wait_for_all(nl_crew *crew)
     nl_console_clear(crew->console);
 }
 
-static nl_status code_of(const nl_crew *crew, int child)
-{
-    int state = crew->children[child].state;
-    return WIFEXITED(state) ? (nl_status)WEXITSTATUS(state) : NL_ERROR_INTERNAL;
-}
-
 static void tell_failure(const nl_crew *crew, int child)
 {
     int state = crew->children[child].state;
     if (WIFSIGNALED(state))
         fprintf(stderr,
-                "nalagen: error: process %d of %d was ended by signal %d (%s): what it had not "
-                "finished is done when the same command is run again\n",
-                child, crew->count, WTERMSIG(state), strsignal(WTERMSIG(state)));
+                "nalagen: error: process %d of %d was ended by signal %d (%s): %s when the same "
+                "command is run again\n",
+                child, crew->count, WTERMSIG(state), strsignal(WTERMSIG(state)),
+                crew->together ? "the last checkpoint is gone on from"
+                               : "what it had not finished is done");
     else
         fprintf(stderr, "nalagen: error: process %d of %d ended with code %d (%s)\n", child,
                 crew->count, (int)code_of(crew, child), nl_status_name(code_of(crew, child)));
@@ -186,7 +200,7 @@ static nl_status outcome(const nl_crew *crew)
         if (code != NL_OK && !told && (!crew->together || i == crew->failed - 1))
             tell_failure(crew, i);
     }
-    if (nl_interrupted())
+    if (nl_interrupted() && (status == NL_OK || status == NL_CANCELLED))
         return NL_CANCELLED;
     return status == NL_OK
                ? NL_OK
@@ -221,8 +235,6 @@ nl_status nl_launch(nl_console *console, nl_context *context, const nl_launch_op
     console->started = nl_seconds();
     nl_catch_interrupt(context);
     status = start(&crew, arguments);
-    if (status != NL_OK)
-        stop(&crew, SIGTERM);
     wait_for_all(&crew);
     nl_release_interrupt();
     if (status == NL_OK)

@@ -29,14 +29,14 @@ train() {
 @test "a run of two GPUs saves at SIGTERM, and goes on exactly" {
     data
     "$NALAGEN" train "${options[@]}" --steps 1000000 --out run --gpus 2 &
-    local launcher=$! status=0
+    local launcher=$! status=0 last
     has_lines run/log.jsonl 20
     kill -TERM "$launcher"
     wait "$launcher" || status=$?
     [ "$status" -eq 130 ]
-    newest=$(newest_step run)
-    train --steps $((newest + 4)) --out run --gpus 2
-    train --steps $((newest + 4)) --out whole --gpus 2
+    last=$(newest_step run)
+    train --steps $((last + 4)) --out run --gpus 2
+    train --steps $((last + 4)) --out whole --gpus 2
     cmp whole/model.safetensors run/model.safetensors
 }
 

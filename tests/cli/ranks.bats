@@ -47,14 +47,14 @@ ranks() {
 @test "two processes save at a signal, and go on exactly" {
     data
     ranks 2 --steps 1000000 --out run -q &
-    local mpi=$! status=0
+    local mpi=$! status=0 last
     has_lines run/log.jsonl 20
     pkill -USR1 -f -- "^mpirun .*--steps 1000000 .*--out run"
     wait "$mpi" || status=$?
     [ "$status" -eq 130 ]
-    newest=$(newest_step run)
-    ranks 2 --steps $((newest + 4)) --out run -q
-    ranks 2 --steps $((newest + 4)) --out whole -q
+    last=$(newest_step run)
+    ranks 2 --steps $((last + 4)) --out run -q
+    ranks 2 --steps $((last + 4)) --out whole -q
     cmp whole/model.safetensors run/model.safetensors
 }
 
