@@ -162,6 +162,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
         total[r] = 1.f / total[r];
     }
     __nv_bfloat16 *rows = qt + warp * 16 * S::STRIDE; /* the warp's own queries: no longer needed */
+    __syncwarp(); /* with one tile of keys no barrier has come since they were read */
 #pragma unroll
     for (int n = 0; n < S::NT; n++)
 #pragma unroll
