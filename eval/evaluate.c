@@ -279,7 +279,9 @@ static nl_status of_rows(evaluation_job *job)
     }
     if (wanted(job, NL_METRIC_KID)) {
         int64_t subset = NL_MIN(o->kid_subset_size, NL_MIN(s->count, r->count));
-        NL_TRY(nl_kid(device, size, s->kept, s->count, r->kept, r->count, o->kid_subsets, subset,
+        kid->parts = subset == s->count && subset == r->count ? 1 /* the whole */ : o->kid_subsets;
+        kid->part_size = subset;
+        NL_TRY(nl_kid(device, size, s->kept, s->count, r->kept, r->count, kid->parts, subset,
                       &kid->value, &kid->deviation));
         kid->known = true;
     }
@@ -300,6 +302,9 @@ static nl_status metrics(evaluation_job *job)
     if (wanted(job, NL_METRIC_IS)) {
         NL_TRY(nl_score_read(job->samples.is, &is->value, &is->deviation));
         is->known = true;
+        is->parts = job->options->is_shuffled
+                        ? job->options->is_splits
+                        : (job->samples.count - 1) / job->options->is_split + 1;
     }
     NL_TRY(of_rows(job));
     job->result->seconds[2] = seconds() - start;

@@ -26,14 +26,14 @@ typedef struct pass {
     const char *what;
     nl_extraction *found;
     int64_t count; /* pictures that will come */
-    /* Of two batches: while a GPU makes those of one, a thread adds up those of the one before. */
-    float *features[2][NL_FEATURES];
-    int turn;
-    bool beside, adding; /* the device leaves the processors free; the thread is at work */
+    nl_inception_queue *queue;
+    /* What a thread adds up while a GPU makes the features that come next: of `adding` pictures from `first` on. */
+    const float *features[NL_FEATURES];
+    int64_t first, adding;
+    bool at_work;
     pthread_t thread;
-    int64_t first, added; /* what it adds: pictures from `first` on */
-    nl_status status;     /* how that ended */
-    int64_t *positions;   /* [count] in the order of the splits, or NULL: that of the pictures */
+    nl_status status;   /* how that ended */
+    int64_t *positions; /* [count] in the order of the splits, or NULL: that of the pictures */
     int64_t height, width;
 } pass;
 
@@ -67,27 +67,22 @@ static int64_t split_of(const pass *p, int64_t picture)
     return ((p->positions[picture] + 1) * p->options->is_splits - 1) / p->count;
 }
 
-/* Everything whose size depends on the number of pictures, and a buffer of each feature for one batch. */
-static nl_status prepare(pass *p, int64_t batch)
+/* The queue, and everything whose size depends on the number of pictures. */
+static nl_status prepare(pass *p)
 {
     nl_context *context = nl_inception_context(p->net);
     nl_feature feature = p->options->feature;
     nl_extraction *e = p->found;
+    bool wanted[NL_FEATURES];
     void *memory;
     nl_status status = NL_OK;
     for (int f = 0; f < NL_FEATURES; f++) {
-        int64_t size = nl_feature_size(f);
-        if (e->moments[f])
-            NL_TRY(nl_moments_create(context, size, &e->of[f]));
-        bool needed =
+        wanted[f] =
             e->moments[f] || (e->rows && f == (int)feature) || (e->score && f == NL_FEATURE_LOGITS);
-        if (!needed)
-            continue;
-        for (int turn = 0; turn <= p->beside; turn++) {
-            NL_TRY(nl_alloc_array(context, "features", batch * size, sizeof(float), &memory));
-            p->features[turn][f] = memory;
-        }
+        if (e->moments[f])
+            NL_TRY(nl_moments_create(context, nl_feature_size(f), &e->of[f]));
     }
+    NL_TRY(nl_inception_queue_create(p->net, p->options->preprocessing, wanted, &p->queue));
     if (e->rows) {
         NL_TRY(nl_alloc_array(context,
                               "features for precision, recall and KID (--metrics leaves "
@@ -113,11 +108,11 @@ static nl_status report(const pass *p)
     return NL_OK;
 }
 
-/* `count` pictures from `first` on, whose features are those of `turn`. */
-static nl_status add_features(pass *p, float *const features[NL_FEATURES], int64_t first,
-                              int64_t count)
+static nl_status add_features(pass *p)
 {
     nl_extraction *e = p->found;
+    const float *const *features = p->features;
+    int64_t first = p->first, count = p->adding;
     int64_t size = nl_feature_size(p->options->feature);
     int64_t classes = nl_feature_size(NL_FEATURE_LOGITS);
     nl_status status = NL_OK;
@@ -137,41 +132,51 @@ cleanup:
 static void *add_beside(void *user)
 {
     pass *p = user;
-    p->status = add_features(p, p->features[1 - p->turn], p->first, p->added);
+    p->status = add_features(p);
     return NULL;
 }
 
 static nl_status finish_adding(pass *p)
 {
-    if (p->adding)
+    if (p->at_work)
         pthread_join(p->thread, NULL);
-    p->adding = false;
+    p->at_work = false;
+    p->first += p->adding;
+    p->adding = 0;
     return p->status;
 }
 
-/* The features of `turn` are complete: they are added, or begin to be. */
-static nl_status add(pass *p, const nl_picture_batch *batch)
+/* Begins to add the features that the queue has ready first, once those before are added. */
+static nl_status begin_adding(pass *p)
 {
-    int made = p->turn;
-    nl_status status;
-    NL_TRY(finish_adding(p));
-    p->first = batch->first;
-    p->added = batch->count;
-    if (p->beside) {
-        p->turn = 1 - made;
-        p->adding = nl_start_thread(&p->thread, add_beside, p) == 0;
-    }
-    if (!p->adding)
-        NL_TRY(add_features(p, p->features[made], p->first, p->added));
-cleanup:
-    return status;
+    nl_context *context = nl_inception_context(p->net);
+    nl_status status = finish_adding(p);
+    if (status == NL_OK)
+        status = nl_inception_end(p->queue, &p->adding, p->features);
+    if (status != NL_OK)
+        return status;
+    p->at_work =
+        nl_device_queues(context->device) && nl_start_thread(&p->thread, add_beside, p) == 0;
+    return p->at_work ? NL_OK : add_features(p);
+}
+
+static void hash_pictures(const pass *p, const nl_picture_batch *batch)
+{
+    enum { THREADS = 4 };
+    uint64_t *hash = p->found->hash;
+    int64_t bytes = 3 * batch->height * batch->width;
+    int threads = NL_MIN(THREADS, nl_inception_context(p->net)->device->threads);
+    if (!hash)
+        return;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t i = 0; i < batch->count; i++)
+        hash[batch->first + i] = hash_bytes(batch->rgb + i * bytes, bytes);
 }
 
 static nl_status take(void *taker, const nl_picture_batch *batch)
 {
     pass *p = taker;
     nl_extraction *e = p->found;
-    int64_t bytes = 3 * batch->height * batch->width;
     nl_status status;
     if (batch->first != e->count || batch->first + batch->count > p->count)
         return nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
@@ -181,11 +186,10 @@ static nl_status take(void *taker, const nl_picture_batch *batch)
     e->mixed = e->mixed || (e->count && (batch->height != p->height || batch->width != p->width));
     p->height = batch->height;
     p->width = batch->width;
-    NL_TRY(nl_inception_run(p->net, p->options->preprocessing, batch->rgb, batch->count,
-                            batch->height, batch->width, p->features[p->turn]));
-    NL_TRY(add(p, batch));
-    for (int64_t i = 0; e->hash && i < batch->count; i++)
-        e->hash[batch->first + i] = hash_bytes(batch->rgb + i * bytes, bytes);
+    NL_TRY(nl_inception_begin(p->queue, batch->rgb, batch->count, batch->height, batch->width));
+    hash_pictures(p, batch);
+    if (nl_inception_under_way(p->queue) == NL_INCEPTION_WAYS)
+        NL_TRY(begin_adding(p));
     if (e->picture)
         NL_TRY(e->picture(e->user, batch));
     e->count += batch->count;
@@ -200,22 +204,20 @@ nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
     pass p = {.net = net, .options = options, .what = what, .found = e, .count = source->count};
     int64_t most;
     nl_status status;
-    p.beside = nl_device_queues(context->device);
     /* large enough for any picture: the network's batch of small ones */
     NL_TRY(nl_inception_batch(net, 299, 299, &most));
-    NL_TRY(prepare(&p, most));
+    NL_TRY(prepare(&p));
     NL_TRY(report(&p));
     NL_TRY(source->run(source->user, most, take, &p));
+    while (nl_inception_under_way(p.queue) > 0)
+        NL_TRY(begin_adding(&p));
     NL_TRY(finish_adding(&p));
     if (e->count != source->count)
         NL_TRY(nl_fail(context, NL_ERROR_INTERNAL, "%s: %lld of %lld pictures came", source->name,
                        (long long)e->count, (long long)source->count));
 cleanup:
-    if (p.adding)
-        pthread_join(p.thread, NULL);
-    for (int f = 0; f < NL_FEATURES; f++)
-        for (int turn = 0; turn < 2; turn++)
-            nl_free(context, p.features[turn][f]);
+    finish_adding(&p);
+    nl_inception_queue_destroy(p.queue);
     nl_free(context, p.positions);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Weights of the FID network, and running it over pictures on the host. */
+/* Weights of the FID network. */
 #include "inception.h"
 
 #include <math.h>
@@ -249,7 +249,6 @@ nl_precision nl_inception_precision(const nl_inception *net)
     return net->precision;
 }
 
-
 nl_context *nl_inception_context(const nl_inception *net)
 {
     return net->device->context;
@@ -267,98 +266,4 @@ bool nl_inception_has(const nl_inception *net, nl_feature feature)
 const char *nl_inception_missing(const nl_inception *net)
 {
     return net->missing.text;
-}
-
-/* ---- Pictures on the host */
-
-/* The batch in device memory: pictures in, features out. */
-typedef struct transfer {
-    nl_tensor rgb;
-    nl_tensor features[NL_FEATURES];
-} transfer;
-
-static nl_status take_transfer(nl_device *device, int64_t batch, int64_t height, int64_t width,
-                               float *const *features, transfer *t)
-{
-    nl_status status;
-    *t = (transfer){0};
-    NL_TRY(nl_arena_tensor(device, NL_U8, 4, (int64_t[]){batch, height, width, 3}, &t->rgb));
-    for (int f = 0; f < NL_FEATURES; f++)
-        if (features[f])
-            NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){batch, nl_feature_size(f)},
-                                   &t->features[f]));
-cleanup:
-    return status;
-}
-
-/* Bytes of the arena that a batch takes. */
-static nl_status measure(const nl_inception *net, int64_t batch, int64_t height, int64_t width,
-                         float *const *features, int64_t *bytes)
-{
-    nl_device device;
-    transfer t;
-    nl_status status;
-    nl_device_measuring(net->device, &device);
-    NL_TRY(take_transfer(&device, batch, height, width, features, &t));
-    NL_TRY(nl_inception_forward(net, &device, &nl_preprocessings[0], &t.rgb, t.features));
-    *bytes = device.arena_peak;
-cleanup:
-    return status;
-}
-
-/* 16 pictures hide the reordering of the weights on a CPU, 128 keep a GPU busy. Half of a budget is left for
- * what a back end needs beside the arena and for the caller. */
-nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t width, int64_t *batch)
-{
-    static float any;
-    float *features[NL_FEATURES];
-    int64_t bytes = 0, room = nl_memory_left(net->device->context) / 2 + net->device->arena_size;
-    for (int f = 0; f < NL_FEATURES; f++)
-        features[f] = nl_inception_has(net, f) ? &any : NULL;
-    nl_status status = measure(net, 1, height, width, features, &bytes);
-    if (status != NL_OK)
-        return status;
-    int64_t most = nl_device_queues(net->device) ? 128 : 16;
-    *batch = NL_MAX(1, NL_MIN(most, room / bytes));
-    return NL_OK;
-}
-
-static nl_status run_batch(nl_inception *net, const nl_preprocessing *preprocessing,
-                           const uint8_t *rgb, int64_t first, int64_t count, int64_t height,
-                           int64_t width, float *const *features)
-{
-    nl_device *device = net->device;
-    int64_t mark = nl_arena_mark(device);
-    transfer t;
-    nl_status status;
-    NL_TRY(take_transfer(device, count, height, width, features, &t));
-    NL_TRY(device->ops->upload(device, t.rgb.data, rgb + first * height * width * 3,
-                               nl_tensor_bytes(&t.rgb)));
-    NL_TRY(nl_inception_forward(net, device, preprocessing, &t.rgb, t.features));
-    for (int f = 0; f < NL_FEATURES; f++)
-        if (features[f])
-            NL_TRY(device->ops->download(device, features[f] + first * nl_feature_size(f),
-                                         t.features[f].data, nl_tensor_bytes(&t.features[f])));
-cleanup:
-    nl_arena_release(device, mark);
-    return status;
-}
-
-nl_status nl_inception_run(nl_inception *net, const nl_preprocessing *preprocessing,
-                           const uint8_t *rgb, int64_t count, int64_t height, int64_t width,
-                           float *const features[NL_FEATURES])
-{
-    int64_t batch, bytes;
-    nl_status status;
-    NL_TRY(nl_inception_batch(net, height, width, &batch));
-    batch = NL_MIN(batch, NL_MAX(count, 1));
-    NL_TRY(measure(net, batch, height, width, features, &bytes));
-    NL_TRY(nl_arena_reserve(net->device, bytes));
-    for (int64_t first = 0; first < count; first += batch) {
-        NL_TRY(nl_check_cancelled(net->device->context));
-        NL_TRY(run_batch(net, preprocessing, rgb, first, NL_MIN(batch, count - first), height,
-                         width, features));
-    }
-cleanup:
-    return status;
 }

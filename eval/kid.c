@@ -46,8 +46,6 @@ nl_status nl_kid(nl_device *device, int64_t size, const float *a, int64_t count_
         return nl_fail(context, NL_ERROR_INPUT,
                        "KID: subsets of %lld of %lld and %lld pictures are not possible",
                        (long long)subset_size, (long long)count_a, (long long)count_b);
-    if (subset_size == count_a && subset_size == count_b)
-        subsets = 1; /* all are the whole */
     for (int side = 0; side < 2; side++) {
         NL_TRY(nl_alloc_array(context, "KID", counts[side], sizeof(int64_t), &orders[side]));
         NL_TRY(nl_alloc_array(context, "KID", subset_size * size, sizeof(float), &rows[side]));

@@ -53,7 +53,9 @@ typedef struct nl_evaluation_options {
 typedef struct nl_metric_value {
     bool known;
     double value;
-    double deviation;  /* over splits or subsets, of IS and KID; of the bootstrap, of FID */
+    double deviation;  /* over the parts, of IS and KID; of the bootstrap, of FID */
+    int64_t parts;     /* splits of IS, subsets of KID; 1: there is no deviation */
+    int64_t part_size; /* pictures of a subset of KID */
     double low, high;  /* of the bootstrap: a 95 % interval; both 0: none */
     char missing[256]; /* why it is not known; "" when it was not asked for */
 } nl_metric_value;

@@ -68,12 +68,31 @@ nl_status nl_inception_forward(const nl_inception *net, nl_device *device,
                                const nl_preprocessing *preprocessing, const nl_tensor *rgb,
                                const nl_tensor features[NL_FEATURES]);
 
-/* The same for pictures on the host, in batches that fit the memory left.
- * rgb [count, height, width, 3]; features[f] [count, size], or NULL. */
+/* ---- Pictures on the host */
+
+/* Batches on their way through the network, at most NL_INCEPTION_WAYS: a GPU works on them while the host does other
+ * things; a CPU is done with one when it has begun. */
+typedef struct nl_inception_queue nl_inception_queue;
+enum { NL_INCEPTION_WAYS = 2 };
+
+nl_status nl_inception_queue_create(nl_inception *net, const nl_preprocessing *preprocessing,
+                                    const bool wanted[NL_FEATURES], nl_inception_queue **queue);
+/* Waits for what is under way; NULL is allowed. */
+void nl_inception_queue_destroy(nl_inception_queue *queue);
+/* rgb [count, height, width, 3] may change afterwards. */
+nl_status nl_inception_begin(nl_inception_queue *queue, const uint8_t *rgb, int64_t count,
+                             int64_t height, int64_t width);
+int64_t nl_inception_under_way(const nl_inception_queue *queue);
+/* The batch that began first of those under way: features[f] [count, size], or NULL when not wanted, until the next one
+ * ends. */
+nl_status nl_inception_end(nl_inception_queue *queue, int64_t *count,
+                           const float *features[NL_FEATURES]);
+
+/* All of this in one call. features[f] [count, size], or NULL: not wanted. */
 nl_status nl_inception_run(nl_inception *net, const nl_preprocessing *preprocessing,
                            const uint8_t *rgb, int64_t count, int64_t height, int64_t width,
                            float *const features[NL_FEATURES]);
-/* Pictures of a batch of nl_inception_run: handing over multiples of it wastes nothing. */
+/* Pictures of a batch that fits the memory left and is large enough. */
 nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t width,
                              int64_t *batch);
 

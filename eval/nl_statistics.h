@@ -84,7 +84,7 @@ nl_status nl_numpy_permutation(nl_context *context, uint32_t seed, int64_t count
 /* ---- Of whole sets of features; products run on the device, in fp32. */
 
 /* Unbiased squared MMD with the kernel (x.y / size + 1)^3, mean and standard deviation over subsets drawn
- * without replacement by Philox (seed 0, stream NL_STREAM_SUBSET); subset_size at most both counts. */
+ * without replacement by Philox (seed 0, stream NL_STREAM_SUBSET); subset_size at most both counts, and one subset is enough where it is both. */
 nl_status nl_kid(nl_device *device, int64_t size, const float *a, int64_t count_a, const float *b,
                  int64_t count_b, int64_t subsets, int64_t subset_size, double *mean,
                  double *deviation);

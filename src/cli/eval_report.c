@@ -26,7 +26,7 @@ static cJSON *metrics_json(const nl_report *r)
         if (value->known)
             cJSON_AddNumberToObject(metrics, key, value->value);
         bool interval = value->low != 0 || value->high != 0;
-        if (!value->known || (m != NL_METRIC_IS && m != NL_METRIC_KID && !interval))
+        if (!value->known || (value->parts < 2 && !interval))
             continue;
         snprintf(name, sizeof(name), "%s_std", key);
         cJSON_AddNumberToObject(metrics, name, value->deviation);
@@ -37,6 +37,18 @@ static cJSON *metrics_json(const nl_report *r)
         }
     }
     return metrics;
+}
+
+/* What the deviations of metrics are over. */
+static void add_parts(cJSON *object, const nl_evaluation *e)
+{
+    const nl_metric_value *is = &e->metrics[NL_METRIC_IS], *kid = &e->metrics[NL_METRIC_KID];
+    if (is->known)
+        cJSON_AddNumberToObject(object, "is_splits", (double)is->parts);
+    if (!kid->known)
+        return;
+    cJSON_AddNumberToObject(object, "kid_subsets", (double)kid->parts);
+    cJSON_AddNumberToObject(object, "kid_subset_size", (double)kid->part_size);
 }
 
 /* What the report says of the samples' making, or of their file. */
@@ -76,6 +88,7 @@ nl_status nl_report_json(const nl_report *r, cJSON **out)
         if (e->metrics[m].missing[0])
             cJSON_AddStringToObject(missing, metric_key(s, m, key), e->metrics[m].missing);
     cJSON_AddItemToObject(object, "missing", missing);
+    add_parts(object, e);
     cJSON_AddBoolToObject(object, "small", e->small);
     cJSON_AddNumberToObject(object, "repeated", (double)e->repeated);
     cJSON_AddNumberToObject(object, "copied", (double)e->copied);
@@ -99,6 +112,20 @@ nl_status nl_print_json(nl_context *context, const cJSON *object)
     return status;
 }
 
+/* "KID  0.012345 +- 0.000123 (100 subsets of 1000)" */
+static void print_parts(const char *name, const nl_metric_value *value, int digits,
+                        const char *part, const char *whole)
+{
+    printf("%-18s  %.*f", name, digits, value->value);
+    if (value->parts < 2)
+        printf(" (%s)\n", whole);
+    else if (value->part_size)
+        printf(" +- %.*f (%lld %ss of %lld)\n", digits, value->deviation, (long long)value->parts,
+               part, (long long)value->part_size);
+    else
+        printf(" +- %.*f (%lld %ss)\n", digits, value->deviation, (long long)value->parts, part);
+}
+
 static void print_metric(const nl_report *r, nl_metric metric)
 {
     static const char *const names[] = {"FID",    "sFID", "Inception Score", "Precision",
@@ -116,9 +143,9 @@ static void print_metric(const nl_report *r, nl_metric metric)
         return;
     }
     if (metric == NL_METRIC_KID)
-        printf("%-18s  %.6f +- %.6f\n", name, value->value, value->deviation);
+        print_parts(name, value, 6, "subset", "all pictures");
     else if (metric == NL_METRIC_IS)
-        printf("%-18s  %.4f +- %.4f\n", name, value->value, value->deviation);
+        print_parts(name, value, 4, "split", "one split");
     else if (value->low != 0 || value->high != 0)
         printf("%-18s  %.5f  95 %%: %.5f to %.5f\n", name, value->value, value->low, value->high);
     else
@@ -171,6 +198,7 @@ nl_status nl_report_table(const nl_report *r)
         printf(", sha256 %.16s", r->reference_sha256);
     printf("\nweights    %s, sha256 %.16s\n", s->checkpoint->path, s->sha256);
     printf("preset     %s: %s\n", s->options.preprocessing->name, s->options.preprocessing->text);
+    printf("precision  %s\n", nl_precision_names[nl_inception_precision(s->net)]);
     printf(
         "time       %.1f s (samples %.1f s, %.1f pictures/s; reference %.1f s; metrics %.1f s) on "
         "%s\n",

@@ -1,0 +1,264 @@
+/* Pictures on the host, batch by batch through the FID network. */
+#include "inception.h"
+
+#include <string.h>
+
+/* One more, whose features are being read. */
+enum { SLOTS = NL_INCEPTION_WAYS + 1 };
+
+/* A batch under way: pictures that wait for their upload, features where they are downloaded to. */
+typedef struct slot {
+    void *rgb;      /* on a GPU: a copy from which uploads do not wait, of one piece */
+    void *features; /* of all pictures, one kind after the other */
+    int64_t rgb_bytes, features_bytes;
+    int64_t count;
+} slot;
+
+struct nl_inception_queue {
+    nl_inception *net;
+    const nl_preprocessing *preprocessing;
+    bool wanted[NL_FEATURES];
+    int64_t width; /* numbers of a picture's features */
+    slot slots[SLOTS];
+    int64_t begun, ended; /* batches; number n is in slot n % SLOTS */
+};
+
+/* ---- Memory on the device */
+
+/* Of one piece: pictures in, features out. */
+typedef struct transfer {
+    nl_tensor rgb;
+    nl_tensor features[NL_FEATURES];
+} transfer;
+
+static nl_status take_transfer(nl_device *device, int64_t count, int64_t height, int64_t width,
+                               const bool *wanted, transfer *t)
+{
+    nl_status status;
+    *t = (transfer){0};
+    NL_TRY(nl_arena_tensor(device, NL_U8, 4, (int64_t[]){count, height, width, 3}, &t->rgb));
+    for (int f = 0; f < NL_FEATURES; f++)
+        if (wanted[f])
+            NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){count, nl_feature_size(f)},
+                                   &t->features[f]));
+cleanup:
+    return status;
+}
+
+/* Bytes of the arena that a piece takes. */
+static nl_status measure(const nl_inception *net, int64_t count, int64_t height, int64_t width,
+                         const bool *wanted, int64_t *bytes)
+{
+    nl_device device;
+    transfer t;
+    nl_status status;
+    nl_device_measuring(net->device, &device);
+    NL_TRY(take_transfer(&device, count, height, width, wanted, &t));
+    NL_TRY(nl_inception_forward(net, &device, &nl_preprocessings[0], &t.rgb, t.features));
+    *bytes = device.arena_peak;
+cleanup:
+    return status;
+}
+
+/* 16 pictures hide the reordering of the weights on a CPU, 128 keep a GPU busy. Half of a budget is left for
+ * what a back end needs beside the arena and for the caller. */
+nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t width, int64_t *batch)
+{
+    bool all[NL_FEATURES];
+    int64_t bytes = 0, room = nl_memory_left(net->device->context) / 2 + net->device->arena_size;
+    for (int f = 0; f < NL_FEATURES; f++)
+        all[f] = nl_inception_has(net, f);
+    nl_status status = measure(net, 1, height, width, all, &bytes);
+    if (status != NL_OK)
+        return status;
+    int64_t most = nl_device_queues(net->device) ? 128 : 16;
+    *batch = NL_MAX(1, NL_MIN(most, room / bytes));
+    return NL_OK;
+}
+
+/* ---- The queue */
+
+nl_status nl_inception_queue_create(nl_inception *net, const nl_preprocessing *preprocessing,
+                                    const bool wanted[NL_FEATURES], nl_inception_queue **queue)
+{
+    void *memory = NULL;
+    nl_status status =
+        nl_alloc_zero(net->device->context, "pictures under way", sizeof(**queue), &memory);
+    *queue = memory;
+    if (status != NL_OK)
+        return status;
+    (*queue)->net = net;
+    (*queue)->preprocessing = preprocessing;
+    memcpy((*queue)->wanted, wanted, sizeof((*queue)->wanted));
+    for (int f = 0; f < NL_FEATURES; f++)
+        (*queue)->width += wanted[f] ? nl_feature_size(f) : 0;
+    return NL_OK;
+}
+
+void nl_inception_queue_destroy(nl_inception_queue *q)
+{
+    if (!q)
+        return;
+    nl_device *device = q->net->device;
+    for (int i = 0; i < SLOTS; i++) {
+        nl_host_memory_free(device, q->slots[i].rgb, q->slots[i].rgb_bytes);
+        nl_host_memory_free(device, q->slots[i].features, q->slots[i].features_bytes);
+    }
+    nl_free(device->context, q);
+}
+
+static nl_status grow(nl_device *device, const char *what, int64_t bytes, void **memory,
+                      int64_t *have)
+{
+    if (bytes <= *have)
+        return NL_OK;
+    nl_host_memory_free(device, *memory, *have);
+    *memory = NULL;
+    *have = 0;
+    nl_status status = nl_host_memory_alloc(device, what, bytes, memory);
+    if (status == NL_OK)
+        *have = bytes;
+    return status;
+}
+
+/* Where the features of a slot's picture `first` lie. */
+static float *features_at(const nl_inception_queue *q, const slot *s, nl_feature feature,
+                          int64_t first)
+{
+    float *at = s->features;
+    for (int f = 0; f < (int)feature; f++)
+        at += q->wanted[f] ? s->count * nl_feature_size(f) : 0;
+    return at + first * nl_feature_size(feature);
+}
+
+/* The memory of a GPU's host from which an upload does not wait is filled by several threads: one would take half as long
+ * as the network. */
+static nl_status stage(nl_device *device, slot *s, const uint8_t **rgb, int64_t bytes)
+{
+    enum { PART = 1 << 20, THREADS = 4 };
+    if (!nl_device_queues(device))
+        return NL_OK;
+    nl_status status = grow(device, "pictures under way", bytes, &s->rgb, &s->rgb_bytes);
+    if (status != NL_OK)
+        return status;
+    uint8_t *to = s->rgb;
+    const uint8_t *from = *rgb;
+#pragma omp parallel for num_threads(NL_MIN(THREADS, device->threads))
+    for (int64_t at = 0; at < bytes; at += PART)
+        memcpy(to + at, from + at, (size_t)NL_MIN(PART, bytes - at));
+    *rgb = to;
+    return NL_OK;
+}
+
+/* Pictures from `first` on of the slot, as many as fit the device at once. */
+static nl_status begin_piece(nl_inception_queue *q, int turn, const uint8_t *rgb, int64_t first,
+                             int64_t count, int64_t height, int64_t width)
+{
+    nl_device *device = q->net->device;
+    slot *s = &q->slots[turn];
+    int64_t mark = nl_arena_mark(device), bytes;
+    transfer t;
+    nl_status status;
+    NL_TRY(measure(q->net, count, height, width, q->wanted, &bytes));
+    NL_TRY(nl_arena_reserve(device, bytes));
+    NL_TRY(take_transfer(device, count, height, width, q->wanted, &t));
+    NL_TRY(stage(device, s, &rgb, nl_tensor_bytes(&t.rgb)));
+    NL_TRY(device->ops->upload(device, t.rgb.data, rgb, nl_tensor_bytes(&t.rgb)));
+    NL_TRY(nl_inception_forward(q->net, device, q->preprocessing, &t.rgb, t.features));
+    for (int f = 0; f < NL_FEATURES; f++)
+        if (q->wanted[f])
+            NL_TRY(nl_download_start(device, turn, features_at(q, s, f, first), t.features[f].data,
+                                     nl_tensor_bytes(&t.features[f])));
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
+}
+
+nl_status nl_inception_begin(nl_inception_queue *q, const uint8_t *rgb, int64_t count,
+                             int64_t height, int64_t width)
+{
+    nl_device *device = q->net->device;
+    int turn = (int)(q->begun % SLOTS);
+    slot *s = &q->slots[turn];
+    int64_t most;
+    nl_status status;
+    if (q->begun - q->ended == NL_INCEPTION_WAYS)
+        NL_TRY(nl_fail(device->context, NL_ERROR_INTERNAL, "too many batches under way"));
+    NL_TRY(nl_check_cancelled(device->context));
+    s->count = count;
+    NL_TRY(grow(device, "features under way", count * q->width * (int64_t)sizeof(float),
+                &s->features, &s->features_bytes));
+    NL_TRY(nl_inception_batch(q->net, height, width, &most));
+    for (int64_t first = 0; first < count; first += most) {
+        if (first) /* its pictures lie where those of this piece will */
+            NL_TRY(nl_download_wait(device, turn));
+        NL_TRY(begin_piece(q, turn, rgb + first * height * width * 3, first,
+                           NL_MIN(most, count - first), height, width));
+    }
+    q->begun++;
+cleanup:
+    return status;
+}
+
+int64_t nl_inception_under_way(const nl_inception_queue *q)
+{
+    return q->begun - q->ended;
+}
+
+nl_status nl_inception_end(nl_inception_queue *q, int64_t *count,
+                           const float *features[NL_FEATURES])
+{
+    nl_device *device = q->net->device;
+    int turn = (int)(q->ended % SLOTS);
+    if (q->begun == q->ended)
+        return nl_fail(device->context, NL_ERROR_INTERNAL, "no batch is under way");
+    nl_status status = nl_download_wait(device, turn);
+    if (status != NL_OK)
+        return status;
+    *count = q->slots[turn].count;
+    for (int f = 0; f < NL_FEATURES; f++)
+        features[f] = q->wanted[f] ? features_at(q, &q->slots[turn], f, 0) : NULL;
+    q->ended++;
+    return NL_OK;
+}
+
+/* Copies the features of the batch that ends out, to picture *done on. */
+static nl_status collect(nl_inception_queue *q, float *const *to, int64_t *done)
+{
+    const float *features[NL_FEATURES];
+    int64_t count;
+    nl_status status = nl_inception_end(q, &count, features);
+    if (status != NL_OK)
+        return status;
+    for (int f = 0; f < NL_FEATURES; f++)
+        if (to[f])
+            memcpy(to[f] + *done * nl_feature_size(f), features[f],
+                   (size_t)(count * nl_feature_size(f)) * sizeof(float));
+    *done += count;
+    return NL_OK;
+}
+
+nl_status nl_inception_run(nl_inception *net, const nl_preprocessing *preprocessing,
+                           const uint8_t *rgb, int64_t count, int64_t height, int64_t width,
+                           float *const features[NL_FEATURES])
+{
+    nl_inception_queue *q = NULL;
+    bool wanted[NL_FEATURES];
+    int64_t batch, done = 0;
+    nl_status status;
+    for (int f = 0; f < NL_FEATURES; f++)
+        wanted[f] = features[f] != NULL;
+    NL_TRY(nl_inception_queue_create(net, preprocessing, wanted, &q));
+    NL_TRY(nl_inception_batch(net, height, width, &batch));
+    for (int64_t first = 0; first < count; first += batch) {
+        NL_TRY(nl_inception_begin(q, rgb + first * height * width * 3, NL_MIN(batch, count - first),
+                                  height, width));
+        if (nl_inception_under_way(q) == NL_INCEPTION_WAYS)
+            NL_TRY(collect(q, features, &done));
+    }
+    while (nl_inception_under_way(q) > 0)
+        NL_TRY(collect(q, features, &done));
+cleanup:
+    nl_inception_queue_destroy(q);
+    return status;
+}
