@@ -9,10 +9,14 @@ static void check_linear_backward_data(nl_arguments *a, const nl_linear_backward
     int64_t rows = args->dy.shape[0], outputs = args->dy.shape[1];
     TENSOR(weight, NL_ARG_WEIGHT, outputs, NL_ANY);
     int64_t inputs = args->weight.shape[1];
-    TENSOR(pre, NL_ARG_OPTIONAL, rows, inputs);
+    TENSOR(pre, NL_ARG_OPTIONAL | NL_ARG_IN_PLACE, rows, inputs);
     TENSOR(dx, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, inputs);
+    TENSOR(x, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, inputs);
+    TENSOR(dbias, NL_ARG_OPTIONAL | GRADIENT, inputs);
     nl_check(a, args->epilogue <= NL_EPILOGUE_SILU, "no epilogue %d", (int)args->epilogue);
     nl_check(a, args->pre.data || args->epilogue == NL_EPILOGUE_NONE, "an epilogue without pre");
+    nl_check(a, args->pre.data || !args->x.data, "x without pre");
+    nl_check(a, !args->pre.data || args->dx.data != args->pre.data, "dx is pre");
 }
 
 static void check_linear_backward_weight(nl_arguments *a,
@@ -47,8 +51,11 @@ static void check_layernorm_modulate_backward(nl_arguments *a,
     TENSOR(gate, NL_ARG_STRIDED | with_branch, images, hidden);
     TENSOR(dbranch, NL_ARG_OUTPUT | with_branch, rows, hidden);
     TENSOR(dgate, NL_ARG_STRIDED | NL_ARG_OUTPUT | with_branch, images, hidden);
-    nl_check(a, args->branch.data || !(args->gate.data || args->dbranch.data || args->dgate.data),
-             "a gate, dbranch or dgate without a branch");
+    TENSOR(dbias, NL_ARG_OPTIONAL | GRADIENT, hidden);
+    nl_check(a,
+             args->branch.data ||
+                 !(args->gate.data || args->dbranch.data || args->dgate.data || args->dbias.data),
+             "a gate, dbranch, dgate or dbias without a branch");
     TENSOR(dshift, NL_ARG_STRIDED | NL_ARG_OUTPUT, images, hidden);
     TENSOR(dscale, NL_ARG_STRIDED | NL_ARG_OUTPUT, images, hidden);
     TENSOR(y, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, hidden);

@@ -160,6 +160,13 @@ typedef enum nl_activation {
     NL_ACT_GELU_TANH /* of activate and its backward only */
 } nl_activation;
 
+static inline nl_activation nl_epilogue_activation(nl_epilogue epilogue)
+{
+    return epilogue == NL_EPILOGUE_GELU_TANH ? NL_ACT_GELU_TANH
+           : epilogue == NL_EPILOGUE_SILU    ? NL_ACT_SILU
+                                             : NL_ACT_NONE;
+}
+
 /* y = activation(conv(x) + bias + residual), or of x twice as high and wide (nearest neighbour). A device may keep
  * the weight in an order of its own: it changes by upload, copy and free alone, no operation writes it. */
 typedef struct nl_conv2d_args {

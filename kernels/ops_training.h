@@ -19,6 +19,8 @@ typedef struct nl_linear_backward_data_args {
     nl_tensor pre;        /* [M, K], or left out: sum before the epilogue that made x */
     nl_epilogue epilogue; /* with pre */
     nl_tensor dx;         /* [M, K]; rows may be strided */
+    nl_tensor x; /* [M, K], with pre, or left out: epilogue(pre) once more; may be pre (in place) */
+    nl_tensor dbias; /* [K] F32, or left out: the column sums of dx are added to it */
 } nl_linear_backward_data_args;
 
 /* dweight += dy^T x; dbias += column sums of dy. */
@@ -45,6 +47,7 @@ typedef struct nl_layernorm_modulate_backward_args {
     nl_tensor dx;             /* [M, D], in place */
     nl_tensor branch, gate;   /* as forward, or left out */
     nl_tensor dbranch;        /* [M, D] = gate dx, with branch */
+    nl_tensor dbias;          /* [D] F32, with branch, or left out: += column sums of dbranch */
     nl_tensor dshift, dscale; /* [M / rows_per_image, D], overwritten; rows may be strided */
     nl_tensor dgate;          /* the same, with branch */
     nl_tensor y; /* [M, D], or left out: forward's y once more, for the weight gradient */

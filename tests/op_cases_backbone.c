@@ -29,6 +29,8 @@ static const struct linear_case {
     CASE(.batch = 2, .rows = 2061, .k = 72, .n = 192, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8,
          .weight = NL_BF16),
     CASE(.batch = 3, .rows = 1400, .k = 128, .n = 384, .no_bias = true, .weight = NL_BF16),
+    CASE(.batch = 2, .rows = 2061, .k = 72, .n = 192, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8,
+         .pre = true, .weight = NL_BF16),
 };
 
 static nl_status run_linear(op_run *run, const void *op_case)

@@ -6,6 +6,7 @@ static const struct linear_backward_data_case {
     int64_t batch, rows, k, n, gap;
     nl_epilogue epilogue;
     nl_dtype weight;
+    bool x, in_place, bias;
 } linear_backward_data_cases[] = {
     CASE(.batch = 1, .rows = 1, .k = 1, .n = 1),
     CASE(.batch = 1, .rows = 1, .k = 64, .n = 192),
@@ -15,6 +16,19 @@ static const struct linear_backward_data_case {
     CASE(.batch = 3, .rows = 49, .k = 72, .n = 72, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8),
     CASE(.batch = 2, .rows = 300, .k = 128, .n = 96),
     CASE(.batch = 2, .rows = 25, .k = 384, .n = 384, .weight = NL_BF16),
+    CASE(.batch = 3, .rows = 1, .k = 72, .n = 40, .epilogue = NL_EPILOGUE_SILU, .x = true),
+    CASE(.batch = 2, .rows = 70, .k = 200, .n = 64, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8,
+         .x = true, .bias = true),
+    CASE(.batch = 2, .rows = 33, .k = 96, .n = 56, .bias = true),
+    CASE(.batch = 2, .rows = 33, .k = 35, .n = 50, .x = true, .in_place = true, .bias = true),
+    /* Many rows: the last tile of 64 is not full, nor the last step of 64 in n. */
+    CASE(.batch = 2, .rows = 2061, .k = 192, .n = 72, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8,
+         .weight = NL_BF16, .x = true, .in_place = true, .bias = true),
+    CASE(.batch = 3, .rows = 1400, .k = 384, .n = 64, .epilogue = NL_EPILOGUE_GELU_TANH,
+         .weight = NL_BF16, .x = true, .bias = true),
+    CASE(.batch = 2, .rows = 2050, .k = 192, .n = 128, .weight = NL_BF16),
+    CASE(.batch = 2, .rows = 2050, .k = 192, .n = 64, .epilogue = NL_EPILOGUE_GELU_TANH,
+         .weight = NL_BF16),
 };
 
 static nl_status run_linear_backward_data(op_run *run, const void *op_case)
@@ -27,9 +41,17 @@ static nl_status run_linear_backward_data(op_run *run, const void *op_case)
     args.dy = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .gap = c->gap);
     args.weight = OP_TENSOR(run, .shape = {c->n, c->k}, .shared = true, .dtype = c->weight,
                             .scale = 1 / sqrt((double)c->n));
-    if (c->epilogue)
-        args.pre = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .scale = 2);
+    if (c->epilogue || c->x)
+        args.pre = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .scale = 2,
+                             .output = c->in_place ? "x" : NULL, .in_place = c->in_place);
     args.dx = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .gap = c->gap, .output = "dx");
+    if (c->x)
+        args.x = c->in_place
+                     ? args.pre
+                     : OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .output = "x");
+    if (c->bias)
+        args.dbias =
+            OP_TENSOR(run, .shape = {c->k}, .shared = true, .output = "dbias", .in_place = true);
     return nl_op_linear_backward_data(run->device, &args);
 }
 
@@ -92,7 +114,7 @@ static nl_status run_activate_backward(op_run *run, const void *op_case)
 static const struct layernorm_modulate_backward_case {
     const char *text;
     int64_t batch, rows, d, gap;
-    bool branch, y;
+    bool branch, y, bias;
 } layernorm_modulate_backward_cases[] = {
     CASE(.batch = 1, .rows = 1, .d = 64),
     CASE(.batch = 3, .rows = 1, .d = 72, .branch = true, .y = true),
@@ -102,6 +124,10 @@ static const struct layernorm_modulate_backward_case {
     CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5, .branch = true, .y = true),
     CASE(.batch = 2, .rows = 300, .d = 40, .gap = 200, .branch = true, .y = true),
     CASE(.batch = 2, .rows = 64, .d = 1152, .gap = 1152, .branch = true, .y = true),
+    CASE(.batch = 1, .rows = 3, .d = 72, .branch = true, .bias = true),
+    CASE(.batch = 3, .rows = 70, .d = 384, .branch = true, .y = true, .bias = true),
+    CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5, .branch = true, .bias = true),
+    CASE(.batch = 2, .rows = 150, .d = 1152, .branch = true, .y = true, .bias = true),
 };
 
 /* Rows with a mean far from 0 and with a small variance. */
@@ -134,6 +160,9 @@ static nl_status run_layernorm_modulate_backward(op_run *run, const void *op_cas
         args.gate = OF_IMAGE(.scale = 1);
         args.dbranch = OF_ROWS(.output = "dbranch");
         args.dgate = OF_IMAGE(.output = "dgate");
+        if (c->bias)
+            args.dbias =
+                OP_TENSOR(run, .shape = {d}, .shared = true, .output = "dbias", .in_place = true);
     }
     args.dshift = OF_IMAGE(.output = "dshift");
     args.dscale = OF_IMAGE(.output = "dscale");

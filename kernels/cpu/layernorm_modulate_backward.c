@@ -2,9 +2,9 @@
 #include "nl_cpu.h"
 
 /* Rows whose sums over rows are one after the other; a chunk ends with its image. */
-enum { CHUNK = 64, SUMS = 3 /* dshift, dscale, dgate */ };
+enum { CHUNK = 64, SUMS = 4 /* dshift, dscale, dgate, dbias */ };
 
-/* One row, its parts of dshift, dscale and dgate added to sums [3, D]. */
+/* One row, its parts of dshift, dscale, dgate and dbias added to sums [4, D]. */
 static void backward_row(const nl_layernorm_modulate_backward_args *args, int64_t row,
                          float *restrict sums)
 {
@@ -34,9 +34,11 @@ static void backward_row(const nl_layernorm_modulate_backward_args *args, int64_
         const float *branch = nl_cpu_row(&args->branch, row);
         const float *gate = nl_cpu_row(&args->gate, image);
         float *dbranch = nl_cpu_row_out(&args->dbranch, row), *dgate = sums + 2 * size;
+        float *dbias = sums + 3 * size;
 #pragma omp simd
         for (int64_t i = 0; i < size; i++) {
             dbranch[i] = gate[i] * dx[i];
+            dbias[i] += gate[i] * dx[i];
             dgate[i] += branch[i] * dx[i];
         }
     }
@@ -49,7 +51,7 @@ static void backward_row(const nl_layernorm_modulate_backward_args *args, int64_
     }
 }
 
-/* out [D] = sums over the chunks of one image; sums [chunks, 3, D] from its first one on. */
+/* out [D] = sums over the chunks of one image; sums [chunks, 4, D] from its first one on. */
 static void add_chunks(const float *sums, int64_t chunks, int64_t size, float *out)
 {
     for (int64_t i = 0; i < size; i++)
@@ -61,7 +63,7 @@ static void add_chunks(const float *sums, int64_t chunks, int64_t size, float *o
 }
 
 /* x, dy, dx, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> dx, dbranch, y [M, D]; dshift, dscale,
- * dgate [M / rows_per_image, D] */
+ * dgate [M / rows_per_image, D]; dbias [D] is added to */
 nl_status NL_CPU(layernorm_modulate_backward)(nl_device *device,
                                               const nl_layernorm_modulate_backward_args *args)
 {
@@ -91,6 +93,15 @@ nl_status NL_CPU(layernorm_modulate_backward)(nl_device *device,
             add_chunks(own + size, chunks, size, nl_cpu_row_out(&args->dscale, image));
             if (args->branch.data)
                 add_chunks(own + 2 * size, chunks, size, nl_cpu_row_out(&args->dgate, image));
+        }
+        if (args->dbias.data) {
+#pragma omp for simd schedule(static)
+            for (int64_t i = 0; i < size; i++) {
+                float sum = 0;
+                for (int64_t chunk = 0; chunk < images * chunks; chunk++)
+                    sum += sums[(chunk * SUMS + 3) * size + i];
+                ((float *)args->dbias.data)[i] += sum;
+            }
         }
     }
     return NL_OK;

@@ -2,9 +2,9 @@
  * The matrix product is oneDNN's, or for a few rows of x (adaLN: one for each image) a kernel that
  * reads every weight once. The epilogue is a pass over the product while it is still in the cache.
  */
+#include "epilogue.h"
 #include "nl_cpu.h"
 #include "vector.h"
-#include "vector_math.h"
 
 enum {
     FEW_ROWS = 8,
@@ -84,25 +84,6 @@ static void to_bf16(const float *from, int64_t count, uint16_t *to)
     }
 }
 
-/* y [count] in place */
-static void finish_row(nl_epilogue epilogue, float *y, int64_t count)
-{
-    switch (epilogue) {
-    case NL_EPILOGUE_NONE:
-        break;
-    case NL_EPILOGUE_GELU_TANH:
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            y[i] = nlv_gelu_tanh(y[i]);
-        break;
-    case NL_EPILOGUE_SILU:
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            y[i] = nlv_silu(y[i]);
-        break;
-    }
-}
-
 /* The epilogue of rows [first, first + rows) of y, which hold the product; that is kept when asked for. */
 static void finish(nl_device *device, const nl_linear_args *args, int64_t first, int64_t rows)
 {
@@ -114,7 +95,7 @@ static void finish(nl_device *device, const nl_linear_args *args, int64_t first,
         float *y = nl_cpu_row_out(&args->y, row);
         if (args->pre.data)
             memcpy(nl_cpu_row_out(&args->pre, row), y, (size_t)n * sizeof(float));
-        finish_row(args->epilogue, y, n);
+        nl_apply_epilogue(args->epilogue, y, n, y);
     }
 }
 

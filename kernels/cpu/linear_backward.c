@@ -2,8 +2,8 @@
  * Both products are cut into tiles, each the work of one thread over the whole length of its sums, so that their
  * order does not depend on the number of threads.
  */
+#include "epilogue.h"
 #include "nl_cpu.h"
-#include "slope.h"
 
 enum {
     DATA_ROWS = 128,   /* of a tile of dx */
@@ -17,25 +17,6 @@ enum {
 static nl_status failed(nl_device *device)
 {
     return nl_fail(device->context, NL_ERROR_MEMORY, "oneDNN is out of memory in a matrix product");
-}
-
-/* dx [count] times the slope of the epilogue at pre. */
-static void apply_slope(nl_epilogue epilogue, const float *pre, int64_t count, float *dx)
-{
-    switch (epilogue) {
-    case NL_EPILOGUE_NONE:
-        break;
-    case NL_EPILOGUE_GELU_TANH:
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            dx[i] *= nlv_gelu_tanh_slope(pre[i]);
-        break;
-    case NL_EPILOGUE_SILU:
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-            dx[i] *= nlv_silu_slope(pre[i]);
-        break;
-    }
 }
 
 /* Rows [row, row + rows) and columns [column, column + columns) of dx. */
@@ -53,9 +34,13 @@ static bool data_tile(const nl_linear_backward_data_args *args, const float *wei
         .c = nl_cpu_row_out(&args->dx, row) + column,
         .c_stride = args->dx.row_stride,
     });
-    for (int64_t i = row; args->pre.data && i < row + rows; i++)
-        apply_slope(args->epilogue, nl_cpu_row(&args->pre, i) + column, columns,
-                    nl_cpu_row_out(&args->dx, i) + column);
+    for (int64_t i = row; args->pre.data && i < row + rows; i++) {
+        const float *pre = nl_cpu_row(&args->pre, i) + column;
+        nl_apply_epilogue_slope(args->epilogue, pre, columns,
+                                nl_cpu_row_out(&args->dx, i) + column);
+        if (args->x.data)
+            nl_apply_epilogue(args->epilogue, pre, columns, nl_cpu_row_out(&args->x, i) + column);
+    }
     return done;
 }
 
@@ -79,7 +64,27 @@ static nl_status plain_weight(nl_device *device, const nl_tensor *weight, const 
     return NL_OK;
 }
 
-/* dy [M, N], weight [N, K], pre [M, K] -> dx [M, K] */
+/* sums [column, column + columns) += sums over all rows of x, by runs of BIAS_ROWS. */
+static void bias_tile(const nl_tensor *x, int64_t column, int64_t columns, float *sums)
+{
+    float total[BIAS_COLUMNS] = {0};
+    int64_t rows = x->shape[0];
+    for (int64_t first = 0; first < rows; first += BIAS_ROWS) {
+        float sum[BIAS_COLUMNS] = {0};
+        for (int64_t row = first; row < NL_MIN(first + BIAS_ROWS, rows); row++) {
+            const float *values = nl_cpu_row(x, row) + column;
+#pragma omp simd
+            for (int64_t i = 0; i < columns; i++)
+                sum[i] += values[i];
+        }
+        for (int64_t i = 0; i < columns; i++)
+            total[i] += sum[i];
+    }
+    for (int64_t i = 0; i < columns; i++)
+        sums[column + i] += total[i];
+}
+
+/* dy [M, N], weight [N, K], pre [M, K] -> dx, x [M, K]; dbias [K] is added to */
 nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backward_data_args *args)
 {
     int64_t rows = args->dy.shape[0], columns = args->weight.shape[1];
@@ -101,30 +106,15 @@ nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backwa
         done = done && good;
     }
     omp_set_num_threads(threads);
+    if (args->dbias.data) {
+#pragma omp parallel for num_threads(device->threads) schedule(dynamic)
+        for (int64_t column = 0; column < columns; column += BIAS_COLUMNS)
+            bias_tile(&args->dx, column, NL_MIN(BIAS_COLUMNS, columns - column), args->dbias.data);
+    }
     return done ? NL_OK : failed(device);
 }
 
 /* ---- Weights */
-
-/* dbias [column, column + columns) += sums over all rows of dy, by runs of BIAS_ROWS. */
-static void bias_tile(const nl_linear_backward_weight_args *args, int64_t column, int64_t columns)
-{
-    float total[BIAS_COLUMNS] = {0}, *dbias = (float *)args->dbias.data + column;
-    int64_t rows = args->dy.shape[0];
-    for (int64_t first = 0; first < rows; first += BIAS_ROWS) {
-        float sum[BIAS_COLUMNS] = {0};
-        for (int64_t row = first; row < NL_MIN(first + BIAS_ROWS, rows); row++) {
-            const float *dy = nl_cpu_row(&args->dy, row) + column;
-#pragma omp simd
-            for (int64_t i = 0; i < columns; i++)
-                sum[i] += dy[i];
-        }
-        for (int64_t i = 0; i < columns; i++)
-            total[i] += sum[i];
-    }
-    for (int64_t i = 0; i < columns; i++)
-        dbias[i] += total[i];
-}
 
 static bool weight_tile(const nl_linear_backward_weight_args *args, int64_t row, int64_t column)
 {
@@ -164,7 +154,8 @@ nl_status NL_CPU(linear_backward_weight)(nl_device *device,
         if (args->dbias.data) {
 #pragma omp for schedule(dynamic)
             for (int64_t column = 0; column < outputs; column += BIAS_COLUMNS)
-                bias_tile(args, column, NL_MIN(BIAS_COLUMNS, outputs - column));
+                bias_tile(&args->dy, column, NL_MIN(BIAS_COLUMNS, outputs - column),
+                          args->dbias.data);
         }
     }
     omp_set_num_threads(threads);

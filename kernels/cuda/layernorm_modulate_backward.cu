@@ -1,6 +1,9 @@
 /* Gradients of layernorm_modulate: every activation crosses memory once each way; sums over the rows of an image in two
  * stages, parts of NL_PART_ROWS rows and then the parts. */
+#include "column_sums.cuh"
 #include "layernorm_backward.cuh"
+
+enum { KINDS = 4 /* sums: dshift, dscale, dgate, and of dbranch */ };
 
 template <typename T, typename M> struct modulate_gradient {
     const T *x, *dy, *branch;
@@ -9,7 +12,7 @@ template <typename T, typename M> struct modulate_gradient {
     int64_t rows_per_image, scale_stride, shift_stride, gate_stride;
     int width, parts; /* parts of an image */
     float eps;
-    float *sums; /* [images, parts, (dshift, dscale, dgate), width] */
+    float *sums; /* [images, parts, KINDS, width] */
 };
 
 template <typename T, typename S, bool BRANCH> struct raw_row {
@@ -92,6 +95,7 @@ __device__ __forceinline__ void gradient_of_row(const modulate_gradient<T, M> &p
                     gate[i] *= dx[i];
                 }
                 nl_add_to_sums<S>(sums + 2 * p.width, c, branch);
+                nl_add_to_sums<S>(sums + 3 * p.width, c, gate);
                 nl_put_piece(p.dbranch + at, gate);
             }
         }
@@ -104,10 +108,10 @@ __global__ void __launch_bounds__(32 * NL_PART_WARPS,
     modulate_gradient_kernel(const modulate_gradient<T, M> p)
 {
     extern __shared__ __align__(16) float shared[];
-    constexpr int KINDS = BRANCH ? 3 : 2;
+    constexpr int kinds = BRANCH ? KINDS : 2;
     const int warp = threadIdx.x / 32;
-    float *sums = shared + warp * KINDS * p.width;
-    for (int i = threadIdx.x % 32; i < KINDS * p.width; i += 32)
+    float *sums = shared + warp * kinds * p.width;
+    for (int i = threadIdx.x % 32; i < kinds * p.width; i += 32)
         sums[i] = 0.f;
     __syncwarp();
     const int64_t image = blockIdx.y, begin = image * p.rows_per_image;
@@ -137,30 +141,35 @@ __global__ void __launch_bounds__(32 * NL_PART_WARPS,
         }
         gradient_of_row<T, M, S, BRANCH>(p, row, raw, m, sums);
     }
-    nl_store_part(shared, KINDS * p.width, p.sums + (image * p.parts + blockIdx.x) * 3 * p.width);
+    nl_store_part(shared, kinds * p.width,
+                  p.sums + (image * p.parts + blockIdx.x) * KINDS * p.width);
 }
 
 template <typename M> struct modulation_gradient {
     M *dshift, *dscale, *dgate; /* dgate may be NULL */
+    float *branch_sums;         /* [images, width], with dgate */
     int64_t dshift_stride, dscale_stride, dgate_stride;
 };
 
-/* grid (3 width / 256, images) */
+/* grid (KINDS width / 256, images) */
 template <typename M>
 __global__ void add_parts_kernel(const float *sums, int parts, int width, modulation_gradient<M> to)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, column = i % width;
     const int64_t image = blockIdx.y;
-    if (i >= (to.dgate ? 3 : 2) * width)
+    if (i >= (to.dgate ? KINDS : 2) * width)
         return;
     float sum = 0.f;
 #pragma unroll 8
     for (int part = 0; part < parts; part++)
-        sum += sums[(image * parts + part) * 3 * width + i];
-    nl_put(i < width       ? to.dshift + image * to.dshift_stride + column
-           : i < 2 * width ? to.dscale + image * to.dscale_stride + column
-                           : to.dgate + image * to.dgate_stride + column,
-           sum);
+        sum += sums[(image * parts + part) * KINDS * width + i];
+    if (i >= 3 * width)
+        to.branch_sums[image * width + column] = sum;
+    else
+        nl_put(i < width       ? to.dshift + image * to.dshift_stride + column
+               : i < 2 * width ? to.dscale + image * to.dscale_stride + column
+                               : to.dgate + image * to.dgate_stride + column,
+               sum);
 }
 
 /* Any width: a block for a row; then a thread for a column of an image. */
@@ -199,25 +208,29 @@ __global__ void any_column_kernel(const modulate_gradient<T, M> p, const float *
     const int64_t image = blockIdx.y;
     if (i >= p.width)
         return;
-    float shift = 0.f, scale = 0.f, gate = 0.f;
+    float shift = 0.f, scale = 0.f, gate = 0.f, bias = 0.f;
     for (int64_t row = image * p.rows_per_image; row < (image + 1) * p.rows_per_image; row++) {
         const int64_t at = row * p.width + i;
         const nl_moments m = {moments[3 * row], moments[3 * row + 1], moments[3 * row + 2]};
         const float dy = nl_get(p.dy + at);
         shift += dy, scale = fmaf(dy, m(nl_get(p.x + at)), scale);
-        if (p.branch)
+        if (p.branch) {
             gate = fmaf(nl_get(p.dx + at), nl_get(p.branch + at), gate);
+            bias += nl_get(p.dbranch + at);
+        }
     }
     nl_put(to.dshift + image * to.dshift_stride + i, shift);
     nl_put(to.dscale + image * to.dscale_stride + i, scale);
-    if (to.dgate)
+    if (to.dgate) {
         nl_put(to.dgate + image * to.dgate_stride + i, gate);
+        to.branch_sums[image * p.width + i] = bias;
+    }
 }
 
 template <typename T, typename M, typename S, bool BRANCH>
 static cudaError_t launch(const modulate_gradient<T, M> &p, int64_t images, cudaStream_t stream)
 {
-    const int bytes = NL_PART_WARPS * (BRANCH ? 3 : 2) * p.width * 4;
+    const int bytes = NL_PART_WARPS * (BRANCH ? KINDS : 2) * p.width * 4;
     auto kernel = modulate_gradient_kernel<T, M, S, BRANCH>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -244,32 +257,38 @@ static nl_status run(nl_device *device, const nl_layernorm_modulate_backward_arg
     p.gate_stride = p.branch ? a->gate.row_stride : 0;
     p.rows_per_image = a->rows_per_image, p.width = (int)a->x.shape[1], p.eps = a->eps;
     p.parts = (int)((a->rows_per_image + NL_PART_ROWS - 1) / NL_PART_ROWS);
-    const modulation_gradient<M> to = {(M *)a->dshift.data,  (M *)a->dscale.data,
-                                       (M *)a->dgate.data,   a->dshift.row_stride,
-                                       a->dscale.row_stride, a->dgate.row_stride};
+    modulation_gradient<M> to = {};
+    to.dshift = (M *)a->dshift.data, to.dshift_stride = a->dshift.row_stride;
+    to.dscale = (M *)a->dscale.data, to.dscale_stride = a->dscale.row_stride;
+    to.dgate = (M *)a->dgate.data, to.dgate_stride = a->dgate.row_stride;
     const bool vectors = nl_row_vectors(p.width) &&
                          (p.scale_stride | p.shift_stride | p.gate_stride) % 4 == 0 &&
                          ((uintptr_t)p.scale | (uintptr_t)p.shift | (uintptr_t)p.gate) % 16 == 0;
     void *scratch;
-    const int64_t bytes = vectors ? images * p.parts * 3 * p.width * 4 : rows * 3 * 4;
-    nl_status status = nl_cuda_scratch(device, "sums of a normalisation", bytes, &scratch);
+    const int64_t image_sums = images * p.width * 4;
+    const int64_t bytes = vectors ? images * p.parts * KINDS * p.width * 4 : rows * 3 * 4;
+    nl_status status =
+        nl_cuda_scratch(device, "sums of a normalisation", image_sums + bytes, &scratch);
     if (status != NL_OK)
         return status;
+    to.branch_sums = (float *)scratch;
+    p.sums = to.branch_sums + images * p.width; /* or moments of rows */
     cudaError_t error = cudaSuccess;
     if (vectors) {
-        p.sums = (float *)scratch;
         NL_FOR_GRADIENT_SHAPE(p.width, S, {
             error = p.branch ? launch<T, M, S, true>(p, images, stream)
                              : launch<T, M, S, false>(p, images, stream);
         });
         add_parts_kernel<M>
-            <<<dim3(nl_blocks(3 * p.width, 256), (unsigned)images), 256, 0, stream>>>(
+            <<<dim3(nl_blocks(KINDS * p.width, 256), (unsigned)images), 256, 0, stream>>>(
                 p.sums, p.parts, p.width, to);
     } else {
-        any_row_kernel<T, M><<<(unsigned)rows, 128, 0, stream>>>(p, (float *)scratch);
-        any_column_kernel<T, M><<<dim3(nl_blocks(p.width, 64), (unsigned)images), 64, 0, stream>>>(
-            p, (const float *)scratch, to);
+        any_row_kernel<T, M><<<(unsigned)rows, 128, 0, stream>>>(p, p.sums);
+        any_column_kernel<T, M>
+            <<<dim3(nl_blocks(p.width, 64), (unsigned)images), 64, 0, stream>>>(p, p.sums, to);
     }
+    if (a->dbias.data)
+        nl_cuda_add_parts(stream, to.branch_sums, images, p.width, p.width, (float *)a->dbias.data);
     return error == cudaSuccess ? NL_CUDA_LAUNCHED(device, "layernorm_modulate_backward")
                                 : nl_cuda_check(device, error, "layernorm_modulate_backward");
 }

@@ -74,16 +74,17 @@ static nl_status run_panels(nl_device *device, const nl_linear_args *a, bool *do
 {
     nl_cuda *cuda = nl_cuda_of(device);
     *done = false;
+    const bool gelu = a->epilogue == NL_EPILOGUE_GELU_TANH;
     if (a->x.dtype != NL_BF16 || a->weight.dtype != NL_BF16 || a->y.dtype != NL_BF16 ||
-        a->pre.data || a->epilogue == NL_EPILOGUE_SILU)
+        (a->pre.data && !gelu) || a->epilogue == NL_EPILOGUE_SILU)
         return NL_OK;
     nl_panel_product p = {};
     p.x = (const __nv_bfloat16 *)a->x.data, p.w = (const __nv_bfloat16 *)a->weight.data;
     p.bias = a->bias.data, p.bias_f32 = a->bias.dtype == NL_F32;
-    p.y = (__nv_bfloat16 *)a->y.data;
+    p.y = (__nv_bfloat16 *)a->y.data, p.pre = (__nv_bfloat16 *)a->pre.data;
     p.rows = a->x.shape[0], p.columns = a->y.shape[1], p.depth = a->x.shape[1];
     p.x_stride = a->x.row_stride, p.w_stride = p.depth, p.y_stride = a->y.row_stride;
-    p.gelu = a->epilogue == NL_EPILOGUE_GELU_TANH;
+    p.epilogue = !gelu ? NL_PANEL_PLAIN : p.pre ? NL_PANEL_GELU_PRE : NL_PANEL_GELU;
     if (!nl_panel_product_serves(&p, cuda->index))
         return NL_OK;
     const cudaError_t error = nl_panel_product_run(&p, cuda->multiprocessors, cuda->stream);

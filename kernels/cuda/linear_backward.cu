@@ -1,8 +1,9 @@
-/* Gradients of linear: dx = dy W through cuBLASLt, with GELU's derivative in its epilogue where that is bf16; and
- * dW += dy^T x, db += column sums of dy. */
+/* Gradients of linear: dx = dy W through panel products or cuBLASLt, with GELU's derivative in the epilogue where that
+ * is bf16; and dW += dy^T x, db += column sums of dy. */
 #include "activation.cuh"
 #include "column_sums.cuh"
 #include "product.cuh"
+#include "sm90/panel_product.cuh"
 
 template <typename T>
 __global__ void derivative_kernel(const T *pre, T *dx, int64_t rows, int64_t width, int64_t stride,
@@ -105,6 +106,58 @@ static nl_status converted_weight(nl_device *device, const nl_linear_backward_da
     return NL_OK;
 }
 
+/* Products whose epilogue costs more than multiplying, on Hopper: the gradient of GELU with all that `a` asks for.
+ * *done is false where they are not for it. */
+static nl_status run_panels(nl_device *device, const nl_linear_backward_data_args *a, bool *done)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    nl_status status = NL_OK;
+    *done = false;
+    if (a->dy.dtype != NL_BF16 || a->weight.dtype != NL_BF16 || a->dx.dtype != NL_BF16 ||
+        !a->pre.data || a->epilogue != NL_EPILOGUE_GELU_TANH)
+        return NL_OK;
+    nl_panel_product p = {};
+    p.x = (const __nv_bfloat16 *)a->dy.data, p.w = (const __nv_bfloat16 *)a->weight.data;
+    p.w_by_depth = true;
+    p.y = (__nv_bfloat16 *)a->dx.data;
+    p.rows = a->dy.shape[0], p.columns = a->dx.shape[1], p.depth = a->dy.shape[1];
+    p.x_stride = a->dy.row_stride, p.w_stride = p.columns, p.y_stride = a->dx.row_stride;
+    p.epilogue = NL_PANEL_GELU_GRADIENT;
+    p.pre = (__nv_bfloat16 *)a->pre.data, p.gelu = (__nv_bfloat16 *)a->x.data;
+    if (!nl_panel_product_serves(&p, cuda->index))
+        return NL_OK;
+    const int64_t parts = nl_panel_parts(p.columns, cuda->multiprocessors);
+    if (a->dbias.data) {
+        void *scratch;
+        status = nl_cuda_scratch(device, "sums of columns", parts * p.columns * 4, &scratch);
+        if (status != NL_OK)
+            return status;
+        p.parts = (float *)scratch;
+    }
+    const cudaError_t error = nl_panel_product_run(&p, cuda->multiprocessors, cuda->stream);
+    *done = error == cudaSuccess;
+    if (*done && a->dbias.data)
+        nl_cuda_add_parts(cuda->stream, p.parts, parts, p.columns, p.columns,
+                          (float *)a->dbias.data);
+    return error == cudaErrorNotSupported ? NL_OK
+                                          : nl_cuda_check(device, error, "linear_backward_data");
+}
+
+/* x and dbias, in passes of their own. */
+static nl_status finish_data(nl_device *device, const nl_linear_backward_data_args *a)
+{
+    nl_status status = NL_OK;
+    if (a->x.data) {
+        nl_activate_args activate = {};
+        activate.x = a->pre, activate.y = a->x;
+        activate.activation = nl_epilogue_activation(a->epilogue);
+        status = nl_cuda_activate(device, &activate);
+    }
+    if (status == NL_OK && a->dbias.data)
+        status = nl_cuda_column_sums(device, &a->dx, (float *)a->dbias.data);
+    return status;
+}
+
 extern "C" nl_status nl_cuda_linear_backward_data(nl_device *device,
                                                   const nl_linear_backward_data_args *a)
 {
@@ -121,7 +174,10 @@ extern "C" nl_status nl_cuda_linear_backward_data(nl_device *device,
                        a->dx.dtype == NL_BF16 && aligned(&a->pre);
     const void *weight = a->weight.data;
     nl_tensor dy = a->dy;
-    nl_status status = NL_OK;
+    bool done;
+    nl_status status = run_panels(device, a, &done);
+    if (status != NL_OK || done)
+        return status;
     if (products && (status = align_rows(device, &dy)) == NL_OK) {
         nl_product product = {};
         product.rows = rows, product.columns = width, product.depth = depth;
@@ -150,6 +206,8 @@ extern "C" nl_status nl_cuda_linear_backward_data(nl_device *device,
                 (const T *)a->pre.data, (T *)a->dx.data, rows, width, a->dx.row_stride,
                 a->epilogue);
         });
+    if (status == NL_OK)
+        status = finish_data(device, a);
     return status == NL_OK ? NL_CUDA_LAUNCHED(device, "linear_backward_data") : status;
 }
 

@@ -117,18 +117,12 @@ static int panels(int64_t rows, int columns, int depth, bool gelu)
     CHECK(cudaMemset(y, 0xff, count * 2));
     plain_product<<<4096, 256>>>((const __nv_bfloat16 *)x, (const __nv_bfloat16 *)w,
                                  (const __nv_bfloat16 *)bias, expected, rows, columns, depth, gelu);
-    const nl_panel_product p = {(const __nv_bfloat16 *)x,
-                                (const __nv_bfloat16 *)w,
-                                bias,
-                                (__nv_bfloat16 *)y,
-                                rows,
-                                columns,
-                                depth,
-                                depth,
-                                depth,
-                                columns,
-                                false,
-                                gelu};
+    nl_panel_product p = {};
+    p.x = (const __nv_bfloat16 *)x, p.w = (const __nv_bfloat16 *)w;
+    p.bias = bias, p.y = (__nv_bfloat16 *)y;
+    p.rows = rows, p.columns = columns, p.depth = depth;
+    p.x_stride = p.w_stride = depth, p.y_stride = columns;
+    p.epilogue = gelu ? NL_PANEL_GELU : NL_PANEL_PLAIN;
     if (!nl_panel_product_serves(&p, 0)) {
         printf("panels do not serve %lld x %d x %d\n", (long long)rows, columns, depth);
         CHECK(cudaFree(expected));

@@ -106,8 +106,8 @@ static void products(void)
         nl_tensor x = take(NL_BF16, {M, l.k}), dy = take(NL_BF16, {M, l.n}),
                   w = take(NL_BF16, {l.n, l.k}, .05f), pre = take(NL_BF16, {M, l.k}),
                   dx = take(NL_BF16, {M, l.k}), dw = take(NL_F32, {l.n, l.k}),
-                  db = take(NL_F32, {l.n}), bias = take(NL_F32, {l.n}), y = take(NL_BF16, {M, l.n}),
-                  ypre = take(NL_BF16, {M, l.n});
+                  db = take(NL_F32, {l.n}), dbpre = take(NL_F32, {l.k}), bias = take(NL_F32, {l.n}),
+                  y = take(NL_BF16, {M, l.n}), ypre = take(NL_BF16, {M, l.n});
         const double flops = 2. * M * l.n * l.k, bytes = 2. * M * (l.n + l.k);
         const bool gelu = l.epilogue == NL_EPILOGUE_GELU_TANH;
         snprintf(name, sizeof(name), "%s forward", l.name);
@@ -131,6 +131,10 @@ static void products(void)
                       .epilogue = l.epilogue, .dx = dx);
         });
         if (gelu) {
+            report("fc2 backward data, GELU, its output, sums", bytes + 4. * M * l.k, flops, [&] {
+                return OP(linear_backward_data, .dy = dy, .weight = w, .pre = pre,
+                          .epilogue = l.epilogue, .dx = dx, .x = pre, .dbias = dbpre);
+            });
             snprintf(name, sizeof(name), "%s backward data, no GELU", l.name);
             report(name, bytes, flops,
                    [&] { return OP(linear_backward_data, .dy = dy, .weight = w, .dx = dx); });
@@ -144,7 +148,7 @@ static void products(void)
         total += report(name, bytes, flops, [&] {
             return OP(linear_backward_weight, .dy = dy, .x = x, .dweight = dw, .dbias = db);
         });
-        for (nl_tensor *t : {&x, &dy, &w, &pre, &dx, &dw, &db, &bias, &y, &ypre})
+        for (nl_tensor *t : {&x, &dy, &w, &pre, &dx, &dw, &db, &dbpre, &bias, &y, &ypre})
             CHECK(cudaFree(t->data));
     }
     printf("backward products of a block: %.3f ms, of twelve %.2f ms\n", total, 12 * total);
@@ -185,10 +189,12 @@ static void normalisations(int64_t batch, int64_t width)
         return OP(layernorm_modulate, .x = x, .branch = branch, .gate = gate, .shift = shift,
                   .scale = scale, .y = y, .sum = dbranch, .rows_per_image = T, .eps = 1e-6f);
     });
+    nl_tensor branch_bias = take(NL_F32, {width});
     report("layernorm_modulate_backward", 7 * unit, 0, [&] {
         return OP(layernorm_modulate_backward, .x = x, .scale = scale, .shift = shift, .dy = dy,
-                  .dx = dx, .branch = branch, .gate = gate, .dbranch = dbranch, .dshift = dshift,
-                  .dscale = dscale, .dgate = dgate, .y = y, .rows_per_image = T, .eps = 1e-6f);
+                  .dx = dx, .branch = branch, .gate = gate, .dbranch = dbranch,
+                  .dbias = branch_bias, .dshift = dshift, .dscale = dscale, .dgate = dgate, .y = y,
+                  .rows_per_image = T, .eps = 1e-6f);
     });
     report("layernorm_modulate_backward, no branch", 5 * unit, 0, [&] {
         return OP(layernorm_modulate_backward, .x = x, .scale = scale, .shift = shift, .dy = dy,

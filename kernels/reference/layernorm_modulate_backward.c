@@ -25,27 +25,31 @@ static void backward_row(const nl_layernorm_modulate_backward_args *args, int64_
     }
 }
 
-/* dshift, dscale and dgate of one channel: sums over the rows of the image. moments [rows, 2] */
+/* dshift, dscale, dgate and a share of dbias of one channel: sums over the rows of the image. moments [rows, 2] */
 static void sum_image(const nl_layernorm_modulate_backward_args *args, int64_t image, int64_t i,
                       const double *moments)
 {
-    double shift = 0, scale = 0, gate = 0;
+    double shift = 0, scale = 0, gate = 0, bias = 0;
     for (int64_t row = 0; row < args->rows_per_image; row++) {
         int64_t m = image * args->rows_per_image + row;
         double normal = (nl_get(&args->x, m, i) - moments[2 * row]) * moments[2 * row + 1];
         shift += nl_get(&args->dy, m, i);
         scale += nl_get(&args->dy, m, i) * normal;
-        if (args->branch.data)
+        if (args->branch.data) {
             gate += nl_get(&args->dx, m, i) * nl_get(&args->branch, m, i);
+            bias += nl_get(&args->dbranch, m, i);
+        }
     }
     nl_put(&args->dshift, image, i, shift);
     nl_put(&args->dscale, image, i, scale);
     if (args->branch.data)
         nl_put(&args->dgate, image, i, gate);
+    if (args->dbias.data)
+        nl_add(&args->dbias, 0, i, bias);
 }
 
 /* x, dy, dx, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> dx, dbranch, y [M, D]; dshift, dscale,
- * dgate [M / rows_per_image, D] */
+ * dgate [M / rows_per_image, D]; dbias [D] is added to */
 nl_status nl_reference_layernorm_modulate_backward(nl_device *device,
                                                    const nl_layernorm_modulate_backward_args *args)
 {

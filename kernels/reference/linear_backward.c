@@ -1,6 +1,6 @@
 #include "reference.h"
 
-/* dy [M, N], weight [N, K], pre [M, K] -> dx [M, K] */
+/* dy [M, N], weight [N, K], pre [M, K] -> dx, x [M, K]; dbias [K] is added to */
 nl_status nl_reference_linear_backward_data(nl_device *device,
                                             const nl_linear_backward_data_args *args)
 {
@@ -15,7 +15,17 @@ nl_status nl_reference_linear_backward_data(nl_device *device,
                 sum *= nl_reference_activation_slope(nl_epilogue_activation(args->epilogue),
                                                      nl_get(&args->pre, m, k));
             nl_put(&args->dx, m, k, sum);
+            if (args->x.data)
+                nl_put(&args->x, m, k,
+                       nl_reference_activation(nl_epilogue_activation(args->epilogue),
+                                               nl_get(&args->pre, m, k)));
         }
+    for (int64_t k = 0; args->dbias.data && k < args->dbias.shape[0]; k++) {
+        double sum = 0;
+        for (int64_t m = 0; m < m_count; m++)
+            sum += nl_get(&args->dx, m, k);
+        nl_add(&args->dbias, 0, k, sum);
+    }
     return NL_OK;
 }
 

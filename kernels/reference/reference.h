@@ -51,13 +51,6 @@ static inline void nl_add(const nl_tensor *y, int64_t row, int64_t column, doubl
     nl_put(y, row, column, nl_get(y, row, column) + value);
 }
 
-static inline nl_activation nl_epilogue_activation(nl_epilogue epilogue)
-{
-    return epilogue == NL_EPILOGUE_GELU_TANH ? NL_ACT_GELU_TANH
-           : epilogue == NL_EPILOGUE_SILU    ? NL_ACT_SILU
-                                             : NL_ACT_NONE;
-}
-
 double nl_reference_activation(nl_activation activation, double x);
 /* Its derivative; at a kink the one from below, as in PyTorch. */
 double nl_reference_activation_slope(nl_activation activation, double x);

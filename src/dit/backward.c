@@ -27,6 +27,7 @@ typedef struct nl_pass {
 typedef struct nl_added {
     const nl_tensor *branch; /* NULL: none */
     int64_t gate;            /* its piece of the modulation */
+    const nl_tensor *dbias;  /* of the layer that made it */
 } nl_added;
 
 /* From dh, through the normalisation of `stream` with modulation pieces shift, shift + 1: dx, dbranch, h. */
@@ -52,6 +53,7 @@ static nl_status norm_backward(nl_pass *pass, const nl_tensor *stream, nl_added 
         args.gate = nl_modulation_piece(modulation, added.gate, d);
         args.dbranch = pass->dbranch;
         args.dgate = nl_modulation_piece(&pass->dmodulation, added.gate, d);
+        args.dbias = *added.dbias;
     }
     return nl_op_layernorm_modulate_backward(pass->device, &args);
 }
@@ -109,20 +111,20 @@ static nl_status mlp_backward(nl_pass *pass, int index)
     const nl_block_saved *saved = &pass->saved->blocks[index];
     nl_block_params *gradients = &pass->gradients->blocks[index];
     int64_t first = NL_PIECES * (int64_t)index;
-    NL_TRY(NL_OP(device, activate, .x = saved->hidden, .y = pass->wide,
-                 .activation = NL_ACT_GELU_TANH));
-    NL_TRY(NL_OP(device, linear_backward_weight, .dy = pass->dbranch, .x = pass->wide,
-                 .dweight = gradients->fc2_weight, .dbias = gradients->fc2_bias));
     NL_TRY(NL_OP(device, linear_backward_data, .dy = pass->dbranch, .weight = block->fc2_weight,
-                 .pre = saved->hidden, .epilogue = NL_EPILOGUE_GELU_TANH, .dx = pass->wide));
+                 .pre = saved->hidden, .epilogue = NL_EPILOGUE_GELU_TANH, .dx = pass->wide,
+                 .x = saved->hidden, .dbias = gradients->fc1_bias));
+    NL_TRY(NL_OP(device, linear_backward_weight, .dy = pass->dbranch, .x = saved->hidden,
+                 .dweight = gradients->fc2_weight));
     borrow(pass, &saved->hidden);
     NL_TRY(NL_OP(device, linear_backward_data, .dy = pass->wide, .weight = block->fc1_weight,
                  .dx = pass->dh));
-    NL_TRY(norm_backward(pass, &saved->middle,
-                         (nl_added){&saved->attention_branch, first + NL_GATE_MSA},
-                         first + NL_SHIFT_MLP));
+    NL_TRY(norm_backward(
+        pass, &saved->middle,
+        (nl_added){&saved->attention_branch, first + NL_GATE_MSA, &gradients->proj_bias},
+        first + NL_SHIFT_MLP));
     NL_TRY(NL_OP(device, linear_backward_weight, .dy = pass->wide, .x = pass->h,
-                 .dweight = gradients->fc1_weight, .dbias = gradients->fc1_bias));
+                 .dweight = gradients->fc1_weight));
 cleanup:
     return status;
 }
@@ -201,8 +203,7 @@ static nl_status attention_backward(nl_pass *pass, int index, const nl_added *ad
     if (nala)
         NL_TRY(gate_backward(pass, index, &dqkv));
     NL_TRY(NL_OP(device, linear_backward_weight, .dy = pass->dbranch,
-                 .x = nala ? pass->h : saved->attention, .dweight = gradients->proj_weight,
-                 .dbias = gradients->proj_bias));
+                 .x = nala ? pass->h : saved->attention, .dweight = gradients->proj_weight));
     NL_TRY(qkv_backward(pass, index, &dqkv));
     NL_TRY(NL_OP(device, linear_backward_data, .dy = dqkv, .weight = block->qkv_weight,
                  .dx = pass->dh));
@@ -219,7 +220,8 @@ static nl_added added_before(const nl_pass *pass, int index)
     if (index == 0)
         return (nl_added){0};
     return (nl_added){&pass->saved->blocks[index - 1].mlp_branch,
-                      NL_PIECES * (int64_t)(index - 1) + NL_GATE_MLP};
+                      NL_PIECES * (int64_t)(index - 1) + NL_GATE_MLP,
+                      &pass->gradients->blocks[index - 1].fc2_bias};
 }
 
 static nl_status block_backward(nl_pass *pass, int index)

@@ -64,6 +64,21 @@ __device__ __forceinline__ void copy_box(void *to, const CUtensorMap *map, int c
                  : "memory");
 }
 
+/* The same of a map of three dimensions. */
+__device__ __forceinline__ void copy_box(void *to, const CUtensorMap *map, int x, int y, int z,
+                                         uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+/* Makes what this thread wrote to shared memory known to the copy engine and the products. */
+__device__ __forceinline__ void shared_publish()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* ---- Products of a warp group */
 
 __device__ __forceinline__ void product_fence()

@@ -23,6 +23,7 @@ enum {
     STAGES = 6,
     MAX_STEPS = 7,
     CONSUMERS = 256,
+    WARPS = CONSUMERS / 32,
     THREADS = CONSUMERS + 32,
     X_BYTES = ROWS * STEP * 2,
     W_BYTES = PANEL * STEP * 2
@@ -30,17 +31,20 @@ enum {
 
 struct problem {
     CUtensorMap x, w;
-    const void *bias; /* [N] of type bias_type, or NULL */
-    __nv_bfloat16 *y;
-    int64_t rows, y_stride;
+    const __nv_bfloat16 *w_by_depth; /* [K, N], or NULL: what w describes */
+    const void *bias;                /* [N] of type bias_type, or NULL */
+    __nv_bfloat16 *y, *pre, *gelu;
+    float *parts;
+    int64_t rows, columns, depth, w_stride, y_stride;
     int steps, panels;
     bool bias_f32;
 };
 
 int shared_bytes(int steps)
 {
-    /* 1,024 for the alignment, then bias and barriers at the end. */
-    return 1024 + steps * W_BYTES + STAGES * X_BYTES + PANEL * 4 + (2 * STAGES + 1) * 8;
+    /* 1,024 for the alignment, then bias, parts and barriers at the end. */
+    return 1024 + steps * W_BYTES + STAGES * X_BYTES + (1 + WARPS) * PANEL * 4 +
+           (2 * STAGES + 1) * 8;
 }
 
 #define NL_EIGHT(d, i)                                                                             \
@@ -78,62 +82,187 @@ __device__ __forceinline__ void pin(float (&d)[PANEL / 2])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-template <bool GELU> __device__ __forceinline__ float finish(float x)
+/* sqrt(2 / pi) (x + 0.044715 x^3) through the hardware's tanh, off by 2^-11: an eighth of bf16's step. */
+__device__ __forceinline__ float gelu_tanh(float x)
 {
-    if (!GELU)
-        return x;
-    /* x / 2 (1 + tanh u), u = sqrt(2 / pi) (x + 0.044715 x^3); the tanh is off by 2^-11, an eighth of bf16's step */
     float t = x * fmaf(x * x, 0.03567740814f, 0.7978845608f);
     asm("tanh.approx.f32 %0, %0;" : "+f"(t));
-    return fmaf(0.5f * x, t, 0.5f * x);
+    return t;
 }
-
-/* A 4 x 4 matrix of words of which lane q of four has column q: afterwards it has row q. */
-__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4])
+__device__ __forceinline__ float gelu(float x)
 {
-    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        const uint32_t got = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
-        (odd ? w[i] : w[i + 1]) = got;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t got = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
-        (high ? w[i] : w[i + 2]) = got;
-    }
+    return fmaf(0.5f * x, gelu_tanh(x), 0.5f * x);
+}
+/* With g = (1 + tanh) / 2: GELU is x g, its derivative g + 2 x g (1 - g) sqrt(2 / pi) (1 + 0.134145 x^2). */
+__device__ __forceinline__ float gelu_and_derivative(float x, float *derivative)
+{
+    const float g = fmaf(0.5f, gelu_tanh(x), 0.5f), y = x * g;
+    *derivative = fmaf(fmaf(-y, g, y), fmaf(x * x, 0.2140644488f, 1.595769122f), g);
+    return y;
 }
 
-/* Rows of one tile from a warp group's sums: a thread has rows lane / 4 and 8 more of its warp's 16, and in each eight
- * columns the two at 2 (lane % 4). Four threads exchange theirs so that each writes 16 bytes. */
-template <bool GELU>
+__device__ __forceinline__ void unpack(const uint4 &from, float (&v)[8])
+{
+    const uint32_t words[4] = {from.x, from.y, from.z, from.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[2 * i] = __uint_as_float(words[i] << 16),
+              v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+}
+__device__ __forceinline__ uint4 pack(const float (&v)[8])
+{
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+        words[i] = *(const uint32_t *)&pair;
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* ---- A thread's part of a tile: rows `row` and row + 8, in each GROUP of 32 columns eight neighbouring ones. The
+ * products leave a thread the columns 8 n + 2 q, 8 n + 2 q + 1 of a tile (q = lane % 4), so the weights of column
+ * 8 q + 2 i + e lie in row 8 i + 2 q + e of their group. */
+
+enum { GROUPS = PANEL / 32 };
+
+struct place {
+    int64_t row;
+    int column; /* in the panel, in group 0 */
+};
+
+__device__ __forceinline__ float sum_at(const float (&d)[PANEL / 2], int group, int r, int i)
+{
+    return d[(group * 4 + i / 2) * 4 + 2 * r + i % 2];
+}
+
+/* pre of a tile; zeros beyond the last row. */
+__device__ __forceinline__ void load_pre(const problem &p, place at, int panel,
+                                         uint4 (&pre)[GROUPS][2])
+{
+    const __nv_bfloat16 *from = p.pre + at.row * p.columns + panel * PANEL + at.column;
+#pragma unroll
+    for (int group = 0; group < GROUPS; group++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            pre[group][r] = at.row + 8 * r < p.rows
+                                ? *(const uint4 *)(from + 8 * r * p.columns + group * 32)
+                                : make_uint4(0, 0, 0, 0);
+}
+
+/* Sums of eight columns over the eight lanes that have them, of which each keeps one: the one with the bits of lane / 4
+ * in reverse. */
+__device__ __forceinline__ float sum_over_rows(float (&v)[8])
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 4, bit = 16; half > 0; half /= 2, bit /= 2) {
+        const bool high = lane & bit;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float got = __shfl_xor_sync(~0u, high ? v[i] : v[i + half], bit);
+            v[i] = (high ? v[i + half] : v[i]) + got;
+        }
+    }
+    return v[0];
+}
+__device__ __forceinline__ int summed_column()
+{
+    const int lane = threadIdx.x % 32;
+    return lane % 4 * 8 + (lane & 16 ? 4 : 0) + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0);
+}
+
+/* y, and pre or GELU(pre), of one tile from a warp group's sums; adds the sums over its rows to `columns`. */
+template <nl_panel_epilogue EPILOGUE>
 __device__ __forceinline__ void write_tile(const problem &p, const float (&d)[PANEL / 2],
-                                           const float *bias, int64_t first_row, int first_column)
+                                           const uint4 (&pre)[GROUPS][2], const float *bias,
+                                           place at, int panel, float (&columns)[GROUPS])
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, quad = lane % 4;
-    const int64_t row = first_row + warp * 16 + lane / 4;
-    __nv_bfloat16 *to = p.y + row * p.y_stride + first_column + quad * 8;
+    const int64_t column = panel * PANEL + at.column;
 #pragma unroll
-    for (int group = 0; group < PANEL / 32; group++)
+    for (int group = 0; group < GROUPS; group++) {
+        float b[8], sums[8];
+        if (EPILOGUE != NL_PANEL_GELU_GRADIENT) {
+            *(float4 *)b = *(const float4 *)(bias + group * 32 + at.column);
+            *(float4 *)(b + 4) = *(const float4 *)(bias + group * 32 + at.column + 4);
+        }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            uint32_t words[4];
+            const bool there = at.row + 8 * r < p.rows;
+            const int64_t to = (at.row + 8 * r) * p.columns + column + group * 32;
+            float y[8], other[8]; /* pre, or GELU of it */
+            if (EPILOGUE == NL_PANEL_GELU_GRADIENT)
+                unpack(pre[group][r], other);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int n = group * 4 + i;
-                const float2 b = *(const float2 *)(bias + n * 8 + quad * 2);
-                const __nv_bfloat162 pair = __floats2bfloat162_rn(
-                    finish<GELU>(d[n * 4 + 2 * r] + b.x), finish<GELU>(d[n * 4 + 2 * r + 1] + b.y));
-                words[i] = *(const uint32_t *)&pair;
+            for (int i = 0; i < 8; i++) {
+                const float sum = sum_at(d, group, r, i);
+                if (EPILOGUE == NL_PANEL_GELU_GRADIENT) {
+                    float derivative;
+                    other[i] = gelu_and_derivative(other[i], &derivative);
+                    y[i] = sum * derivative;
+                    sums[i] = r ? sums[i] + y[i] : y[i];
+                } else {
+                    other[i] = sum + b[i];
+                    y[i] = EPILOGUE == NL_PANEL_PLAIN ? other[i] : gelu(other[i]);
+                }
             }
-            transpose_quad(words);
-            if (row + 8 * r < p.rows)
-                *(uint4 *)(to + 8 * r * p.y_stride + group * 32) =
-                    make_uint4(words[0], words[1], words[2], words[3]);
+            if (!there)
+                continue;
+            *(uint4 *)(p.y + (at.row + 8 * r) * p.y_stride + column + group * 32) = pack(y);
+            if (EPILOGUE == NL_PANEL_GELU_PRE)
+                *(uint4 *)(p.pre + to) = pack(other);
+            if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.gelu)
+                *(uint4 *)(p.gelu + to) = pack(other);
         }
+        if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.parts)
+            columns[group] += sum_over_rows(sums);
+    }
 }
 
-template <bool GELU>
+/* ---- The weights of a panel in shared memory: [steps][PANEL, STEP] as TMA leaves them, rows in the order above. */
+
+/* From [N, K]: eight rows of a group at a time, which lie two and two in memory. One warp. */
+__device__ __forceinline__ void copy_weights(const problem &p, unsigned char *tiles, int panel,
+                                             uint64_t *barrier)
+{
+    const int lane = threadIdx.x % 32;
+    if (lane == 0)
+        barrier_expect(barrier, p.steps * W_BYTES);
+    __syncwarp();
+    for (int i = lane; i < p.steps * PANEL / 8; i += 32) {
+        const int step = i / (PANEL / 8), eight = i % (PANEL / 8);
+        copy_box(tiles + step * W_BYTES + eight * 8 * STEP * 2, &p.w, step * STEP, eight % 4 * 2,
+                 (panel * GROUPS + eight / 4) * 4, barrier);
+    }
+}
+
+/* From [K, N]: pairs of columns of eight rows become 16 bytes of two rows of a tile. All consumers. */
+__device__ __forceinline__ void transpose_weights(const problem &p, unsigned char *tiles, int panel)
+{
+#pragma unroll 6
+    for (int i = threadIdx.x; i < p.steps * 8 * PANEL / 2; i += CONSUMERS) {
+        const int row = i % (PANEL / 2) * 2, eight = i / (PANEL / 2);
+        const int column = row / 32 * 32 + row / 2 % 4 * 8 + row / 8 % 4 * 2;
+        const __nv_bfloat16 *from = p.w_by_depth + panel * PANEL + column;
+        uint32_t pairs[8], low[4], high[4];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            pairs[k] =
+                eight * 8 < p.depth ? *(const uint32_t *)(from + (eight * 8 + k) * p.w_stride) : 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            low[k] = __byte_perm(pairs[2 * k], pairs[2 * k + 1], 0x5410),
+            high[k] = __byte_perm(pairs[2 * k], pairs[2 * k + 1], 0x7632);
+        unsigned char *to = tiles + eight / 8 * W_BYTES + row * STEP * 2;
+        *(uint4 *)(to + (eight ^ row) % 8 * 16) = make_uint4(low[0], low[1], low[2], low[3]);
+        *(uint4 *)(to + STEP * 2 + (eight ^ (row + 1)) % 8 * 16) =
+            make_uint4(high[0], high[1], high[2], high[3]);
+    }
+    shared_publish();
+    named_wait(3, CONSUMERS);
+}
+
+template <nl_panel_epilogue EPILOGUE>
 __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant__ problem p)
 {
     extern __shared__ unsigned char unaligned[];
@@ -141,7 +270,9 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
         unaligned + (1024 - shared_address(unaligned) % 1024) % 1024; /* [steps][PANEL, STEP] */
     unsigned char *x_tiles = w_tiles + p.steps * W_BYTES;             /* [STAGES][ROWS, STEP] */
     float *bias = (float *)(x_tiles + STAGES * X_BYTES);
-    uint64_t *full = (uint64_t *)(bias + PANEL), *empty = full + STAGES, *weights = empty + STAGES;
+    float *parts = bias + PANEL; /* [warps, PANEL] */
+    uint64_t *full = (uint64_t *)(parts + WARPS * PANEL), *empty = full + STAGES,
+             *weights = empty + STAGES;
 
     const int panel = blockIdx.x % p.panels, first = blockIdx.x / p.panels;
     const int stride = gridDim.x / p.panels;
@@ -161,10 +292,9 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
     __syncthreads();
 
     if (threadIdx.x >= CONSUMERS) { /* the producer */
-        if (threadIdx.x == CONSUMERS && count > 0) {
-            barrier_expect(weights, p.steps * W_BYTES);
-            for (int step = 0; step < p.steps; step++)
-                copy_box(w_tiles + step * W_BYTES, &p.w, step * STEP, panel * PANEL, weights);
+        if (count > 0 && !p.w_by_depth)
+            copy_weights(p, w_tiles, panel, weights);
+        if (threadIdx.x == CONSUMERS)
             for (int i = 0; i < count * p.steps; i++) {
                 const int stage = i % STAGES;
                 barrier_wait(empty + stage, (i / STAGES + 1) % 2);
@@ -172,17 +302,24 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
                 copy_box(x_tiles + stage * X_BYTES, &p.x, i % p.steps * STEP,
                          (first + i / p.steps * stride) * ROWS, full + stage);
             }
-        }
         return;
     }
 
     /* Warp group g takes tiles g, g + 2, ... of the block's; named barrier 1 + g lets it multiply. */
-    const int group = threadIdx.x / 128;
-    const bool leader = threadIdx.x % 32 == 0;
-    if (count > group)
+    const int group = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool leader = lane == 0;
+    float columns[GROUPS] = {};
+    if (p.w_by_depth)
+        transpose_weights(p, w_tiles, panel);
+    else if (count > group)
         barrier_wait(weights, 0);
     for (int tile = group; tile < count; tile += 2) {
         float d[PANEL / 2];
+        uint4 pre[GROUPS][2];
+        const place at = {(int64_t)(first + tile * stride) * ROWS + warp % 4 * 16 + lane / 4,
+                          lane % 4 * 8};
+        if (EPILOGUE == NL_PANEL_GELU_GRADIENT) /* on its way while the products run */
+            load_pre(p, at, panel, pre);
         if (tile > 0)
             named_wait(1 + group, CONSUMERS);
         for (int step = 0; step < p.steps; step++) {
@@ -207,7 +344,18 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
         pin(d);
         if (leader)
             barrier_arrive(empty + (tile * p.steps + p.steps - 1) % STAGES);
-        write_tile<GELU>(p, d, bias, (int64_t)(first + tile * stride) * ROWS, panel * PANEL);
+        write_tile<EPILOGUE>(p, d, pre, bias, at, panel, columns);
+    }
+    if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.parts) {
+        for (int i = 0; i < GROUPS; i++)
+            parts[warp * PANEL + i * 32 + summed_column()] = columns[i];
+        named_wait(3, CONSUMERS);
+        for (int i = threadIdx.x; i < PANEL; i += CONSUMERS) {
+            float sum = 0.f;
+            for (int w = 0; w < WARPS; w++)
+                sum += parts[w * PANEL + i];
+            p.parts[first * p.columns + panel * PANEL + i] = sum;
+        }
     }
 }
 
@@ -229,17 +377,32 @@ encoder find_encoder()
     return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? (encoder)function : NULL;
 }
 
-/* Boxes [box_rows, STEP] of a row-major matrix [rows, columns]; zeros beyond it. */
-bool describe(encoder encode, CUtensorMap *map, const void *data, int64_t rows, int64_t columns,
-              int64_t stride, int box_rows)
+bool describe(encoder encode, CUtensorMap *map, const void *data, int dimensions,
+              const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box)
 {
-    const cuuint64_t sizes[] = {(cuuint64_t)columns, (cuuint64_t)rows};
-    const cuuint64_t strides[] = {(cuuint64_t)stride * 2};
-    const cuuint32_t box[] = {STEP, (cuuint32_t)box_rows}, steps[] = {1, 1};
-    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, sizes, strides, box,
-                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+    const cuuint32_t steps[] = {1, 1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)dimensions, (void *)data,
+                  sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* Boxes [ROWS, STEP] of x; zeros beyond it. */
+bool describe_x(encoder encode, const nl_panel_product *a, CUtensorMap *map)
+{
+    const cuuint64_t sizes[] = {(cuuint64_t)a->depth, (cuuint64_t)a->rows};
+    const cuuint64_t strides[] = {(cuuint64_t)a->x_stride * 2};
+    const cuuint32_t box[] = {STEP, ROWS};
+    return describe(encode, map, a->x, 2, sizes, strides, box);
+}
+
+/* Boxes of w as [N / 8, 8, K]: of four neighbouring eights of rows the same two, STEP of each. */
+bool describe_w(encoder encode, const nl_panel_product *a, CUtensorMap *map)
+{
+    const cuuint64_t sizes[] = {(cuuint64_t)a->depth, 8, (cuuint64_t)a->columns / 8};
+    const cuuint64_t strides[] = {(cuuint64_t)a->w_stride * 2, (cuuint64_t)a->w_stride * 16};
+    const cuuint32_t box[] = {STEP, 2, 4};
+    return describe(encode, map, a->w, 3, sizes, strides, box);
 }
 
 } // namespace
@@ -252,7 +415,16 @@ bool nl_panel_product_serves(const nl_panel_product *a, int device)
            major == 9 && a->depth <= MAX_STEPS * STEP && a->depth % 8 == 0 &&
            a->columns % PANEL == 0 && a->rows >= 4096 && a->rows <= INT32_MAX / 2 &&
            a->x_stride % 8 == 0 && a->w_stride % 8 == 0 && a->y_stride % 8 == 0 &&
-           ((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->y) % 16 == 0;
+           ((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->y | (uintptr_t)a->pre |
+            (uintptr_t)a->gelu) %
+                   16 ==
+               0;
+}
+
+int64_t nl_panel_parts(int64_t columns, int multiprocessors)
+{
+    const int64_t panels = columns / PANEL;
+    return multiprocessors > panels ? multiprocessors / panels : 1;
 }
 
 cudaError_t nl_panel_product_run(const nl_panel_product *a, int multiprocessors,
@@ -260,15 +432,20 @@ cudaError_t nl_panel_product_run(const nl_panel_product *a, int multiprocessors,
 {
     static const encoder encode = find_encoder();
     problem p = {};
-    p.bias = a->bias, p.bias_f32 = a->bias_f32, p.y = a->y, p.rows = a->rows;
-    p.y_stride = a->y_stride;
+    p.bias = a->bias, p.bias_f32 = a->bias_f32;
+    p.y = a->y, p.pre = a->pre, p.gelu = a->gelu, p.parts = a->parts;
+    p.w_by_depth = a->w_by_depth ? a->w : NULL;
+    p.rows = a->rows, p.columns = a->columns, p.depth = a->depth;
+    p.w_stride = a->w_stride, p.y_stride = a->y_stride;
     p.steps = (int)((a->depth + STEP - 1) / STEP), p.panels = (int)(a->columns / PANEL);
-    if (!encode || !describe(encode, &p.x, a->x, a->rows, a->depth, a->x_stride, ROWS) ||
-        !describe(encode, &p.w, a->w, a->columns, a->depth, a->w_stride, PANEL))
+    if (!encode || !describe_x(encode, a, &p.x) || (!a->w_by_depth && !describe_w(encode, a, &p.w)))
         return cudaErrorNotSupported;
     const int bytes = shared_bytes(p.steps);
-    const int of_panel = multiprocessors / p.panels > 0 ? multiprocessors / p.panels : 1;
-    auto kernel = a->gelu ? panel_kernel<true> : panel_kernel<false>;
+    const int64_t of_panel = nl_panel_parts(a->columns, multiprocessors);
+    auto kernel = a->epilogue == NL_PANEL_PLAIN      ? panel_kernel<NL_PANEL_PLAIN>
+                  : a->epilogue == NL_PANEL_GELU     ? panel_kernel<NL_PANEL_GELU>
+                  : a->epilogue == NL_PANEL_GELU_PRE ? panel_kernel<NL_PANEL_GELU_PRE>
+                                                     : panel_kernel<NL_PANEL_GELU_GRADIENT>;
     cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error == cudaSuccess) {
