@@ -1,6 +1,6 @@
-"""NaLa against softmax from 256 to 65,536 tokens: a drawing of the figures that tests/gpu.sh wrote.
+"""NaLa against softmax from 256 to 65,536 tokens: a drawing and a table of the figures that tests/gpu.sh wrote.
 
-    python3 bench/curve.py bench/results/DATE-CARD.json -o docs/tokens.svg
+    python3 bench/curve.py bench/results/DATE-CARD.json -o docs/tokens.svg >table.md
 
 Two panels, both axes logarithmic: attention alone (nalagen and PyTorch), and the whole S/2 backbone.
 """
@@ -71,6 +71,23 @@ def panel(title, curves, left):
     return out
 
 
+def table(figures):
+    """Lines of Markdown: the S/2 backbone by number of tokens."""
+    rate, memory = {}, {}
+    for name, figure in figures.items():
+        if match := re.fullmatch(r"forward (NaLa)?SiT-S/2 (\d+) x (\d+) tokens(| memory)", name):
+            (memory if match[4] else rate)[match[1] or "softmax", int(match[3])] = int(match[2]), figure["value"]
+    yield "| tokens | batch | NaLa, images/s | softmax, images/s | NaLa / softmax | NaLa, MiB | softmax, MiB |"
+    yield "|---|---|---|---|---|---|---|"
+    for kind, tokens in sorted(rate, key=lambda key: key[1]):
+        if kind == "softmax":
+            continue
+        (batch, nala), (_, softmax) = (rate[kind, tokens] for kind in ("NaLa", "softmax"))
+        sizes = " | ".join(f"{memory[kind, tokens][1]:,.0f}" for kind in ("NaLa", "softmax"))
+        rates = " | ".join(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (nala, softmax))
+        yield f"| {tokens:,} | {batch} | {rates} | {nala / softmax:.3g} | {sizes} |"
+
+
 def main():
     source, flag, target = sys.argv[1:]
     assert flag == "-o"
@@ -78,6 +95,7 @@ def main():
         result = json.load(file)
     panels = collect(result["figures"])
     step = LEFT + WIDTH + GAP
+    print("\n".join(table(result["figures"])))
     body = [line for i, (title, curves) in enumerate(panels.items()) for line in panel(title, curves, LEFT + i * step)]
     body.append(text(2 * step - GAP, TOP + HEIGHT + 38, result["card"] + ", bf16", "end"))
     width, height = 2 * step, TOP + HEIGHT + BOTTOM
