@@ -1,6 +1,6 @@
 # The CUDA back end: kernels/cuda, with cuDNN for convolutions where it is found (otherwise products over gathered
-# patches). cudart is linked statically and cuBLASLt and cuDNN are found again at run time where they were found now;
-# a driver is needed only when a GPU is asked for.
+# patches). cudart is linked statically, cuDNN is found again at run time where it was found now, cuBLASLt is loaded when
+# it is first wanted; a driver is needed only when a GPU is asked for.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
 endif()
@@ -18,10 +18,13 @@ find_library(NL_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} ENV CUDNN_P
 file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu)
 add_library(nl_cuda OBJECT ${cuda_sources})
 target_compile_options(nl_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall --expt-relaxed-constexpr>)
-target_link_libraries(nl_cuda PRIVATE nl_core nl_ops CUDA::cudart_static CUDA::cublasLt)
+target_link_libraries(nl_cuda PRIVATE nl_core nl_ops CUDA::cudart_static)
+find_library(NL_CUBLASLT_LIBRARY cublasLt HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+set_source_files_properties(kernels/cuda/cublaslt.cu PROPERTIES COMPILE_DEFINITIONS
+    NL_CUBLASLT="${NL_CUBLASLT_LIBRARY}")
 target_compile_definitions(nl_device PRIVATE NL_CUDA)
 target_compile_definitions(nl_train PRIVATE NL_CUDA)
-set(NL_CUDA_LIBRARIES CUDA::cudart_static CUDA::cublasLt stdc++)
+set(NL_CUDA_LIBRARIES CUDA::cudart_static stdc++ ${CMAKE_DL_LIBS})
 if(NL_CUDNN AND NL_CUDNN_INCLUDE AND NL_CUDNN_LIBRARY)
     target_compile_definitions(nl_cuda PRIVATE NL_CUDNN)
     target_include_directories(nl_cuda PRIVATE ${NL_CUDNN_INCLUDE})
@@ -37,7 +40,6 @@ if(NL_NCCL AND NL_NCCL_INCLUDE AND NL_NCCL_LIBRARY)
     # Loaded when several GPUs train, not linked.
     set_source_files_properties(kernels/cuda/nccl.cu PROPERTIES COMPILE_DEFINITIONS
         NL_NCCL="${NL_NCCL_LIBRARY}" INCLUDE_DIRECTORIES ${NL_NCCL_INCLUDE})
-    list(APPEND NL_CUDA_LIBRARIES ${CMAKE_DL_LIBS})
 else()
     message(STATUS "NCCL not found: one GPU trains")
 endif()
@@ -46,5 +48,5 @@ endif()
 file(GLOB sm90_sources CONFIGURE_DEPENDS kernels/cuda/sm90/*.cu)
 add_library(nl_cuda_sm90 OBJECT ${sm90_sources})
 set_target_properties(nl_cuda_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
-target_link_libraries(nl_cuda_sm90 PRIVATE CUDA::cudart_static)
+target_link_libraries(nl_cuda_sm90 PRIVATE nl_core nl_ops CUDA::cudart_static)
 set_property(GLOBAL APPEND PROPERTY NL_COMPONENTS nl_cuda nl_cuda_sm90)

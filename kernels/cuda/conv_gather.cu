@@ -70,6 +70,7 @@ nl_status nl_conv_gather(nl_device *device, const nl_conv_problem *p, const nl_t
         product.rows = count, product.columns = bare.outputs, product.depth = depth;
         product.x_stride = product.w_stride = depth, product.y_stride = bare.outputs;
         product.x_type = product.w_type = product.y_type = p->type, product.alpha = 1.f;
+        product.alone = p->batch == 1;
         status =
             nl_cuda_product(device, &product, scratch, w, NULL, y + first * bare.outputs * size);
     }

@@ -5,7 +5,6 @@
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#include <pthread.h>
 
 #include "ops.h"
 
@@ -17,9 +16,7 @@ struct nl_cuda_record;
 struct nl_cuda {
     int index, multiprocessors;
     cudaStream_t stream;
-    cublasLtHandle_t lt;
-    pthread_t warm_thread; /* of nl_cuda_warm_up */
-    bool warming, warm_bf16;
+    cublasLtHandle_t lt; /* made by the first large product: loading cuBLASLt takes a while */
     void *lt_workspace;
     size_t lt_workspace_bytes;
     nl_lt_cache *products; /* algorithms by shape */
@@ -51,9 +48,6 @@ nl_status nl_cuda_scratch(nl_device *device, const char *what, int64_t bytes, vo
 nl_status nl_cuda_replay(nl_device *device, const void *key, size_t size,
                          nl_status (*run)(void *user), void *user);
 void nl_cuda_forget_records(nl_cuda *cuda);
-/* Loads what products need while the caller does something else; ended before the handle is. */
-void nl_cuda_warm_up(nl_device *device);
-void nl_cuda_warm_up_end(nl_cuda *cuda);
 
 #define NL_OPERATION(operation)                                                                    \
     nl_status nl_cuda_##operation(nl_device *, const nl_##operation##_args *);

@@ -188,7 +188,6 @@ static void cuda_destroy(nl_device *device)
     nl_cuda *cuda = nl_cuda_of(device);
     if (!cuda)
         return;
-    nl_cuda_warm_up_end(cuda);
     for (int slot = 0; slot < NL_DOWNLOAD_SLOTS; slot++)
         if (cuda->downloads[slot].event)
             cudaEventDestroy(cuda->downloads[slot].event);
@@ -247,22 +246,7 @@ static nl_status cuda_create(nl_device *device, int index)
     cuda->multiprocessors = card.multiProcessorCount;
     if ((status = nl_cuda_check(
              device, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "a stream")))
-        goto failed;
-    cuda->lt_workspace_bytes = (size_t)32 << 20;
-    if ((status = cuda_alloc(device, "workspace of matrix products",
-                             (int64_t)cuda->lt_workspace_bytes, &cuda->lt_workspace))) {
-        cuda->lt_workspace_bytes = 0;
-        goto failed;
-    }
-    if (cublasLtCreate(&cuda->lt) != CUBLAS_STATUS_SUCCESS) {
-        status =
-            nl_fail(device->context, NL_ERROR_DEVICE, "%s: cuBLASLt does not start", device->name);
-        goto failed;
-    }
-    nl_cuda_warm_up(device);
-    return NL_OK;
-failed:
-    cuda_destroy(device);
+        cuda_destroy(device);
     return status;
 }
 

@@ -2,6 +2,7 @@
  * one block for a (image, head), features in shared memory one token at a time. The plain one is the parity mode. */
 #include "nala_attention.cuh"
 #include "nala_plain.cuh"
+#include "sm90/nala_forward.cuh"
 
 enum { THREADS = 256, MAX_HEAD = 128 };
 
@@ -123,6 +124,12 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     p.lambda = a->lambda, p.tau = a->tau;
     p.saved_state = (float *)a->state.data, p.saved_total = (float *)a->total.data;
     p.grid_width = (int)a->grid_width;
+    p.head_size = (int)d;
+    if (!a->rope && !p.saved_state && nl_nala_sm90_serves(&p, a->feature_map)) {
+        const cudaError_t error = nl_nala_sm90_forward(&p, a->batch, cuda->stream);
+        if (error != cudaErrorNotSupported)
+            return nl_cuda_check(device, error, "nala_attention");
+    }
     const int64_t positions = !a->rope ? 0 : NL_MAX(a->grid_height, a->grid_width);
     const int64_t bytes =
         nl_nala_workspace(a->batch, a->heads, a->tokens, d, a->feature_map, positions);

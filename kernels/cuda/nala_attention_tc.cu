@@ -13,6 +13,19 @@ static int chunk_count(int64_t tokens)
     return (int)((tokens + CHUNK - 1) / CHUNK);
 }
 
+/* The table of rope: one thread for (position, frequency 10000^-linspace(0, 1, quarter)). */
+static __global__ void rope_kernel(float2 *table, int positions, int quarter)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= positions * quarter)
+        return;
+    const int at = i % quarter;
+    const float frequency = powf(10000.f, -(quarter > 1 ? (float)at / (quarter - 1) : 0.f));
+    float sine, cosine;
+    sincosf(i / quarter * frequency, &sine, &cosine);
+    table[i] = make_float2(cosine, sine);
+}
+
 template <int D, int MAP, bool CUBE> struct launcher {
     using S = shape<D, nl_map_halves<MAP>::value>;
 

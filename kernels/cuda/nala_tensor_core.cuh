@@ -708,19 +708,6 @@ __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs
         p.saved_total[row] = sum.x, p.saved_total[row + 1] = sum.y;
 }
 
-/* The table of rope: one thread for (position, frequency 10000^-linspace(0, 1, quarter)). */
-static __global__ void rope_kernel(float2 *table, int positions, int quarter)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= positions * quarter)
-        return;
-    const int at = i % quarter;
-    const float frequency = powf(10000.f, -(quarter > 1 ? (float)at / (quarter - 1) : 0.f));
-    float sine, cosine;
-    sincosf(i / quarter * frequency, &sine, &cosine);
-    table[i] = make_float2(cosine, sine);
-}
-
 /* grid (heads, batch, chunks) */
 template <int D, int MAP, bool CUBE, bool ROPE>
 __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,

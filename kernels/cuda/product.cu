@@ -7,6 +7,8 @@
 
 #include "product.cuh"
 
+#include "small_product.cuh"
+
 struct nl_lt_cache {
     nl_product key;
     cublasLtMatmulDesc_t operation;
@@ -167,6 +169,25 @@ cleanup:
     return status;
 }
 
+/* The library, and the workspace of its kernels, when they are first wanted. */
+static nl_status open_library(nl_device *device)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    const int64_t bytes = (int64_t)32 << 20;
+    if (!cuda->lt_workspace) {
+        nl_status status =
+            device->ops->alloc(device, "workspace of matrix products", bytes, &cuda->lt_workspace);
+        if (status != NL_OK)
+            return status;
+        cuda->lt_workspace_bytes = (size_t)bytes;
+    }
+    if (!cuda->lt && cublasLtCreate(&cuda->lt) != CUBLAS_STATUS_SUCCESS)
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "%s: cuBLASLt does not start; is its library where the CUDA toolkit put it?",
+                       device->name);
+    return NL_OK;
+}
+
 nl_status nl_cuda_product(nl_device *device, const nl_product *product, const void *x,
                           const void *w, const void *bias, void *y)
 {
@@ -179,6 +200,12 @@ nl_status nl_cuda_product_aux(nl_device *device, const nl_product *product, cons
     nl_cuda *cuda = nl_cuda_of(device);
     const float beta = product->accumulate ? 1.f : 0.f;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (nl_small_product_serves(product, x, w, y))
+        return nl_cuda_check(device, nl_small_product_run(product, x, w, bias, y, cuda->stream),
+                             "matrix product");
+    const nl_status opened = open_library(device);
+    if (opened != NL_OK)
+        return opened;
     nl_lt_cache *plan = cuda->products;
     while (plan && !same(&plan->key, product))
         plan = plan->next;

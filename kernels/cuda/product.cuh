@@ -1,4 +1,4 @@
-/* One matrix product through cuBLASLt: y = epilogue(x W^T + bias), row-major. */
+/* One matrix product, small ones by small_product.cu, others through cuBLASLt: y = epilogue(x W^T + bias), row-major. */
 #ifndef NL_CUDA_PRODUCT_CUH
 #define NL_CUDA_PRODUCT_CUH
 
@@ -20,7 +20,8 @@ struct nl_product {
     int64_t x_stride, w_stride, y_stride; /* elements between rows */
     nl_dtype x_type, w_type, y_type;      /* x and w: both F32 or both BF16 */
     bool bias, gelu, relu;
-    bool tf32; /* F32 factors may be rounded to TF32 */
+    bool tf32;  /* F32 factors may be rounded to TF32 */
+    bool alone; /* of a single picture, which is not to wait for cuBLASLt where it can do without */
     float alpha;
 };
 

@@ -2,13 +2,34 @@
  * Laboratory of NaLa attention forward: every version against an fp64 reference on fresh random inputs, then time,
  * bytes a second and share of the card's copy rate.
  *
- *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
- *        kernels/lab/nala_forward.cu kernels/cuda/nala_attention_tc.cu -o nala_forward && ./nala_forward
+ *   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
+ *        kernels/lab/nala_forward.cu kernels/cuda/nala_attention_tc.cu kernels/cuda/sm90/nala_forward.cu \
+ *        -o nala_forward && ./nala_forward
  */
 #include <cmath>
 
 #include "lab.cuh"
 #include "nala_attention.cuh"
+#include "sm90/nala_forward.cuh"
+
+/* Fails with cudaErrorNotSupported where it does not serve. */
+typedef cudaError_t version_run(const nl_nala_problem &problem, int batch, int head_size,
+                                void *workspace);
+static cudaError_t general(const nl_nala_problem &p, int batch, int d, void *workspace)
+{
+    return nl_nala_forward(p, batch, d, NL_FEATURES_COSINE, 0, workspace, 0);
+}
+static cudaError_t hopper(const nl_nala_problem &problem, int batch, int d, void *)
+{
+    nl_nala_problem p = problem;
+    p.head_size = d;
+    return nl_nala_sm90_serves(&p, NL_FEATURES_COSINE) ? nl_nala_sm90_forward(&p, batch, 0)
+                                                       : cudaErrorNotSupported;
+}
+static const struct {
+    const char *name;
+    version_run *run;
+} versions[] = {{"general", general}, {"hopper", hopper}};
 
 static uint32_t random_state = 12345;
 static float gaussian()
@@ -61,7 +82,7 @@ static void reference(const std::vector<float> &q, const std::vector<float> &k,
     }
 }
 
-static int check(int batch, int heads, int n, int d)
+static int check(int batch, int heads, int n, int d, int version)
 {
     const int D = heads * d, stride = 4 * D;
     std::vector<__nv_bfloat16> host((size_t)batch * n * stride), result((size_t)batch * n * D);
@@ -85,7 +106,14 @@ static int check(int batch, int heads, int n, int d)
     p.image_stride = (int64_t)n * stride, p.head_stride = d, p.stride = stride;
     p.out_image_stride = (int64_t)n * D, p.out_head_stride = d, p.out_stride = D;
     p.tokens = n, p.heads = heads, p.lambda = 3, p.tau = 0.5;
-    CHECK(nl_nala_forward(p, batch, d, NL_FEATURES_COSINE, 0, workspace, 0));
+    const cudaError_t run = versions[version].run(p, batch, d, workspace);
+    if (run == cudaErrorNotSupported) {
+        CHECK(cudaFree(x));
+        CHECK(cudaFree(y));
+        CHECK(cudaFree(workspace));
+        return 0;
+    }
+    CHECK(run);
     CHECK(cudaMemcpy(result.data(), y, result.size() * 2, cudaMemcpyDeviceToHost));
     double difference = 0, norm = 0;
     std::vector<float> q((size_t)n * d), k(q), v(q);
@@ -109,15 +137,15 @@ static int check(int batch, int heads, int n, int d)
         }
     const double error = std::sqrt(difference / norm);
     const bool good = error <= 1e-2;
-    printf("check %d x %d heads x %5d x %3d: relative error %.2e %s\n", batch, heads, n, d, error,
-           good ? "ok" : "WRONG");
+    printf("check %-8s %d x %d heads x %5d x %3d: relative error %.2e %s\n", versions[version].name,
+           batch, heads, n, d, error, good ? "ok" : "WRONG");
     CHECK(cudaFree(x));
     CHECK(cudaFree(y));
     CHECK(cudaFree(workspace));
     return !good;
 }
 
-static void bench(int batch, int heads, int n, int d, bool interleaved, double rate)
+static void bench(int batch, int heads, int n, int d, bool interleaved, double rate, int version)
 {
     const int D = heads * d, stride = interleaved ? 4 * D : d;
     const size_t elements = (size_t)batch * n * (interleaved ? 4 : 3) * D,
@@ -144,37 +172,46 @@ static void bench(int batch, int heads, int n, int d, bool interleaved, double r
         p.image_stride = (int64_t)n * D, p.head_stride = (int64_t)n * d, p.stride = d;
         p.out_image_stride = p.image_stride, p.out_head_stride = p.head_stride, p.out_stride = d;
     }
+    bool served = true;
     const float ms = median_ms([&](int i) {
         __nv_bfloat16 *base = x + (i % sets) * set;
         p.q = base, p.k = base + (interleaved ? D : one), p.v = base + 2 * (interleaved ? D : one);
         p.out = base + elements;
-        CHECK(nl_nala_forward(p, batch, d, NL_FEATURES_COSINE, 0, workspace, 0));
+        const cudaError_t run = versions[version].run(p, batch, d, workspace);
+        served = run != cudaErrorNotSupported;
+        CHECK(served ? run : cudaSuccess);
     });
     const double bytes = 8.0 * batch * n * D / ms / 1e6;
-    printf("%4d heads x %5d x %3d %-11s %8.4f ms %7.0f GB/s  %3.0f %% of copy\n", batch * heads, n,
-           d, interleaved ? "qkvg rows" : "[B,h,N,d]", ms, bytes, 100 * bytes / rate);
+    if (served)
+        printf("%-8s %4d heads x %5d x %3d %-11s %8.4f ms %7.0f GB/s  %3.0f %% of copy\n",
+               versions[version].name, batch * heads, n, d, interleaved ? "qkvg rows" : "[B,h,N,d]",
+               ms, bytes, 100 * bytes / rate);
     CHECK(cudaFree(x));
     CHECK(cudaFree(workspace));
 }
 
 int main()
 {
+    const int count = sizeof(versions) / sizeof(versions[0]);
     int failures = 0;
-    for (int d : {8, 32, 40, 48, 56, 64, 72, 80, 96, 104, 128})
-        for (int n : {49, 64, 256, 300})
-            failures += check(2, 3, n, d);
-    failures += check(1, 2, 4096, 64);
-    failures += check(1, 2, 5000, 72);
-    failures += check(1, 2, 1500, 88);
-    const double rate = copy_rate();
-    for (int interleaved = 0; interleaved < 2; interleaved++) {
-        bench(256, 6, 256, 64, interleaved, rate);
-        bench(64, 6, 1024, 64, interleaved, rate);
-        bench(16, 6, 4096, 64, interleaved, rate);
-        bench(4, 6, 16384, 64, interleaved, rate);
-        bench(1, 6, 65536, 64, interleaved, rate);
-        bench(64, 16, 256, 72, interleaved, rate);
+    for (int v = 0; v < count; v++) {
+        for (int d : {8, 32, 40, 48, 56, 64, 72, 80, 96, 104, 128})
+            for (int n : {1, 49, 64, 256, 300, 1000})
+                failures += check(2, 3, n, d, v);
+        failures += check(1, 2, 4096, 64, v);
+        failures += check(1, 2, 5000, 72, v);
+        failures += check(1, 2, 1500, 88, v);
     }
+    const double rate = copy_rate();
+    for (int interleaved = 0; interleaved < 2; interleaved++)
+        for (int v = 0; v < count; v++) {
+            bench(256, 6, 256, 64, interleaved, rate, v);
+            bench(64, 6, 1024, 64, interleaved, rate, v);
+            bench(16, 6, 4096, 64, interleaved, rate, v);
+            bench(4, 6, 16384, 64, interleaved, rate, v);
+            bench(1, 6, 65536, 64, interleaved, rate, v);
+            bench(64, 16, 256, 72, interleaved, rate, v);
+        }
     printf(failures ? "%d FAILED\n" : "all right\n", failures);
     return failures != 0;
 }

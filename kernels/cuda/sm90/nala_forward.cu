@@ -1,0 +1,412 @@
+/*
+ * NaLa attention forward of short sequences on Hopper: nala_tensor_core.cuh with the products of a warp group.
+ *
+ * A block is one warp group and has one (image, head). A tile is 64 tokens of 64 dimensions, rows of 128 bytes, swizzled
+ * as TMA leaves them. Fragments of features stay in registers as A operands; v and the state S [128, 64] are B operands,
+ * read from shared memory once for four warps:
+ *
+ *   state   S[f, j] += phi_k^T [64 features, 16 tokens] v [16 tokens, 64], warp w: dimensions 16 w .. 16 w + 15
+ *   apply   o [64 tokens, 64] += phi_q [64 tokens, 16 features] S [16 features, 64]
+ *
+ * Norms and z are small and go through mma.sync. Two stages of two tiles: k and v, then queries, the next stage on its
+ * way while one is worked on. Results leave through the place of their queries.
+ */
+#include "nala_forward.cuh"
+
+#include "hopper.cuh"
+#include "tensor_map.cuh"
+
+using namespace nl_hopper;
+
+namespace
+{
+
+using nl_nala::add_squares;
+using nl_nala::load_matrix;
+using nl_nala::load_matrix_transposed;
+using nl_nala::pack;
+
+enum {
+    D = 64,    /* of a head */
+    TILE = 64, /* tokens */
+    FEATURES = 2 * D,
+    THREADS = 128,
+    STAGES = 2,
+    RESIDENT = 4, /* blocks a multiprocessor */
+    TILE_BYTES = TILE * D * 2,
+    STAGE_BYTES = 2 * TILE_BYTES,
+    STATE_BYTES = FEATURES * D * 2,
+    ROWS_BYTES = 16 * D * 2, /* of a warp */
+    Z_BYTES = FEATURES * 2,
+    SCALES_BYTES = 2 * TILE * 2,
+    SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + STATE_BYTES + Z_BYTES + SCALES_BYTES + 64,
+    MOST_TOKENS = 1024
+};
+
+struct problem {
+    CUtensorMap q, k, v, out; /* [batch, heads, tokens, D] */
+    float *saved_state;       /* [B h, FEATURES, D], or NULL */
+    float *saved_total;       /* [B h, FEATURES], or NULL */
+    int tokens;
+    float lambda, tau;
+};
+
+struct shared_memory {
+    uint32_t stages, state;   /* addresses */
+    __nv_bfloat16 *z;         /* [FEATURES] */
+    __nv_bfloat16 *scales;    /* [2][TILE] */
+    uint64_t *keys, *queries; /* barriers [STAGES], [2 STAGES] */
+};
+
+#define NL_EIGHT(d, i)                                                                             \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+
+/* d [64, 64] (+)= a [64, 16] b [16, 64], b in rows of 128 bytes */
+__device__ __forceinline__ void multiply_rows(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
+                                              int add)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n"
+                 "}"
+                 : NL_EIGHT(d, 0), NL_EIGHT(d, 8), NL_EIGHT(d, 16), NL_EIGHT(d, 24)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+#undef NL_EIGHT
+
+/* The products write d behind the compiler's back: its uses stay on their side of this. */
+__device__ __forceinline__ void pin(float (&d)[32])
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+__device__ __forceinline__ uint64_t descriptor(uint32_t address)
+{
+    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+enum { STEP = 16 * D * 2 >> 4 }; /* sixteen rows, in descriptors */
+
+__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, int token,
+                                          uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(shared_address(barrier)), "r"(0), "r"(token), "r"(blockIdx.x),
+                 "r"(blockIdx.y)
+                 : "memory");
+}
+/* Rows of one warp, to tokens from `token` on; those beyond the last are left out. */
+__device__ __forceinline__ void store_rows(const CUtensorMap *map, int token, uint32_t from)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
+                 "[%1];\n"
+                 "cp.async.bulk.commit_group;" ::"l"(map),
+                 "r"(from), "r"(0), "r"(token), "r"(blockIdx.x), "r"(blockIdx.y)
+                 : "memory");
+}
+__device__ __forceinline__ void wait_stored()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+/* Where a thread's row of four matrices, rows lane % 16 of 16, columns 16 j + lane / 16 * 8 on, lies: rows_at() ^ j << 5. */
+__device__ __forceinline__ uint32_t rows_at()
+{
+    const uint32_t lane = threadIdx.x % 32;
+    return lane % 16 * 128 + ((lane / 16 ^ lane % 8) << 4);
+}
+
+/* sums [64, 64] of a warp group as bf16, those of this warp to its sixteen rows at `rows`. */
+__device__ __forceinline__ void store_sums(const float (&d)[32], float low, float high,
+                                           uint32_t rows)
+{
+    const uint32_t at = rows + rows_at();
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float *x = d + 8 * j;
+        const uint32_t words[4] = {pack(x[0] * low, x[1] * low), pack(x[2] * high, x[3] * high),
+                                   pack(x[4] * low, x[5] * low), pack(x[6] * high, x[7] * high)};
+        store_matrix(at ^ j << 5, words);
+    }
+}
+
+/* Stage `number` of the whole sequence of stages: pairs of k and v, then pairs of queries. By one thread. */
+__device__ __forceinline__ void fetch(const problem &p, const shared_memory &m, int count,
+                                      int number)
+{
+    const uint32_t to = m.stages + number % STAGES * STAGE_BYTES;
+    if (number < count) {
+        uint64_t *barrier = m.keys + number % STAGES;
+        barrier_expect(barrier, STAGE_BYTES);
+        copy_tile(to, &p.k, number * TILE, barrier);
+        copy_tile(to + TILE_BYTES, &p.v, number * TILE, barrier);
+    } else {
+        for (int i = 0; i < 2; i++) {
+            const int tile = 2 * (number - count) + i;
+            if (tile >= count)
+                return;
+            uint64_t *barrier = m.queries + tile % (2 * STAGES);
+            barrier_expect(barrier, TILE_BYTES);
+            copy_tile(to + i * TILE_BYTES, &p.q, tile * TILE, barrier);
+        }
+    }
+}
+
+/* Scales of the sixteen keys at `rows`. */
+__device__ __forceinline__ void key_scales(uint32_t rows, float lambda, __nv_bfloat16 *scales)
+{
+    const int lane = threadIdx.x % 32;
+    const uint32_t at = rows + rows_at();
+    float sums[4] = {};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t raw[4];
+        load_matrix(raw, at ^ j << 5);
+        add_squares(sums, raw);
+    }
+    if (lane % 4 < 2) {
+        const float2 sum = make_float2(lane % 4 == 0 ? sums[0] : sums[2], 0.f);
+        scales[lane / 4 + lane % 4 * 8] =
+            __float2bfloat16(nl_key_scalars<NL_FEATURES_COSINE, false>(sum, lambda).scale);
+    }
+}
+
+/* The state of all tokens to shared memory, and where it is wanted to device memory. */
+__device__ __forceinline__ void make_state(const problem &p, const shared_memory &m, int count)
+{
+    constexpr uint32_t ONES = 0x3f803f80;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    /* Row and columns of the fragment of k^T: tokens lane % 8 + lane / 16 * 8, dimensions 16 warp + lane / 8 % 2 * 8. */
+    const uint32_t keys_at =
+        (lane % 8 + lane / 16 * 8) * 128 + (((uint32_t)warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
+    float sums[2][32], z[2][4] = {};
+
+    for (int tile = 0; tile < count; tile++) {
+        const uint32_t kt = m.stages + tile % STAGES * STAGE_BYTES;
+        const uint64_t vt = descriptor(kt + TILE_BYTES);
+        const __nv_bfloat16 *scales = m.scales + tile % 2 * TILE;
+        barrier_wait(m.keys + tile % STAGES, tile / STAGES % 2);
+        key_scales(kt + warp * ROWS_BYTES, p.lambda, m.scales + tile % 2 * TILE + warp * 16);
+        product_wait<0>();
+        __syncthreads(); /* scales are there for all; nobody needs the tile before */
+        if (tile > 0 && threadIdx.x == 0)
+            fetch(p, m, count, tile + 1);
+#pragma unroll
+        for (int step = 0; step < TILE / 16; step++) {
+            uint32_t raw[4], features[2][4];
+            load_matrix_transposed(raw, kt + keys_at + step * ROWS_BYTES);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                nl_key_pair<true>(
+                    raw[i], *(const uint32_t *)(scales + step * 16 + i / 2 * 8 + 2 * (lane % 4)),
+                    p.lambda, &features[0][i], &features[1][i]);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                nl_nala::multiply(z[half], features[half], ONES, ONES);
+            if (step > 1)
+                product_wait<1>();
+            product_fence();
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                multiply_rows(sums[half], features[half], vt + step * STEP, tile + step > 0);
+            product_commit();
+        }
+    }
+    product_wait<0>();
+    pin(sums[0]);
+    pin(sums[1]);
+
+    const float mean = 1.f / p.tokens;
+    const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int first = half * D + warp * 16, f = first + lane / 4;
+        store_sums(sums[half], mean, mean, m.state + first * 128);
+        if (lane % 4 == 0) {
+            m.z[f] = __float2bfloat16(z[half][0] * mean);
+            m.z[f + 8] = __float2bfloat16(z[half][2] * mean);
+        }
+        if (p.saved_state) {
+            float *to = p.saved_state + (index * FEATURES + f) * D + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const float *x = sums[half] + 4 * n;
+                *(float2 *)(to + 8 * n) = make_float2(x[0] * mean, x[1] * mean);
+                *(float2 *)(to + 8 * D + 8 * n) = make_float2(x[2] * mean, x[3] * mean);
+            }
+        }
+        if (p.saved_total && lane % 4 == 0) {
+            p.saved_total[index * FEATURES + f] = z[half][0] * mean;
+            p.saved_total[index * FEATURES + f + 8] = z[half][2] * mean;
+        }
+    }
+    shared_publish();
+}
+
+__device__ __forceinline__ void apply_state(const problem &p, const shared_memory &m, int count)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint64_t state = descriptor(m.state);
+    uint32_t z[8][2];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const __nv_bfloat16 *at = m.z + i * 16 + 2 * (lane % 4);
+        z[i][0] = *(const uint32_t *)at, z[i][1] = *(const uint32_t *)(at + 8);
+    }
+    for (int tile = 0; tile < count; tile++) {
+        const int slot = (count % STAGES * 2 + tile) % (2 * STAGES);
+        const uint32_t rows = m.stages + slot * TILE_BYTES + warp * ROWS_BYTES;
+        barrier_wait(m.queries + tile % (2 * STAGES), tile / (2 * STAGES) % 2);
+        uint32_t raw[4][4];
+        float norms[4] = {};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            load_matrix(raw[j], rows + rows_at() ^ j << 5);
+            add_squares(norms, raw[j]);
+        }
+        __nv_bfloat162 scale[2];
+        float power[2], offset[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const nl_row_scalars row = nl_query_scalars<NL_FEATURES_COSINE, false>(
+                make_float2(norms[2 * r], 0.f), p.lambda, p.tau);
+            scale[r] = nl_pair_of(row.scale), power[r] = row.power;
+            offset[r] = row.power * __log2f(row.scale);
+        }
+        float sums[32], denominator[4] = {};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t features[2][4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                nl_query_pair<true>(raw[j][i], scale[i % 2], power[i % 2], offset[i % 2],
+                                    &features[0][i], &features[1][i]);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                nl_nala::multiply(denominator, features[half], z[4 * half + j][0],
+                                  z[4 * half + j][1]);
+            if (j > 1)
+                product_wait<1>();
+            product_fence();
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                multiply_rows(sums, features[half], state + (4 * half + j) * STEP, j + half > 0);
+            product_commit();
+        }
+        const float low = nl_reciprocal<false>(denominator[0] + 1e-6f),
+                    high = nl_reciprocal<false>(denominator[2] + 1e-6f);
+        product_wait<0>();
+        pin(sums);
+        __syncwarp();
+        store_sums(sums, low, high, rows);
+        shared_publish();
+        __syncwarp();
+        if (lane == 0)
+            store_rows(&p.out, tile * TILE + warp * 16, rows);
+        /* The pair of queries after the next takes the place of this one. */
+        if (tile % 2 == 1 && tile + 3 < count) {
+            if (lane == 0)
+                wait_stored();
+            __syncthreads();
+            if (threadIdx.x == 0)
+                fetch(p, m, count, count + (tile + 3) / 2);
+        }
+    }
+    if (lane == 0)
+        wait_stored();
+}
+
+/* grid (heads, batch) */
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    forward_kernel(const __grid_constant__ problem p)
+{
+    extern __shared__ unsigned char unaligned[];
+    unsigned char *stages = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
+    shared_memory m;
+    m.stages = shared_address(stages), m.state = m.stages + STAGES * STAGE_BYTES;
+    m.z = (__nv_bfloat16 *)(stages + STAGES * STAGE_BYTES + STATE_BYTES);
+    m.scales = m.z + FEATURES;
+    m.keys = (uint64_t *)(m.scales + 2 * TILE), m.queries = m.keys + STAGES;
+    const int count = (p.tokens + TILE - 1) / TILE;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 3 * STAGES; i++)
+            barrier_init(m.keys + i, 1);
+        barrier_publish();
+        for (int i = 0; i < STAGES; i++)
+            fetch(p, m, count, i);
+    }
+    __syncthreads();
+    make_state(p, m, count);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        fetch(p, m, count, count + 1);
+    apply_state(p, m, count);
+}
+
+bool describe(tensor_map_encoder encode, CUtensorMap *map, const void *data, int64_t tokens,
+              int64_t heads, int64_t batch, int64_t stride, int64_t head_stride,
+              int64_t image_stride, int box)
+{
+    const cuuint64_t sizes[] = {D, (cuuint64_t)tokens, (cuuint64_t)heads, (cuuint64_t)batch};
+    const cuuint64_t strides[] = {2 * (cuuint64_t)stride, 2 * (cuuint64_t)head_stride,
+                                  2 * (cuuint64_t)image_stride};
+    const cuuint32_t boxes[] = {D, (cuuint32_t)box, 1, 1}, steps[] = {1, 1, 1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)data, sizes, strides, boxes,
+                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+} // namespace
+
+bool nl_nala_sm90_serves(const nl_nala_problem *p, nl_feature_map map)
+{
+    int device = 0, major = 0;
+    const int64_t strides = p->stride | p->head_stride | p->image_stride | p->out_stride |
+                            p->out_head_stride | p->out_image_stride;
+    return p->head_size == D && map == NL_FEATURES_COSINE && p->lambda == 3.f && p->tau > 0.f &&
+           !p->rope && p->tokens <= MOST_TOKENS && strides % 8 == 0 &&
+           ((uintptr_t)p->q | (uintptr_t)p->k | (uintptr_t)p->v | (uintptr_t)p->out) % 16 == 0 &&
+           cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major == 9;
+}
+
+cudaError_t nl_nala_sm90_forward(const nl_nala_problem *a, int64_t batch, cudaStream_t stream)
+{
+    static const tensor_map_encoder encode = find_tensor_map_encoder();
+    problem p = {};
+    p.saved_state = a->saved_state, p.saved_total = a->saved_total;
+    p.tokens = a->tokens, p.lambda = a->lambda, p.tau = a->tau;
+    auto rows = [&](CUtensorMap *map, const void *data) {
+        return describe(encode, map, data, a->tokens, a->heads, batch, a->stride, a->head_stride,
+                        a->image_stride, TILE);
+    };
+    if (!encode || !rows(&p.q, a->q) || !rows(&p.k, a->k) || !rows(&p.v, a->v) ||
+        !describe(encode, &p.out, a->out, a->tokens, a->heads, batch, a->out_stride,
+                  a->out_head_stride, a->out_image_stride, 16))
+        return cudaErrorNotSupported;
+    cudaError_t error = cudaFuncSetAttribute(
+        forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    if (error == cudaSuccess) {
+        forward_kernel<<<dim3(a->heads, (unsigned)batch), THREADS, SHARED_BYTES, stream>>>(p);
+        error = cudaGetLastError();
+    }
+    return error;
+}

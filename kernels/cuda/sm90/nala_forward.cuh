@@ -1,0 +1,13 @@
+/* NaLa attention forward with the tensor cores of Hopper: nala_forward.cu says how. */
+#ifndef NL_CUDA_NALA_FORWARD_SM90_CUH
+#define NL_CUDA_NALA_FORWARD_SM90_CUH
+
+#include "../nala_tensor_core.cuh"
+
+/* Heads of 64 with the cosine map, lambda 3, no rope, and a sequence that one block takes, on this device? */
+bool nl_nala_sm90_serves(const nl_nala_problem *problem, nl_feature_map map);
+/* cudaErrorNotSupported: nothing was done, another kernel is to be taken. */
+cudaError_t nl_nala_sm90_forward(const nl_nala_problem *problem, int64_t batch,
+                                 cudaStream_t stream);
+
+#endif
