@@ -13,12 +13,15 @@ train() {
 }
 
 # Leaks of the library itself are not ours.
+mpi() {
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,vader,tcp \
+        ASAN_OPTIONS=detect_leaks=0 timeout 120 mpirun --oversubscribe --bind-to none "$@"
+}
+
 ranks() {
     local count=$1
     shift
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,vader,tcp \
-        ASAN_OPTIONS=detect_leaks=0 timeout 120 mpirun --oversubscribe --bind-to none -n "$count" \
-        "$NALAGEN" "${options[@]}" "$@"
+    mpi -n "$count" "$NALAGEN" "${options[@]}" "$@"
 }
 
 @test "two processes train the model that one trains" {
@@ -87,4 +90,13 @@ ranks() {
     [ ! -e dry ]
     run -2 ranks 2 --steps 1 --out run --gpus 2
     [[ $output == *"leave --gpus out"* ]]
+}
+
+@test "processes that see different checkpoints do not go on" {
+    data
+    train --steps 2 --out a -q
+    run -3 mpi -n 1 "$NALAGEN" "${options[@]}" --steps 4 --out a : -n 1 "$NALAGEN" "${options[@]}" --steps 4 --out b
+    [[ $output == *"all processes must see the same folder"* ]]
+    [ ! -e b ]
+    [ -e a/done ]
 }
