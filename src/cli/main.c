@@ -166,19 +166,36 @@ static void open_standard_files(void)
 
 /* A thread of GCC's OpenMP spins for milliseconds when it has nothing to do. Where other programs want
  * the processors too, it takes the time of the very threads that it waits for, and sampling is ten
- * times slower and more. OpenMP reads its environment before main, so a shorter wait takes starting
- * anew: once, because then there is a GOMP_SPINCOUNT. Not where a GPU will do the work, whose libraries
- * would be loaded twice. */
-static void shorten_waits(char **argv)
+ * times slower and more. Not where a GPU will do the work, whose libraries would be loaded twice. True: the
+ * environment has changed. */
+static bool shorten_waits(char **argv)
 {
-    char path[4096];
     bool cpu = !nl_cuda_is_likely();
     for (char **word = argv; *word; word++)
         cpu |= !strcmp(*word, "cpu") || !strcmp(*word, "--device=cpu");
-    if (!cpu || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
+    return cpu && !getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY") &&
+           setenv("GOMP_SPINCOUNT", "5000", 1) == 0;
+}
+
+static bool choose_blas(const nl_command *command)
+{
+    const char *kernels = NULL;
+    if (command == &nl_eval_command || command == &nl_stats_command)
+        kernels = nl_blas_better_kernels();
+    return kernels && !getenv("OPENBLAS_CORETYPE") &&
+           setenv("OPENBLAS_CORETYPE", kernels, 1) == 0;
+}
+
+/* Libraries read their environment before main: what they should find there takes starting anew, once, because
+ * then it is there. */
+static void start_anew(const nl_command *command, char **argv)
+{
+    char path[4096];
+    bool waits = shorten_waits(argv), blas = choose_blas(command);
+    if (!waits && !blas)
         return;
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-    if (length <= 0 || length == sizeof(path) || setenv("GOMP_SPINCOUNT", "5000", 1))
+    if (length <= 0 || length == sizeof(path))
         return;
     path[length] = '\0';
     execv(path, argv);
@@ -217,6 +234,6 @@ int main(int argc, char **argv)
     if (!command)
         return unknown_command(word);
     if (command->options != no_options)
-        shorten_waits(argv);
+        start_anew(command, argv);
     return command->run(argc - 1, argv + 1);
 }
