@@ -288,6 +288,54 @@ static void schedules(void **state)
     assert_true(nl_train_ema_decay(&options, 0.9999, 5) == 0.4);
 }
 
+/* Tensor of the newest checkpoint, [*count]. */
+static float *trained(nl_context *context, const char *out, const char *name, int64_t *count)
+{
+    nl_checkpoint *checkpoint = NULL;
+    assert_ok(context, nl_checkpoint_open_shard(context, last_checkpoint(out), NULL, &checkpoint));
+    assert_ok(context, nl_checkpoint_sort(checkpoint));
+    const nl_entry *entry = nl_checkpoint_find(checkpoint, name);
+    assert_non_null(entry);
+    *count = nl_entry_count(entry);
+    float *values = malloc((size_t)*count * sizeof(float));
+    assert_ok(context, nl_entry_read(checkpoint, entry, values));
+    nl_checkpoint_close(checkpoint);
+    return values;
+}
+
+/* Where the norm of a query does nothing, query_scale gives the same model with shorter queries. */
+static void scales_queries(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"blocks.0.attn.qkvg.weight", "blocks.0.attn.qkvg.bias",
+                                        "blocks.0.mlp.fc1.weight", "final_layer.linear.weight"};
+    static const char config[] = "{\"feature_map\": \"cosine_constant\"}";
+    nl_context *context = test_context(NULL);
+    nl_train_options options = small_run("long");
+    options.config = in_folder("constant.json");
+    options.epsilon =
+        1e-16; /* Adam's size of a step depends on that of the gradient through it alone */
+    assert_ok(context, nl_write_file(context, options.config, true, config, sizeof(config) - 1));
+    train(&options);
+    options.out = in_folder("short");
+    options.query_scale = 0.25;
+    train(&options);
+    for (int i = 0; i < NL_COUNT(names); i++) {
+        int64_t count, queries = i < 2 ? (i ? 32 : 32 * 32) : 0;
+        float *x = trained(context, "long", names[i], &count),
+              *y = trained(context, "short", names[i], &count);
+        for (int64_t j = 0; j < queries; j++)
+            y[j] *= 4;
+        double error = queries ? test_relative_error(y, x, queries) : 0;
+        double others = test_relative_error(y + queries, x + queries, count - queries);
+        if (!(error < 1e-3 && others < 1e-3))
+            fail_msg("%s: %g of queries, %g of others", names[i], error, others);
+        free(x);
+        free(y);
+    }
+    nl_core_context_destroy(context);
+}
+
 /* ---- Going wrong */
 
 static void not_finite(void **state)
@@ -779,6 +827,7 @@ int main(void)
         cmocka_unit_test(parts_make_the_batch),
         cmocka_unit_test(overfits),
         cmocka_unit_test(schedules),
+        cmocka_unit_test(scales_queries),
         cmocka_unit_test(not_finite),
         cmocka_unit_test(truncated_checkpoint),
         cmocka_unit_test(refuses),
