@@ -9,11 +9,13 @@
 #             a run that was stopped goes on
 # MINUTES     of training; the learning rate follows them
 #
+# NaLa with lepe: docs/results.md says why.
+#
 # From the environment: WEIGHTS (of the FID network), MODEL (NaLaSiT-S/2), TRAIN, SAMPLE, EVAL (further options), ENCODE
 # (arithmetic of the autoencoder, bf16), OTHER (a model to judge in the same way, such as the one that shipped before).
 set -eu
 [ $# -eq 3 ] || {
-    sed -n '4,15s/^# \{0,1\}//p' "$0" >&2
+    sed -n '4,17s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 pictures=$1 out=$2 minutes=$3
@@ -27,7 +29,7 @@ for part in train val; do
 done
 # shellcheck disable=SC2086
 [ -e "$out/run/done" ] || "$nalagen" train --model "${MODEL:-NaLaSiT-S/2}" --data "$out/train" --val "$out/val" \
-    --out "$out/run" --minutes "$minutes" --lr 5e-4 --beta2 0.95 --warmup 1000 --clip 1 --schedule cooldown --cooldown 0.45 \
+    --config "$(dirname -- "$0")/ablation/lepe.json" --out "$out/run" --minutes "$minutes" --lr 5e-4 --beta2 0.95 --warmup 1000 --clip 1 --schedule cooldown --cooldown 0.45 \
     --times logit-normal --ema 0.9995 --ema-warmup --val-every 2000 --sample-every 0 --save-every 5000 --keep 2 ${TRAIN:-}
 [ -e "$out/model.safetensors" ] || "$nalagen" convert "$out/run/model.safetensors" "$out/model.safetensors" --dtype int8
 judge() { # NAME MODEL
