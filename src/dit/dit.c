@@ -98,10 +98,16 @@ void nl_staging_close(nl_staging *staging)
 
 nl_status nl_staging_upload(nl_device *device, const nl_tensor *tensor, nl_staging *staging)
 {
+    nl_status status;
     nl_convert_from_float(staging->values, nl_tensor_count(tensor), tensor->dtype, staging->packed);
-    nl_status status =
-        device->ops->upload(device, tensor->data, staging->packed, nl_tensor_bytes(tensor));
-    return status == NL_OK ? device->ops->sync(device) : status; /* packed is used again */
+#pragma omp critical(nl_staging)
+    {
+        status =
+            device->ops->upload(device, tensor->data, staging->packed, nl_tensor_bytes(tensor));
+        if (status == NL_OK)
+            status = device->ops->sync(device); /* packed is used again */
+    }
+    return status;
 }
 
 nl_status nl_staging_download(nl_device *device, const nl_tensor *tensor, nl_staging *staging)
@@ -184,18 +190,26 @@ cleanup:
 
 nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
 {
-    nl_status status;
-    nl_staging staging = {.context = dit->device->context};
-    NL_TRY(nl_dit_check(dit, checkpoint));
-    NL_TRY(nl_staging_open(dit, &staging));
-    for (int i = 0; i < dit->param_count; i++) {
-        const nl_entry *entry = nl_checkpoint_find(checkpoint, dit->params[i].name);
-        NL_TRY(nl_entry_read(checkpoint, entry, staging.values));
-        NL_TRY(nl_staging_upload(dit->device, dit->params[i].tensor, &staging));
+    enum { READERS = 4 }; /* reading and converting takes longer than uploading */
+    int worst = nl_dit_check(dit, checkpoint);
+    if (worst != NL_OK)
+        return worst;
+#pragma omp parallel num_threads(NL_MIN(dit->device->threads, READERS)) reduction(max : worst)
+    {
+        nl_staging staging;
+        worst = nl_staging_open(dit, &staging);
+#pragma omp for schedule(dynamic)
+        for (int i = 0; i < dit->param_count; i++) {
+            const nl_param *param = &dit->params[i];
+            const nl_entry *entry = nl_checkpoint_find(checkpoint, param->name);
+            if (worst == NL_OK)
+                worst = nl_entry_read(checkpoint, entry, staging.values);
+            if (worst == NL_OK)
+                worst = nl_staging_upload(dit->device, param->tensor, &staging);
+        }
+        nl_staging_close(&staging);
     }
-cleanup:
-    nl_staging_close(&staging);
-    return status;
+    return worst;
 }
 
 /* Initial values of the parameter with this row in the table. */
