@@ -29,8 +29,9 @@ for part in train val; do
 done
 # shellcheck disable=SC2086
 [ -e "$out/run/done" ] || "$nalagen" train --model "${MODEL:-NaLaSiT-S/2}" --data "$out/train" --val "$out/val" \
-    --config "$(dirname -- "$0")/ablation/lepe.json" --out "$out/run" --minutes "$minutes" --lr 5e-4 --beta2 0.95 --warmup 1000 --clip 1 --schedule cooldown --cooldown 0.45 \
-    --times logit-normal --ema 0.9995 --ema-warmup --val-every 2000 --sample-every 0 --save-every 5000 --keep 2 ${TRAIN:-}
+    --config "$(dirname -- "$0")/ablation/lepe.json" --out "$out/run" --minutes "$minutes" \
+    --lr 5e-4 --beta2 0.95 --warmup 1000 --clip 1 --schedule cooldown --cooldown 0.45 --times logit-normal \
+    --ema 0.9995 --ema-warmup --val-every 2000 --sample-every 0 --save-every 5000 --keep 2 ${TRAIN:-}
 [ -e "$out/model.safetensors" ] || "$nalagen" convert "$out/run/model.safetensors" "$out/model.safetensors" --dtype int8
 judge() { # NAME MODEL
     # shellcheck disable=SC2086
