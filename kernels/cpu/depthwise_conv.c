@@ -39,9 +39,10 @@ NL_INLINE void convolve(const plan *p, const float *const *from, int64_t channel
                         float *const *out, int64_t tokens)
 {
     const float *weight = p->weight + channel;
+    const float *bias = p->args->bias.data ? p->args->bias.data : p->zeros;
     nl_vec sum[STRIP];
     for (int i = 0; i < STRIP; i++)
-        sum[i] = load_some((const float *)p->args->bias.data + channel, lanes);
+        sum[i] = load_some(bias + channel, lanes);
     for (int64_t u = 0; u < p->kernel; u++, from += p->columns, weight += p->kernel * p->size)
         for (int64_t v = 0; from[0] && v < p->kernel; v++) {
             nl_vec w = load_some(weight + v * p->size, lanes);
@@ -68,8 +69,18 @@ static void convolve_strip(const plan *p, int64_t row, int64_t x, const float **
         convolve(p, from, channel, p->size - channel, out, tokens);
 }
 
-/* x [B * T, D], weight [D, 1, k, k]; out [B * T, D] is added to */
-nl_status NL_CPU(depthwise_conv)(nl_device *device, const nl_depthwise_conv_args *args)
+/* weight [k * k, D] of args->weight [D, 1, k, k], by rows from the last to the first when turned. given [D, k * k] is room. */
+static void arrange(const nl_depthwise_conv_args *args, bool turned, float *given, float *weight)
+{
+    int64_t size = args->weight.shape[0], taps = args->weight.shape[3] * args->weight.shape[3];
+    nl_convert_to_float(args->weight.data, args->weight.dtype, size * taps, given);
+    for (int64_t tap = 0; tap < taps; tap++)
+        for (int64_t i = 0; i < size; i++)
+            weight[tap * size + i] = given[i * taps + (turned ? taps - 1 - tap : tap)];
+}
+
+nl_status NL_CPU(convolve_tokens)(nl_device *device, const nl_depthwise_conv_args *args,
+                                  bool turned)
 {
     int64_t size = args->weight.shape[0], kernel = args->weight.shape[3], taps = kernel * kernel;
     int64_t width = args->grid_width, rows = args->batch * args->grid_height;
@@ -78,22 +89,24 @@ nl_status NL_CPU(depthwise_conv)(nl_device *device, const nl_depthwise_conv_args
     void *scratch;
     nl_status status = nl_cpu_scratch(device,
                                       (2 * taps + 1) * size * (int64_t)sizeof(float) +
-                                          (team * tokens + 1) * (int64_t)sizeof(float *),
+                                          team * tokens * (int64_t)sizeof(float *),
                                       &scratch);
     if (status != NL_OK)
         return status;
     const float **from = scratch;
     float *weight = (float *)(from + team * tokens), *zeros = weight + taps * size;
-    float *given = zeros + size;
-    nl_convert_to_float(args->weight.data, args->weight.dtype, size * taps, given);
+    arrange(args, turned, zeros + size, weight);
     memset(zeros, 0, (size_t)size * sizeof(float));
-    for (int64_t tap = 0; tap < taps; tap++)
-        for (int64_t i = 0; i < size; i++)
-            weight[tap * size + i] = given[i * taps + tap];
     plan p = {args, size, kernel, columns, weight, zeros};
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t x = 0; x < width; x += STRIP)
             convolve_strip(&p, row, x, from + omp_get_thread_num() * tokens);
     return NL_OK;
+}
+
+/* x [B * T, D], weight [D, 1, k, k]; out [B * T, D] is added to */
+nl_status NL_CPU(depthwise_conv)(nl_device *device, const nl_depthwise_conv_args *args)
+{
+    return NL_CPU(convolve_tokens)(device, args, false);
 }

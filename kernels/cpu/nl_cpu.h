@@ -46,6 +46,10 @@ const nl_ops *nl_cpu_level(const char *name);
 /* At least `bytes` of working memory, 64-byte aligned, valid until the next call. */
 nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch);
 
+/* depthwise_conv, with the kernel turned by 180 degrees for the gradient of x; a bias left out is 0. */
+nl_status NL_CPU(convolve_tokens)(nl_device *device, const nl_depthwise_conv_args *args,
+                                  bool turned);
+
 /* Threads worth waking for `work` elements of simple arithmetic. */
 static inline int nl_cpu_team(const nl_device *device, int64_t work)
 {
