@@ -40,11 +40,13 @@ static float gaussian()
     return sqrtf(-2 * logf(next() + 1e-7f)) * cosf(6.2831853f * next());
 }
 
-/* One head in double: q, k, v, out [n, d] with the given row stride. */
+/* One head in double: q, k, v, out [n, d], state [2 d, d], total [2 d]. */
 static void reference(const std::vector<float> &q, const std::vector<float> &k,
-                      const std::vector<float> &v, int n, int d, std::vector<double> &out)
+                      const std::vector<float> &v, int n, int d, std::vector<double> &out,
+                      std::vector<double> &state, std::vector<double> &total)
 {
-    std::vector<double> state(2 * d * d), total(2 * d), f(2 * d);
+    std::vector<double> f(2 * d);
+    state.assign(2 * d * d, 0), total.assign(2 * d, 0);
     const double pi = 3.14159265358979323846;
     auto features = [&](const float *x, bool query) {
         double norm = 0;
@@ -82,42 +84,63 @@ static void reference(const std::vector<float> &q, const std::vector<float> &k,
     }
 }
 
+/* |a - e| and |e|, squared and summed. */
+struct distance {
+    double difference = 0, norm = 0;
+    void add(double a, double e)
+    {
+        difference += (a - e) * (a - e), norm += e * e;
+    }
+    double relative() const
+    {
+        return std::sqrt(difference / norm);
+    }
+};
+
 static int check(int batch, int heads, int n, int d, int version)
 {
-    const int D = heads * d, stride = 4 * D;
+    const int D = heads * d, stride = 4 * D, state_size = 2 * d * d;
     std::vector<__nv_bfloat16> host((size_t)batch * n * stride), result((size_t)batch * n * D);
+    std::vector<float> states((size_t)batch * heads * (state_size + 2 * d));
     for (auto &x : host)
         x = __float2bfloat16(gaussian());
-    for (int j = 0; j < d; j++) { /* a zero query, a long query, a zero key */
+    for (int j = 0; j < d && n > 7; j++) { /* a zero query, a long query, a zero key */
         host[3 * stride + j] = __float2bfloat16(0);
         host[5 * stride + j] = __float2bfloat16(50 * __bfloat162float(host[5 * stride + j]));
         host[7 * stride + D + j] = __float2bfloat16(0);
     }
     __nv_bfloat16 *x, *y;
+    float *saved;
     void *workspace;
     const int64_t bytes = nl_nala_workspace(batch, heads, n, d, NL_FEATURES_COSINE, 0);
     CHECK(cudaMalloc(&x, host.size() * 2));
     CHECK(cudaMalloc(&y, result.size() * 2));
+    CHECK(cudaMalloc(&saved, states.size() * 4));
     CHECK(cudaMalloc(&workspace, bytes + 16));
     CHECK(cudaMemcpy(x, host.data(), host.size() * 2, cudaMemcpyHostToDevice));
     CHECK(cudaMemset(y, 0xff, result.size() * 2)); /* NaN */
+    CHECK(cudaMemset(saved, 0xff, states.size() * 4));
     nl_nala_problem p = {};
     p.q = x, p.k = x + D, p.v = x + 2 * D, p.out = y;
     p.image_stride = (int64_t)n * stride, p.head_stride = d, p.stride = stride;
     p.out_image_stride = (int64_t)n * D, p.out_head_stride = d, p.out_stride = D;
     p.tokens = n, p.heads = heads, p.lambda = 3, p.tau = 0.5;
+    p.saved_state = saved, p.saved_total = saved + (size_t)batch * heads * state_size;
     const cudaError_t run = versions[version].run(p, batch, d, workspace);
-    if (run == cudaErrorNotSupported) {
-        CHECK(cudaFree(x));
-        CHECK(cudaFree(y));
-        CHECK(cudaFree(workspace));
-        return 0;
+    if (run != cudaErrorNotSupported) {
+        CHECK(run);
+        CHECK(cudaMemcpy(result.data(), y, result.size() * 2, cudaMemcpyDeviceToHost));
+        CHECK(cudaMemcpy(states.data(), saved, states.size() * 4, cudaMemcpyDeviceToHost));
     }
-    CHECK(run);
-    CHECK(cudaMemcpy(result.data(), y, result.size() * 2, cudaMemcpyDeviceToHost));
-    double difference = 0, norm = 0;
+    CHECK(cudaFree(x));
+    CHECK(cudaFree(y));
+    CHECK(cudaFree(saved));
+    CHECK(cudaFree(workspace));
+    if (run == cudaErrorNotSupported)
+        return 0;
+    distance of_out, of_state, of_total;
     std::vector<float> q((size_t)n * d), k(q), v(q);
-    std::vector<double> out((size_t)n * d);
+    std::vector<double> out((size_t)n * d), state, total;
     for (int b = 0; b < batch; b++)
         for (int h = 0; h < heads; h++) {
             for (int i = 0; i < n; i++)
@@ -127,21 +150,23 @@ static int check(int batch, int heads, int n, int d, int version)
                     k[(size_t)i * d + j] = __bfloat162float(host[at + D]);
                     v[(size_t)i * d + j] = __bfloat162float(host[at + 2 * D]);
                 }
-            reference(q, k, v, n, d, out);
+            reference(q, k, v, n, d, out, state, total);
             for (int i = 0; i < n; i++)
-                for (int j = 0; j < d; j++) {
-                    const double a = __bfloat162float(result[((size_t)b * n + i) * D + h * d + j]);
-                    const double e = out[(size_t)i * d + j];
-                    difference += (a - e) * (a - e), norm += e * e;
-                }
+                for (int j = 0; j < d; j++)
+                    of_out.add(__bfloat162float(result[((size_t)b * n + i) * D + h * d + j]),
+                               out[(size_t)i * d + j]);
+            const size_t pair = (size_t)b * heads + h;
+            for (int i = 0; i < state_size; i++)
+                of_state.add(states[pair * state_size + i], state[i]);
+            for (int i = 0; i < 2 * d; i++)
+                of_total.add(states[(size_t)batch * heads * state_size + pair * 2 * d + i],
+                             total[i]);
         }
-    const double error = std::sqrt(difference / norm);
-    const bool good = error <= 1e-2;
-    printf("check %-8s %d x %d heads x %5d x %3d: relative error %.2e %s\n", versions[version].name,
-           batch, heads, n, d, error, good ? "ok" : "WRONG");
-    CHECK(cudaFree(x));
-    CHECK(cudaFree(y));
-    CHECK(cudaFree(workspace));
+    const bool good =
+        of_out.relative() <= 1e-2 && of_state.relative() <= 1e-2 && of_total.relative() <= 1e-2;
+    printf("check %-8s %d x %d heads x %5d x %3d: relative error %.2e, state %.2e, z %.2e %s\n",
+           versions[version].name, batch, heads, n, d, of_out.relative(), of_state.relative(),
+           of_total.relative(), good ? "ok" : "WRONG");
     return !good;
 }
 
