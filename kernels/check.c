@@ -89,6 +89,7 @@ static void check_depthwise_conv(nl_arguments *a, const nl_depthwise_conv_args *
     TENSOR(weight, 0, channels, 1, kernel, kernel);
     nl_check(a, kernel % 2 == 1, "weight: kernel %lld is not odd", (long long)kernel);
     TENSOR(bias, 0, channels);
+    TENSOR(addend, NL_ARG_OPTIONAL, rows, channels);
     TENSOR(out, NL_ARG_OUTPUT, rows, channels);
 }
 

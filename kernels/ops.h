@@ -108,12 +108,13 @@ typedef struct nl_softmax_attention_args {
     float scale; /* head_size^-1/2 */
 } nl_softmax_attention_args;
 
-/* out += depthwise convolution of x over the token grid, odd kernel, zero padding (lepe). */
+/* out = addend + depthwise convolution of x over the token grid, odd kernel, zero padding (lepe). */
 typedef struct nl_depthwise_conv_args {
     nl_tensor x;      /* [B * T, D], rows may be strided */
     nl_tensor weight; /* [D, 1, k, k] */
     nl_tensor bias;   /* [D] */
-    nl_tensor out;    /* [B * T, D], added to */
+    nl_tensor addend; /* [B * T, D]; left out: what out holds */
+    nl_tensor out;    /* [B * T, D] */
     int64_t batch, grid_height, grid_width;
 } nl_depthwise_conv_args;
 

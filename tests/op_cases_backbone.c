@@ -284,11 +284,19 @@ static nl_status run_softmax_attention(op_run *run, const void *op_case)
 static const struct depthwise_conv_case {
     const char *text;
     int64_t batch, grid_height, grid_width, d, kernel, gap;
+    bool addend;
 } depthwise_conv_cases[] = {
     CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .d = 64, .kernel = 5),
     CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .d = 72, .kernel = 5, .gap = 3 * 72),
     CASE(.batch = 2, .grid_height = 4, .grid_width = 16, .d = 384, .kernel = 5),
-    CASE(.batch = 3, .grid_height = 5, .grid_width = 3, .d = 33, .kernel = 3, .gap = 5),
+    /* More rows and columns than a block has, the last of each not full; channels of no whole vector. */
+    CASE(.batch = 2, .grid_height = 37, .grid_width = 18, .d = 66, .kernel = 5, .gap = 2,
+         .addend = true),
+    CASE(.batch = 2, .grid_height = 1, .grid_width = 35, .d = 13, .kernel = 5, .gap = 1,
+         .addend = true),
+    CASE(.batch = 1, .grid_height = 40, .grid_width = 1, .d = 200, .kernel = 5, .gap = 8),
+    CASE(.batch = 3, .grid_height = 5, .grid_width = 3, .d = 33, .kernel = 3, .gap = 5,
+         .addend = true),
     CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .d = 8, .kernel = 1),
     CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .d = 16, .kernel = 7),
 };
@@ -304,8 +312,10 @@ static nl_status run_depthwise_conv(op_run *run, const void *op_case)
     args.weight = OP_TENSOR(run, .shape = {c->d, 1, c->kernel, c->kernel}, .shared = true,
                             .scale = 1.0 / c->kernel);
     args.bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    if (c->addend)
+        args.addend = OP_TENSOR(run, .activation = true, .shape = {rows, c->d});
     args.out = OP_TENSOR(run, .activation = true, .shape = {rows, c->d}, .output = "out",
-                         .in_place = true);
+                         .in_place = !c->addend);
     return nl_op_depthwise_conv(run->device, &args);
 }
 

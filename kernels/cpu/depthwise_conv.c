@@ -36,7 +36,7 @@ NL_INLINE nl_vec load_some(const float *from, int64_t lanes)
 
 /* out of `tokens` tokens and the channels from `channel` on, `lanes` of them: NL_LANES, or what is left at the end. */
 NL_INLINE void convolve(const plan *p, const float *const *from, int64_t channel, int64_t lanes,
-                        float *const *out, int64_t tokens)
+                        const float *const *addend, float *const *out, int64_t tokens)
 {
     const float *weight = p->weight + channel;
     const float *bias = p->args->bias.data ? p->args->bias.data : p->zeros;
@@ -50,7 +50,7 @@ NL_INLINE void convolve(const plan *p, const float *const *from, int64_t channel
                 sum[i] += w * load_some(from[v + i] + channel, lanes);
         }
     for (int i = 0; i < tokens; i++) {
-        nl_vec y = load_some(out[i] + channel, lanes) + sum[i];
+        nl_vec y = load_some(addend[i] + channel, lanes) + sum[i];
         memcpy(out[i] + channel, &y, (size_t)lanes * sizeof(float));
     }
 }
@@ -59,14 +59,18 @@ static void convolve_strip(const plan *p, int64_t row, int64_t x, const float **
 {
     int64_t height = p->args->grid_height, width = p->args->grid_width, channel = 0;
     int64_t tokens = NL_MIN(STRIP, width - x);
+    const nl_tensor *to = &p->args->out, *base = p->args->addend.data ? &p->args->addend : to;
+    const float *addend[STRIP] = {0};
     float *out[STRIP] = {0};
-    for (int64_t i = 0; i < tokens; i++)
-        out[i] = nl_cpu_row_out(&p->args->out, row * width + x + i);
+    for (int64_t i = 0; i < tokens; i++) {
+        addend[i] = nl_cpu_row(base, row * width + x + i);
+        out[i] = nl_cpu_row_out(to, row * width + x + i);
+    }
     find_tokens(p, row / height, row % height, x, from);
     for (; channel + NL_LANES <= p->size; channel += NL_LANES)
-        convolve(p, from, channel, NL_LANES, out, tokens);
+        convolve(p, from, channel, NL_LANES, addend, out, tokens);
     if (channel < p->size)
-        convolve(p, from, channel, p->size - channel, out, tokens);
+        convolve(p, from, channel, p->size - channel, addend, out, tokens);
 }
 
 /* weight [k * k, D] of args->weight [D, 1, k, k], by rows from the last to the first when turned. given [D, k * k] is room. */
@@ -105,7 +109,7 @@ nl_status NL_CPU(convolve_tokens)(nl_device *device, const nl_depthwise_conv_arg
     return NL_OK;
 }
 
-/* x [B * T, D], weight [D, 1, k, k]; out [B * T, D] is added to */
+/* x [B * T, D], weight [D, 1, k, k]; addend, out [B * T, D] */
 nl_status NL_CPU(depthwise_conv)(nl_device *device, const nl_depthwise_conv_args *args)
 {
     return NL_CPU(convolve_tokens)(device, args, false);

@@ -95,6 +95,12 @@ template <typename T> static void launch(const nl_depthwise_conv_args *a, cudaSt
 
 extern "C" nl_status nl_cuda_depthwise_conv(nl_device *device, const nl_depthwise_conv_args *a)
 {
+    if (a->addend.data) {
+        nl_status status =
+            device->ops->copy(device, a->out.data, a->addend.data, nl_tensor_bytes(&a->out));
+        if (status != NL_OK)
+            return status;
+    }
     if (nl_tensor_count(&a->out) > 0)
         NL_FOR_TYPE(a->x, T, launch<T>(a, nl_cuda_of(device)->stream));
     return NL_CUDA_LAUNCHED(device, "depthwise_conv");

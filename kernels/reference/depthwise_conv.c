@@ -1,10 +1,11 @@
 #include "reference.h"
 
-/* x [B * T, D], weight [D, 1, k, k]; out [B * T, D] is added to */
+/* x [B * T, D], weight [D, 1, k, k]; addend, out [B * T, D] */
 nl_status nl_reference_depthwise_conv(nl_device *device, const nl_depthwise_conv_args *args)
 {
     int64_t height = args->grid_height, width = args->grid_width;
     int64_t size = args->weight.shape[0], kernel = args->weight.shape[3], reach = kernel / 2;
+    const nl_tensor *addend = args->addend.data ? &args->addend : &args->out;
     (void)device;
     for (int64_t row = 0; row < args->batch * height * width; row++) {
         int64_t first = row - row % (height * width); /* of the image */
@@ -18,7 +19,7 @@ nl_status nl_reference_depthwise_conv(nl_device *device, const nl_depthwise_conv
                         sum += nl_get(&args->x, first + from_y * width + from_x, i) *
                                nl_at(&args->weight, (i * kernel + u) * kernel + v);
                 }
-            nl_put(&args->out, row, i, nl_get(&args->out, row, i) + sum);
+            nl_put(&args->out, row, i, nl_get(addend, row, i) + sum);
         }
     }
     return NL_OK;

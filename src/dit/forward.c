@@ -56,12 +56,11 @@ static nl_status attention_branch(nl_stream *stream, const nl_block_params *bloc
                      .heads = heads, .head_size = head_size, .feature_map = config->feature_map,
                      .lambda = (float)config->lambda, .tau = (float)config->tau,
                      .rope = config->rope, .grid_height = grid_height, .grid_width = grid_width));
-        if (to->mixed.data != out.data)
-            NL_TRY(device->ops->copy(device, to->mixed.data, out.data, nl_tensor_bytes(&out)));
         if (config->lepe)
             NL_TRY(NL_OP(device, depthwise_conv, .x = nl_tensor_columns(&to->qkv, 2 * d, d),
-                         .weight = block->lepe_weight, .bias = block->lepe_bias, .out = to->mixed,
-                         .batch = stream->batch, .grid_height = grid_height,
+                         .weight = block->lepe_weight, .bias = block->lepe_bias,
+                         .addend = to->mixed.data == out.data ? (nl_tensor){0} : out,
+                         .out = to->mixed, .batch = stream->batch, .grid_height = grid_height,
                          .grid_width = grid_width));
         nl_tensor gate = config->gate ? nl_tensor_columns(&to->qkv, 3 * d, d) : (nl_tensor){0};
         NL_TRY(NL_OP(device, layernorm_gate, .x = to->mixed, .weight = block->ln_weight,
