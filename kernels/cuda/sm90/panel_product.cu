@@ -10,6 +10,7 @@
 #include "panel_product.cuh"
 
 #include "hopper.cuh"
+#include "tensor_map.cuh"
 
 using namespace nl_hopper;
 
@@ -359,25 +360,7 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
     }
 }
 
-typedef decltype(&cuTensorMapEncodeTiled) encoder;
-
-/* The driver's function, which cannot be linked: a build with CUDA runs without a driver. */
-encoder find_encoder()
-{
-    void *function = NULL;
-    cudaDriverEntryPointQueryResult result;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                               12000, cudaEnableDefault, &result);
-#else
-    const cudaError_t error =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &result);
-#endif
-    (void)cudaGetLastError();
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? (encoder)function : NULL;
-}
-
-bool describe(encoder encode, CUtensorMap *map, const void *data, int dimensions,
+bool describe(tensor_map_encoder encode, CUtensorMap *map, const void *data, int dimensions,
               const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box)
 {
     const cuuint32_t steps[] = {1, 1, 1};
@@ -388,7 +371,7 @@ bool describe(encoder encode, CUtensorMap *map, const void *data, int dimensions
 }
 
 /* Boxes [ROWS, STEP] of x; zeros beyond it. */
-bool describe_x(encoder encode, const nl_panel_product *a, CUtensorMap *map)
+bool describe_x(tensor_map_encoder encode, const nl_panel_product *a, CUtensorMap *map)
 {
     const cuuint64_t sizes[] = {(cuuint64_t)a->depth, (cuuint64_t)a->rows};
     const cuuint64_t strides[] = {(cuuint64_t)a->x_stride * 2};
@@ -397,7 +380,7 @@ bool describe_x(encoder encode, const nl_panel_product *a, CUtensorMap *map)
 }
 
 /* Boxes of w as [N / 8, 8, K]: of four neighbouring eights of rows the same two, STEP of each. */
-bool describe_w(encoder encode, const nl_panel_product *a, CUtensorMap *map)
+bool describe_w(tensor_map_encoder encode, const nl_panel_product *a, CUtensorMap *map)
 {
     const cuuint64_t sizes[] = {(cuuint64_t)a->depth, 8, (cuuint64_t)a->columns / 8};
     const cuuint64_t strides[] = {(cuuint64_t)a->w_stride * 2, (cuuint64_t)a->w_stride * 16};
@@ -430,7 +413,7 @@ int64_t nl_panel_parts(int64_t columns, int multiprocessors)
 cudaError_t nl_panel_product_run(const nl_panel_product *a, int multiprocessors,
                                  cudaStream_t stream)
 {
-    static const encoder encode = find_encoder();
+    static const tensor_map_encoder encode = find_tensor_map_encoder();
     problem p = {};
     p.bias = a->bias, p.bias_f32 = a->bias_f32;
     p.y = a->y, p.pre = a->pre, p.gelu = a->gelu, p.parts = a->parts;
