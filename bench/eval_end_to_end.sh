@@ -2,22 +2,36 @@
 # `nalagen eval` from the archive to the report, beside the network alone: pictures a second, and what takes the time.
 #   bench/eval_end_to_end.sh [N] [BUILD_FOLDER]      N pictures of 256 px (50000: 9.8 GB), default build-cuda
 # The weights are seeded (make_inception), the numbers those of no model.
-#   DEVICE=cuda  PRECISION=fp16  METRICS=fid,sfid,is  SIZE=256
+#   DEVICE=cuda  PRECISION="fp16 tf32"  METRICS=fid,sfid,is  SIZE=256
 #   WORK: folder of the archives, removed afterwards (a new one in TMPDIR)
-#   PYTHON=python3 with numpy; with PyTorch on a GPU the peer's network is timed as well
+#   PYTHON=python3 with numpy; with PyTorch on a GPU the peer's network is timed as well (PEER=0: it is not)
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 count=${1:-50000}
 build=${2:-$root/build-cuda}
-device=${DEVICE:-cuda} precision=${PRECISION:-fp16} metrics=${METRICS:-fid,sfid,is} size=${SIZE:-256}
+device=${DEVICE:-cuda} precisions=${PRECISION:-fp16 tf32} metrics=${METRICS:-fid,sfid,is} size=${SIZE:-256}
 python=${PYTHON:-python3}
 "$python" -c 'import numpy' 2>/dev/null || python=/usr/bin/python3
 work=${WORK:-$(mktemp -d)}
 mkdir -p "$work"
-clean() { rm -f "$work/weights.safetensors" "$work/samples.npz" "$work/pictures.npz" "$work/ref.npz" "$work/report.json"; }
+clean() {
+    exec 3>&-
+    rm -f "$work/weights.safetensors" "$work/samples.npz" "$work/pictures.npz" "$work/ref.npz" "$work/report.json" \
+        "$work/peer" "$work/peer.txt" "$work/peer.json"
+}
 trap 'clean; rmdir "$work" 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 
+# The peer compiles meanwhile, and measures when it is told to.
+peer=
+exec 3>/dev/null
+if [ "$device" = cuda ] && [ "${PEER:-1}" = 1 ] &&
+    "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    mkfifo "$work/peer"
+    "$python" "$root/bench/peer_torch.py" inception --wait --json "$work/peer.json" <"$work/peer" >"$work/peer.txt" &
+    peer=$!
+    exec 3>"$work/peer"
+fi
 "$build/tests/make_inception" "$work/weights.safetensors"
 # Pictures from a pool of smoothed noise, each shifted and brightened in its own way: all different, written at the speed
 # of the disk.
@@ -43,28 +57,25 @@ write(work + "/pictures.npz", min(count, 10000), size, 1)
 END
 small=
 [ "$count" -gt 2048 ] || small=--allow-small
-"$build/nalagen" stats -q $small --device "$device" --precision "$precision" -w "$work/weights.safetensors" \
-    --images 0 "$work/pictures.npz" -o "$work/ref.npz"
+[ "$device" != cpu ] || precisions=fp32 batch="--batch 8"
+"$build/nalagen" stats -q $small --device "$device" --precision "${precisions%% *}" -w "$work/weights.safetensors" --images 0 \
+    "$work/pictures.npz" -o "$work/ref.npz"
 cat "$work/samples.npz" >/dev/null # into the page cache, as far as it goes
-begin=$(date +%s%N)
-"$build/nalagen" eval -q --json $small --device "$device" --precision "$precision" --metrics "$metrics" \
-    -w "$work/weights.safetensors" "$work/samples.npz" --ref "$work/ref.npz" >"$work/report.json"
-total=$((($(date +%s%N) - begin) / 1000000))
-batch=''
-[ "$device" != cpu ] || batch="--batch 8"
-# shellcheck disable=SC2086
-alone=$("$build/bench/nl_bench_images" --device "$device" --size "$size" $batch --precision "$precision" --json inception)
-peer=null
-if [ "$device" = cuda ] && "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    "$python" "$root/bench/peer_torch.py" inception --json "$work/peer.json" >&2
-    peer=$(cat "$work/peer.json")
-    rm -f "$work/peer.json"
-fi
-"$python" - "$work/report.json" "$total" "$alone" "$peer" "$precision" <<'END'
+while [ "$peer" ] && kill -0 "$peer" 2>/dev/null && ! grep -q ready "$work/peer.txt"; do
+    sleep 1
+done
+
+for precision in $precisions; do
+    begin=$(date +%s%N)
+    "$build/nalagen" eval -q --json $small --device "$device" --precision "$precision" --metrics "$metrics" \
+        -w "$work/weights.safetensors" "$work/samples.npz" --ref "$work/ref.npz" >"$work/report.json"
+    total=$((($(date +%s%N) - begin) / 1000000))
+    # shellcheck disable=SC2086
+    alone=$("$build/bench/nl_bench_images" --device "$device" --size "$size" ${batch:-} --precision "$precision" --json inception)
+    "$python" - "$work/report.json" "$total" "$alone" <<'END'
 import json, sys
 
-report, total = json.load(open(sys.argv[1])), int(sys.argv[2]) / 1e3
-alone, peer = json.loads(sys.argv[3]), json.loads(sys.argv[4])
+report, total, alone = json.load(open(sys.argv[1])), int(sys.argv[2]) / 1e3, json.loads(sys.argv[3])
 n, samples, metrics = report["n"], report["seconds_samples"], report["seconds_metrics"]
 network = n / alone["per_second"]
 parts = {"the network": network, "reading, uploading and statistics beyond the network's time": samples - network,
@@ -75,9 +86,12 @@ print(f"passing pictures  {samples:9.2f} s  {n / samples:10.1f} pictures/s")
 print(f"network alone     {network:9.2f} s  {alone['per_second']:10.1f} pictures/s (batch {alone['batch']})")
 for name, value in parts.items():
     print(f"  {max(value, 0):8.2f} s  {name}")
-print("bottleneck:", max(parts, key=parts.get))
-for name, value in (peer or {}).items():
-    print(f"PyTorch {name:52} {value['value']:10.1f} pictures/s")
-    if sys.argv[5].lower() in name.lower():
-        print(f"  end to end {n / total / value['value']:.2f} of it, the pass {n / samples / value['value']:.2f}")
+print("bottleneck:", max(parts, key=parts.get), flush=True)
 END
+done
+
+if [ "$peer" ]; then
+    echo go >&3
+    wait "$peer"
+    grep inception "$work/peer.txt"
+fi

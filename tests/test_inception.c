@@ -202,6 +202,98 @@ static void test_complete(void **state)
     nl_context_destroy(context);
 }
 
+/* ---- A device that queues, as a GPU does: what is downloaded is there when it is waited for, not before */
+
+static struct {
+    void *to, *bytes;
+    int64_t size;
+} late[NL_DOWNLOAD_SLOTS][NL_FEATURES];
+
+static nl_status late_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes)
+{
+    int n = 0;
+    (void)device;
+    while (late[slot][n].to)
+        assert_true(++n < NL_FEATURES);
+    late[slot][n].to = to;
+    late[slot][n].size = bytes;
+    late[slot][n].bytes = malloc((size_t)bytes);
+    memcpy(late[slot][n].bytes, from, (size_t)bytes);
+    memset(to, 0xff, (size_t)bytes);
+    return NL_OK;
+}
+
+static nl_status late_wait(nl_device *device, int slot)
+{
+    (void)device;
+    for (int n = 0; n < NL_FEATURES && late[slot][n].to; n++) {
+        memcpy(late[slot][n].to, late[slot][n].bytes, (size_t)late[slot][n].size);
+        free(late[slot][n].bytes);
+        late[slot][n].to = NULL;
+    }
+    return NL_OK;
+}
+
+/* Several batches, with little memory; then one batch in several pieces, and another behind it. */
+static void test_queue(void **state)
+{
+    enum { N = 9, S = 32 };
+    nl_context *context = test_context("cpu");
+    nl_ops ops = *context->device->ops;
+    uint8_t *file, *rgb = malloc(N * S * S * 3);
+    float *expected[NL_FEATURES] = {NULL}, *found[NL_FEATURES] = {NULL};
+    const float *ended[NL_FEATURES];
+    const nl_feature some[] = {NL_FEATURE_POOL_64, NL_FEATURE_SPATIAL};
+    nl_inception *net = load_seeded(context, &file);
+    nl_inception_queue *queue;
+    bool wanted[NL_FEATURES] = {false};
+    int64_t batch, count;
+    (void)state;
+    for (int i = 0; i < N * S * S * 3; i++)
+        rgb[i] = (uint8_t)(seeded_uniform("queue", i) * 256);
+    for (int i = 0; i < NL_COUNT(some); i++) {
+        wanted[some[i]] = true;
+        expected[some[i]] = calloc((size_t)(N * nl_feature_size(some[i])), sizeof(float));
+        found[some[i]] = calloc((size_t)(N * nl_feature_size(some[i])), sizeof(float));
+    }
+    context->options.max_memory = context->memory_used + (40 << 20);
+    assert_ok(context, nl_inception_run(net, &nl_preprocessings[0], rgb, N, S, S, expected));
+    ops.download_start = late_start;
+    ops.download_wait = late_wait;
+    context->device->ops = &ops;
+    assert_ok(context, nl_inception_batch(net, S, S, &batch));
+    assert_in_range(batch, 1, 4);
+    assert_ok(context, nl_inception_run(net, &nl_preprocessings[0], rgb, N, S, S, found));
+    for (int i = 0; i < NL_COUNT(some); i++)
+        assert_close(found[some[i]], expected[some[i]], N * nl_feature_size(some[i]), 2e-6);
+    assert_ok(context, nl_inception_queue_create(net, &nl_preprocessings[0], wanted, &queue));
+    assert_int_equal(nl_inception_end(queue, &count, ended), NL_ERROR_INTERNAL);
+    assert_ok(context, nl_inception_begin(queue, rgb, N, S, S));
+    assert_ok(context, nl_inception_begin(queue, rgb + S * S * 3, 1, S, S));
+    assert_int_equal(nl_inception_begin(queue, rgb, 1, S, S), NL_ERROR_INTERNAL);
+    assert_ok(context, nl_inception_end(queue, &count, ended));
+    assert_ok(context, nl_inception_begin(queue, rgb, 1, S, S)); /* leaves what has ended alone */
+    assert_int_equal(count, N);
+    assert_null(ended[NL_FEATURE_LOGITS]);
+    for (int i = 0; i < NL_COUNT(some); i++)
+        assert_close(ended[some[i]], expected[some[i]], N * nl_feature_size(some[i]), 2e-6);
+    assert_ok(context, nl_inception_end(queue, &count, ended));
+    assert_int_equal(count, 1);
+    assert_close(ended[some[1]], expected[some[1]] + nl_feature_size(some[1]),
+                 nl_feature_size(some[1]), 2e-6);
+    assert_ok(context, nl_inception_end(queue, &count, ended));
+    nl_inception_queue_destroy(queue);
+    assert_true(context->memory_peak <= context->options.max_memory);
+    for (int i = 0; i < NL_COUNT(some); i++) {
+        free(expected[some[i]]);
+        free(found[some[i]]);
+    }
+    nl_inception_destroy(net);
+    free(file);
+    free(rgb);
+    nl_context_destroy(context);
+}
+
 /* ---- nl_evaluate of pictures that no file holds */
 
 enum { SIDE = 24, SAMPLES = 21, PORTION = 96 };
@@ -409,10 +501,11 @@ static void test_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resized),  cmocka_unit_test(test_features),
-        cmocka_unit_test(test_partial),  cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_complete),
-        cmocka_unit_test(test_evaluate), cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_resized), cmocka_unit_test(test_features),
+        cmocka_unit_test(test_partial), cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_queue),   cmocka_unit_test(test_evaluate),
+        cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
