@@ -9,7 +9,7 @@
 #             a run that was stopped goes on
 # MINUTES     of training; the learning rate follows them
 #
-# NaLa with lepe, for its lower held-out loss (docs/results.md).
+# NaLa with lepe, for its lower loss (docs/results.md).
 #
 # From the environment: WEIGHTS (of the FID network), MODEL (NaLaSiT-S/2), TRAIN, SAMPLE, EVAL (further options), ENCODE
 # (arithmetic of the autoencoder, bf16), OTHER (a model to judge in the same way, such as the one that shipped before).
