@@ -255,6 +255,8 @@ static const struct softmax_attention_case {
     CASE(.batch = 1, .tokens = 67, .heads = 1, .d = 9),
     CASE(.batch = 1, .tokens = 33, .heads = 2, .d = 128, .gap = 256),
     CASE(.batch = 2, .tokens = 70, .heads = 1, .d = 512),
+    CASE(.batch = 2, .tokens = 131, .heads = 2, .d = 72, .gap = 8, .lse = true),
+    CASE(.batch = 1, .tokens = 300, .heads = 2, .d = 64, .lse = true),
 };
 
 static nl_status run_softmax_attention(op_run *run, const void *op_case)
