@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-enum { MEASURE_WARM_UP = 3, MEASURE_REPEATS = 15 };
+enum { MEASURE_WARM_UP = 3, MEASURE_LEAST = 5, MEASURE_REPEATS = 15 };
 
 static inline double measure_now_ms(void)
 {
@@ -24,23 +24,32 @@ static inline int measure_by_value(const void *a, const void *b)
 }
 
 /* Median milliseconds of one run(user), which queues work on the device: the device is awaited after `calls` of
- * them in a row, so that what a call costs the host hides behind the work of the one before. */
+ * them in a row, so that what a call costs the host hides behind the work of the one before. A long run needs neither
+ * that nor many repeats. */
 static inline nl_status measure(nl_device *device, int calls, nl_status (*run)(void *user),
                                 void *user, double *ms)
 {
     nl_status status = NL_OK;
-    double times[MEASURE_REPEATS];
+    double times[MEASURE_REPEATS], begin = 0;
+    int count = 0;
     for (int i = -MEASURE_WARM_UP; i < MEASURE_REPEATS; i++) {
+        if (i == 0)
+            begin = measure_now_ms();
+        if (i >= MEASURE_LEAST && measure_now_ms() - begin > 500)
+            break;
         NL_TRY(device->ops->sync(device));
-        double start = measure_now_ms();
+        double start = measure_now_ms(), took;
         for (int call = 0; call < calls; call++)
             NL_TRY(run(user));
         NL_TRY(device->ops->sync(device));
+        took = (measure_now_ms() - start) / calls;
         if (i >= 0)
-            times[i] = (measure_now_ms() - start) / calls;
+            times[count++] = took;
+        else if (took > 5)
+            calls = 1;
     }
-    qsort(times, MEASURE_REPEATS, sizeof(times[0]), measure_by_value);
-    *ms = times[MEASURE_REPEATS / 2];
+    qsort(times, (size_t)count, sizeof(times[0]), measure_by_value);
+    *ms = times[count / 2];
 cleanup:
     return status;
 }

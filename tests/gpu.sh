@@ -1,8 +1,8 @@
 #!/bin/sh
-# Everything about a GPU in one go: benchmarks, correctness, sanitizers, and the peer on the same card.
+# Everything about a GPU in one go: correctness, the peer and our benchmarks on the same card, sanitizers.
 #   tests/gpu.sh [BUILD_FOLDER]      a build with -DNL_CUDA=ON -DNL_TESTS=ON -DNL_BENCH=ON (default build-cuda)
 # Logs go to $OUT (default out/gpu), figures to bench/results/DATE-CARD.json ($RESULT names another file).
-#   PARTS="speed training correctness sanitizers peer"
+#   PARTS="correctness peer speed training sanitizers"
 #   PYTHON=python3                with PyTorch, for the peer
 #   PEER="attention forward decode limits"     its rows; PEER_SECONDS=300: what is not compiled by then is left out
 #   SANITIZER_SECONDS=200         at most as long for each tool
@@ -11,7 +11,7 @@ root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 build=${1:-$root/build-cuda}
 out=${OUT:-$root/out/gpu}
 python=${PYTHON:-python3}
-parts=" ${PARTS:-speed training correctness sanitizers peer} "
+parts=" ${PARTS:-correctness peer speed training sanitizers} "
 processes=16 # that share the operation tests
 status=0
 begun=
@@ -110,6 +110,48 @@ commit=${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null)}
 export NL_TEST_DEVICE=cuda GOMP_SPINCOUNT=3000
 report "$card, driver $driver, $(date -u +%F), commit $commit"
 
+# The peer compiles while tests run, and measures when they have ended; then it is our turn.
+peer=
+if wanted peer && ! "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    report "peer: skipped: no PyTorch with CUDA"
+elif wanted peer; then
+    peer=$out/peer.go
+    rm -f "$peer"
+    mkfifo "$peer"
+    # shellcheck disable=SC2086
+    "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward decode limits} --seconds "${PEER_SECONDS:-300}" --wait \
+        <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
+    peer_process=$!
+    exec 3>"$peer"
+fi
+
+if wanted correctness; then
+    for name in inception operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae \
+        pipeline; do
+        [ ! -x "$build/tests/test_$name" ] || begin $name "$build/tests/test_$name"
+    done
+    for dtype in f32 bf16; do
+        begin operations-$dtype env NL_TEST_DTYPE=$dtype "$build/tests/test_operations"
+    done
+    if command -v bats >/dev/null 2>&1; then
+        for suite in gpu gpus device batch interrupt; do
+            begin cli-$suite env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" MAKE_MODEL="$build/tests/make_model" \
+                bats "$root/tests/cli/$suite.bats"
+        done
+    fi
+    end
+fi
+
+if [ "$peer" ]; then
+    since=$(now)
+    (echo go >&3) 2>/dev/null # no reader: the peer has ended by itself
+    exec 3>&-
+    wait "$peer_process" || status=1
+    rm -f "$peer"
+    report "peer: $(($(now) - since)) ms; $(grep -c 'gave up' "$out/peer.txt") rows left out"
+    grep 'gave up' "$out/peer.txt"
+fi
+
 if wanted speed; then
     started=$(now)
     "$build/nalagen" info --device cuda --json >"$out/device.json" || status=1
@@ -165,52 +207,6 @@ if wanted training; then # on pictures of one colour: what is in them does not m
     rm -rf "$out/data" "$out/pictures" "$out/run"
 fi
 
-# The peer compiles while tests run, and measures when they have ended.
-peer=
-if wanted peer && ! "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    report "peer: skipped: no PyTorch with CUDA"
-elif wanted peer; then
-    peer=$out/peer.go
-    rm -f "$peer"
-    mkfifo "$peer"
-    # shellcheck disable=SC2086
-    "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward decode limits} --seconds "${PEER_SECONDS:-300}" --wait \
-        <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
-    peer_process=$!
-    exec 3>"$peer"
-fi
-
-if wanted correctness; then
-    for name in inception operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae \
-        pipeline; do
-        [ ! -x "$build/tests/test_$name" ] || begin $name "$build/tests/test_$name"
-    done
-    for dtype in f32 bf16; do
-        begin operations-$dtype env NL_TEST_DTYPE=$dtype "$build/tests/test_operations"
-    done
-    if command -v bats >/dev/null 2>&1; then
-        for suite in gpu gpus device batch interrupt; do
-            begin cli-$suite env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" MAKE_MODEL="$build/tests/make_model" \
-                bats "$root/tests/cli/$suite.bats"
-        done
-    fi
-    end
-fi
-if wanted sanitizers && command -v compute-sanitizer >/dev/null 2>&1; then
-    for tool in memcheck racecheck initcheck; do
-        sanitize $tool
-    done
-fi
-if [ "$peer" ]; then
-    since=$(now)
-    echo go >&3
-    exec 3>&-
-    wait "$peer_process" || status=1
-    rm -f "$peer"
-    report "peer: $(($(now) - since)) ms; $(grep -c 'gave up' "$out/peer.txt") rows left out"
-    grep 'gave up' "$out/peer.txt"
-fi
-
 touch "$out/ours.tsv" "$out/peer.tsv"
 awk -f "$root/bench/figures.awk" "$out/ours.tsv" "$out/peer.tsv" | tee -a "$out/summary.txt"
 result=${RESULT:-$root/bench/results/$(date -u +%F)-$(printf '%s' "$card" | tr 'A-Z ' 'a-z-').json}
@@ -222,4 +218,10 @@ result=${RESULT:-$root/bench/results/$(date -u +%F)-$(printf '%s' "$card" | tr '
     printf '}\n'
 } >"$result"
 report "figures: $result"
+
+if wanted sanitizers && command -v compute-sanitizer >/dev/null 2>&1; then
+    for tool in memcheck racecheck initcheck; do
+        sanitize $tool
+    done
+fi
 exit $status
