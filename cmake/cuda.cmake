@@ -20,8 +20,9 @@ add_library(nl_cuda OBJECT ${cuda_sources})
 target_compile_options(nl_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall --expt-relaxed-constexpr>)
 target_link_libraries(nl_cuda PRIVATE nl_core nl_ops CUDA::cudart_static)
 find_library(NL_CUBLASLT_LIBRARY cublasLt HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
-set_source_files_properties(kernels/cuda/cublaslt.cu PROPERTIES COMPILE_DEFINITIONS
-    NL_CUBLASLT="${NL_CUBLASLT_LIBRARY}")
+# Its functions have the library's names: nobody else is to find them in ours.
+set_source_files_properties(kernels/cuda/cublaslt.cu PROPERTIES COMPILE_OPTIONS -Xcompiler=-fvisibility=hidden
+    COMPILE_DEFINITIONS NL_CUBLASLT="${NL_CUBLASLT_LIBRARY}")
 target_compile_definitions(nl_device PRIVATE NL_CUDA)
 target_compile_definitions(nl_train PRIVATE NL_CUDA)
 set(NL_CUDA_LIBRARIES CUDA::cudart_static stdc++ ${CMAKE_DL_LIBS})
