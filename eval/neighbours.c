@@ -88,14 +88,8 @@ static nl_status distances(const pairs *p, const point_set *a, int64_t i, int64_
         status = half_distances(p, a, i, rows, b, j, columns, &finite);
     if (finite || status != NL_OK)
         return status;
-    status = nl_products(p->device, p->size, a->rows + i * p->size, rows, b->rows + j * p->size,
-                         columns, p->block);
-    for (int64_t row = 0; status == NL_OK && row < rows; row++) {
-        float *d = p->block + row * columns, square = a->squares[i + row];
-        for (int64_t column = 0; column < columns; column++)
-            d[column] = fmaxf(square - 2 * d[column] + b->squares[j + column], 0);
-    }
-    return status;
+    return nl_squared_distances(p->device, p->size, a->rows + i * p->size, a->squares + i, rows,
+                                b->rows + j * p->size, b->squares + j, columns, p->block);
 }
 
 /* Keeps least [k + 1] ascending. */

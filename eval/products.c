@@ -1,5 +1,7 @@
 #include "products.h"
 
+#include <math.h>
+
 /* The three matrices in the arena. */
 static nl_status take(nl_device *device, int64_t size, int64_t rows, int64_t columns,
                       nl_tensor tensors[3])
@@ -35,5 +37,18 @@ nl_status nl_products(nl_device *device, int64_t size, const float *a, int64_t r
     NL_TRY(device->ops->download(device, out, t[2].data, nl_tensor_bytes(&t[2])));
 cleanup:
     nl_arena_release(device, mark);
+    return status;
+}
+
+nl_status nl_squared_distances(nl_device *device, int64_t size, const float *a,
+                               const float *a_squares, int64_t rows, const float *b,
+                               const float *b_squares, int64_t columns, float *out)
+{
+    nl_status status = nl_products(device, size, a, rows, b, columns, out);
+    for (int64_t row = 0; status == NL_OK && row < rows; row++) {
+        float *d = out + row * columns;
+        for (int64_t column = 0; column < columns; column++)
+            d[column] = fmaxf(a_squares[row] - 2 * d[column] + b_squares[column], 0);
+    }
     return status;
 }

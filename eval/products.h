@@ -12,5 +12,9 @@ nl_status nl_products_reserve(nl_device *device, int64_t size);
  * and NL_PRODUCT_COLUMNS. */
 nl_status nl_products(nl_device *device, int64_t size, const float *a, int64_t rows, const float *b,
                       int64_t columns, float *out);
+/* The same of |a - b|^2, never below 0, given |x|^2 of the rows. */
+nl_status nl_squared_distances(nl_device *device, int64_t size, const float *a,
+                               const float *a_squares, int64_t rows, const float *b,
+                               const float *b_squares, int64_t columns, float *out);
 
 #endif

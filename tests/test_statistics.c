@@ -1,5 +1,7 @@
 /* Statistics of features: closed forms, and what numpy and scipy make of the same numbers
  * (make_statistics.py, whose output the environment names). */
+#include "nl_nearest.h"
+#include "nl_random.h"
 #include "nl_statistics.h"
 #include "nl_test.h"
 
@@ -418,6 +420,51 @@ static void test_against_numpy(void **state)
     nl_context_destroy(context);
 }
 
+/* More rows than a block of products has, in both sets, against all pairs one by one. */
+static void test_nearest(void **state)
+{
+    (void)state;
+    enum { WIDE = 5, MANY = 2100, FEW = 1030, K = 5 };
+    static float reference[MANY * WIDE], rows[FEW * WIDE];
+    static int64_t index[FEW * K];
+    static double distance[FEW * K], all[MANY];
+    nl_context *context = test_context("cpu");
+    for (int i = 0; i < MANY * WIDE; i++)
+        reference[i] =
+            100 + nl_philox_uniform(1, 0, 0, (uint64_t)i); /* far from 0: digits are lost */
+    for (int i = 0; i < FEW * WIDE; i++)
+        rows[i] = 100 + nl_philox_uniform(2, 0, 0, (uint64_t)i);
+    memcpy(rows, reference + 2077 * WIDE, WIDE * sizeof(float));
+    assert_ok(context, nl_nearest_rows(context->device, WIDE, reference, MANY, rows, FEW, K, index,
+                                       distance));
+    assert_int_equal(index[0], 2077);
+    assert_true(distance[0] == 0);
+    for (int row = 0; row < FEW; row += 103) {
+        double least[K] = {0};
+        for (int j = 0; j < MANY; j++) {
+            all[j] = 0;
+            for (int c = 0; c < WIDE; c++)
+                all[j] += pow((double)rows[row * WIDE + c] - reference[j * WIDE + c], 2);
+        }
+        for (int k = 0; k < K; k++) {
+            double before = k ? least[k - 1] : -1;
+            least[k] = INFINITY;
+            for (int j = 0; j < MANY; j++)
+                if (all[j] > before)
+                    least[k] = fmin(least[k], all[j]);
+            double found = distance[row * K + k];
+            assert_true(fabs(sqrt(all[index[row * K + k]]) - found) < 1e-12);
+            /* which of two is chosen is up to products of fp32: |x|^2 is 50,000 here, its last digit 0.004 */
+            assert_true(found * found >= least[k] - 1e-12 && found * found < least[k] + 0.03);
+            assert_true(k == 0 || found >= distance[row * K + k - 1]);
+        }
+    }
+    assert_int_equal(
+        nl_nearest_rows(context->device, WIDE, reference, 4, rows, FEW, K, index, distance),
+        NL_ERROR_INPUT);
+    nl_context_destroy(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,7 +472,7 @@ int main(void)
         cmocka_unit_test(test_rotated),       cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_score),         cmocka_unit_test(test_permutation),
         cmocka_unit_test(test_bootstrap),     cmocka_unit_test(test_infinity),
-        cmocka_unit_test(test_against_numpy),
+        cmocka_unit_test(test_against_numpy), cmocka_unit_test(test_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

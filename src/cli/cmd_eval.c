@@ -9,7 +9,6 @@
 #define SAMPLE(member)  offsetof(nl_eval_options, sample.member)
 #define SAMPLE_NUMBER   "50000"
 
-static const char *const feature_names[] = {"pool_3", "mixed_7", "pool_192", "pool_64", NULL};
 static const char *const distance_types[] = {"f32", "f16", NULL};
 
 static const nl_option options_table[] = {
@@ -21,7 +20,7 @@ static const nl_option options_table[] = {
     NL_NETWORK_OPTIONS(NETWORK),
     {"metrics", 0, NL_OPTION_TEXT, FIELD(metrics), "LIST",
      .help = "of fid,sfid,is,precision,recall,kid (all)"},
-    {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = feature_names,
+    {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = nl_feature_choices,
      .help = "pool_3, mixed_7, pool_192, pool_64 (pool_3)",
      .detail = "Of FID, KID, precision and recall: 2048, 768, 192 or 64 numbers. Only pool_3 gives "
                "the numbers of papers. Without a complete Inception the default is mixed_7."},
@@ -87,13 +86,9 @@ static nl_status parse_metrics(nl_context *context, const char *list, bool wante
 static nl_status set_options(nl_eval_session *session, const nl_eval_options *options)
 {
     nl_evaluation_options *o = &session->options;
-    for (int f = 0; options->features && f < NL_FEATURES; f++)
-        if (!strcmp(options->features, nl_feature_name(f)))
-            o->feature = f;
-    if (!nl_inception_has(session->net, o->feature))
-        return nl_fail(session->context, NL_ERROR_INPUT,
-                       "--features %s: the weights are not complete. Missing:%s", options->features,
-                       nl_inception_missing(session->net));
+    nl_status status = nl_eval_choose_feature(session, options->features);
+    if (status != NL_OK)
+        return status;
     o->allow_small = options->allow_small;
     o->kid_subsets = options->kid_subsets;
     o->kid_subset_size = options->kid_subset_size;

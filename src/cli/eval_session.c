@@ -6,6 +6,7 @@
 
 const char *const nl_preset_names[] = {"openai", "pytorch-fid", "clean-fid", "torch-fidelity",
                                        NULL};
+const char *const nl_feature_choices[] = {"pool_3", "mixed_7", "pool_192", "pool_64", NULL};
 
 static void log_message(void *user, nl_log_level level, const char *message)
 {
@@ -155,6 +156,18 @@ nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *s)
 cleanup:
     nl_free(s->context, path);
     return status;
+}
+
+nl_status nl_eval_choose_feature(nl_eval_session *s, const char *name)
+{
+    for (int f = 0; name && f < NL_FEATURES; f++)
+        if (!strcmp(name, nl_feature_name(f)))
+            s->options.feature = f;
+    if (nl_inception_has(s->net, s->options.feature))
+        return NL_OK;
+    return nl_fail(s->context, NL_ERROR_INPUT,
+                   "--features %s: the weights are not complete. Missing:%s", name,
+                   nl_inception_missing(s->net));
 }
 
 void nl_eval_close(nl_eval_session *s)

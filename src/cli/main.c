@@ -30,6 +30,7 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_encode_command,
     &nl_eval_command,
     &nl_stats_command,
+    &nl_nearest_command,
     &nl_info_command,
     &nl_plot_command,
     &nl_likelihood_command,

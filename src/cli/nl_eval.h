@@ -6,7 +6,7 @@
 #include "nl_evaluate.h"
 #include "nl_sample.h"
 
-extern const nl_command nl_eval_command, nl_stats_command;
+extern const nl_command nl_eval_command, nl_stats_command, nl_nearest_command;
 
 /* The network and how it is run; the first member of both commands' options. */
 typedef struct nl_network_options {
@@ -66,7 +66,7 @@ typedef struct nl_network_options {
         "help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"                              \
     }
 
-extern const char *const nl_preset_names[];
+extern const char *const nl_preset_names[], *const nl_feature_choices[];
 
 typedef struct nl_eval_session {
     nl_console console;
@@ -84,6 +84,8 @@ typedef struct nl_eval_session {
 nl_status nl_eval_open(const nl_network_options *options, nl_eval_session *session);
 nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *session);
 void nl_eval_close(nl_eval_session *session);
+/* One of nl_feature_choices, when the weights give it; NULL: as it is. */
+nl_status nl_eval_choose_feature(nl_eval_session *session, const char *name);
 
 /* The progress line: "samples 640/50000  8.3/s  1:23:45 left", pictures. Always true. */
 bool nl_eval_progress(void *session, const char *what, int64_t done, int64_t count);
