@@ -167,6 +167,22 @@ np.savez('single.npz', np.load('a.npz')['arr_0'][:1])
     [[ $output == *"--metrics without sfid"* ]]
 }
 
+@test "a deviation is there, and said of how many, where there are several parts" {
+    need_inception
+    evaluate a.npz --ref b.npz | json_lines "x['metrics']['kid_64_std'] > 0 and x['kid_subsets'] == 100 and \
+        x['kid_subset_size'] == 66 and 'is_splits' not in x"
+    numpy "
+np.savez('same.npz', np.load('b.npz')['arr_0'][::-1])"
+    evaluate same.npz --ref b.npz | json_lines "'kid_64' in x['metrics'] and 'kid_64_std' not in x['metrics'] and \
+        x['kid_subsets'] == 1 and x['kid_subset_size'] == 66"
+    run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 --metrics kid -q same.npz --ref b.npz
+    [[ $output == *"KID (64) "*"(all pictures)"* ]]
+    run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 --metrics kid -q a.npz --ref b.npz
+    [[ $output == *"KID (64) "*" +- "*"(100 subsets of 66)"* ]]
+    run -2 "$NALAGEN" eval -w "$inception" --device cpu --precision tf32 a.npz --ref b.npz
+    [[ $output == *"precision tf32 is for GPUs"* ]]
+}
+
 @test "what is missing is named and the rest computed" {
     need_inception
     "$NALAGEN" eval -w "$inception" --json --allow-small a.npz --ref b.npz 2>err | json_lines \
