@@ -123,7 +123,7 @@ static nl_curve read_curve(nl_context *context, const char *out, const char *fil
     char name[128];
     nl_curve curve;
     snprintf(name, sizeof(name), "%s/%s", out, file);
-    assert_ok(context, nl_curve_read(context, in_folder(name), key, &curve));
+    assert_ok(context, nl_curve_read(context, in_folder(name), "step", key, &curve));
     return curve;
 }
 
@@ -662,6 +662,7 @@ static void plots(void **state)
     nl_plot_options plot = {.svg = in_folder("plot.svg"),
                             .png = in_folder("plot.png"),
                             .value = "loss",
+                            .over = "step",
                             .smoothing = 0.5,
                             .log_scale = true,
                             .overwrite = true,
@@ -687,6 +688,26 @@ static void plots(void **state)
     assert_ok(context, nl_make_folder(context, in_folder("large")));
     write_bytes(context, "large/log.jsonl", large, sizeof(large) - 1);
     assert_ok(context, nl_plot(context, (const char *[]){in_folder("large")}, 1, &plot));
+    /* measured values over another number than steps: three decades, without a log of training */
+    static const char measured[] =
+        "{\"seconds\": 0.01, \"fid\": 3}\n{\"seconds\": 10, \"fid\": 1}\n"
+        "{\"seconds\": 0, \"fid\": 1}\n{\"fid\": 2}\n";
+    nl_plot_options other = plot;
+    other.over = "seconds";
+    other.value = "fid";
+    other.log_over = true;
+    assert_ok(context, nl_make_folder(context, in_folder("measured")));
+    write_bytes(context, "measured/metrics.jsonl", measured, sizeof(measured) - 1);
+    assert_ok(context, nl_plot(context, (const char *[]){in_folder("measured")}, 1, &other));
+    assert_ok(context, nl_map_file(context, plot.svg, &svg));
+    assert_non_null(memmem(svg.data, (size_t)svg.size, ">seconds<", 9));
+    assert_non_null(memmem(svg.data, (size_t)svg.size, ">0.01<", 6));
+    assert_non_null(memmem(svg.data, (size_t)svg.size, ">measured<", 10));
+    assert_null(memmem(svg.data, (size_t)svg.size, "validation", 10));
+    nl_unmap(context, &svg);
+    other.over = "second";
+    assert_int_equal(nl_plot(context, (const char *[]){in_folder("measured")}, 1, &other),
+                     NL_ERROR_INPUT);
     plot.value = "los";
     assert_int_equal(nl_plot(context, runs, 1, &plot), NL_ERROR_INPUT);
     assert_int_equal(nl_plot(context, (const char *[]){"/nowhere"}, 1, &plot), NL_ERROR_INPUT);

@@ -17,7 +17,10 @@ static const nl_option options_table[] = {
      .help = "NAME.svg or NAME.png (RUN/plot.svg and RUN/plot.png)"},
     {"value", 0, NL_OPTION_TEXT, FIELD(plot.value), "NAME",
      .help = "loss, grad_norm, lr, images_per_second, ... (loss)"},
+    {"over", 0, NL_OPTION_TEXT, FIELD(plot.over), "NAME",
+     .help = "what it is drawn over: step, seconds, ... (step)"},
     {"log-scale", 'l', NL_OPTION_FLAG, FIELD(plot.log_scale), .help = "logarithm of the value"},
+    {"log-over", 0, NL_OPTION_FLAG, FIELD(plot.log_over), .help = "logarithm of what it is over"},
     {"smoothing", 's', NL_OPTION_REAL, FIELD(plot.smoothing), "X", 0, 0.9999,
      .help = "weight of what came before, 0 to 1 (0.9)"},
     {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 200, 8192, .help = "pixels (600x1000)"},
@@ -67,7 +70,8 @@ cleanup:
 
 static nl_status plot_main(int argc, char **argv)
 {
-    nl_plot_values values = {.plot = {.value = "loss", .smoothing = 0.9}, .size = {600, 1000}};
+    nl_plot_values values = {.plot = {.value = "loss", .over = "step", .smoothing = 0.9},
+                             .size = {600, 1000}};
     nl_console console;
     nl_context *context = NULL;
     nl_status status;

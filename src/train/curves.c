@@ -8,7 +8,7 @@
 #include "nl_json.h"
 
 static nl_status add_line(nl_context *context, const char *where, const char *line, size_t size,
-                          const char *key, nl_curve *curve)
+                          const char *over, const char *key, nl_curve *curve)
 {
     cJSON *object = NULL;
     nl_status status = nl_json_parse(context, where, line, size, &object);
@@ -18,18 +18,20 @@ static nl_status add_line(nl_context *context, const char *where, const char *li
         nl_log(context, NL_LOG_WARNING, "%s: this line is left out", nl_last_error(context));
         return NL_OK;
     }
-    const cJSON *step = cJSON_GetObjectItemCaseSensitive(object, "step");
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-    if (cJSON_IsNumber(step) && cJSON_IsNumber(value) && isfinite(value->valuedouble)) {
+    const cJSON *x = cJSON_GetObjectItemCaseSensitive(object, over);
+    const cJSON *y = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (cJSON_IsNumber(x) && cJSON_IsNumber(y) && isfinite(x->valuedouble) &&
+        isfinite(y->valuedouble)) {
         double *point = curve->points + 2 * curve->count++;
-        point[0] = step->valuedouble;
-        point[1] = value->valuedouble;
+        point[0] = x->valuedouble;
+        point[1] = y->valuedouble;
     }
     cJSON_Delete(object);
     return NL_OK;
 }
 
-nl_status nl_curve_read(nl_context *context, const char *path, const char *key, nl_curve *curve)
+nl_status nl_curve_read(nl_context *context, const char *path, const char *over, const char *key,
+                        nl_curve *curve)
 {
     nl_status status = NL_OK;
     nl_mapping file = {0};
@@ -48,7 +50,7 @@ nl_status nl_curve_read(nl_context *context, const char *path, const char *key, 
         stop = stop ? stop : end;
         snprintf(where, sizeof(where), "%s:%lld", path, (long long)++number);
         if (stop > text)
-            NL_TRY(add_line(context, where, text, (size_t)(stop - text), key, curve));
+            NL_TRY(add_line(context, where, text, (size_t)(stop - text), over, key, curve));
         text = stop + 1;
     }
 cleanup:
@@ -79,13 +81,13 @@ void nl_curve_thin(nl_curve *curve, int64_t most)
     int64_t run = (curve->count + most - 1) / most, kept = 0;
     for (int64_t first = 0; run > 1 && first < curve->count; first += run) {
         int64_t size = NL_MIN(run, curve->count - first);
-        double step = 0, value = 0;
+        double x = 0, y = 0;
         for (int64_t i = first; i < first + size; i++) {
-            step += curve->points[2 * i];
-            value += curve->points[2 * i + 1];
+            x += curve->points[2 * i];
+            y += curve->points[2 * i + 1];
         }
-        curve->points[2 * kept] = step / (double)size;
-        curve->points[2 * kept++ + 1] = value / (double)size;
+        curve->points[2 * kept] = x / (double)size;
+        curve->points[2 * kept++ + 1] = y / (double)size;
     }
     if (run > 1)
         curve->count = kept;

@@ -22,18 +22,24 @@ static const uint32_t grey = 0xdddddd, ink = 0x333333;
 typedef struct nl_series {
     const char *name;
     nl_curve raw, smooth, validation;
+    bool itself; /* validation has the value itself, not what it is on held-out data */
 } nl_series;
 
 typedef struct nl_figure {
     nl_canvas canvas;
     const nl_plot_options *options;
-    double low[2], high[2]; /* of step and value (its logarithm with log_scale) */
+    double low[2], high[2]; /* of both axes, of logarithms where they are logarithmic */
 } nl_figure;
+
+static bool logarithmic(const nl_figure *figure, int axis)
+{
+    return axis ? figure->options->log_scale : figure->options->log_over;
+}
 
 /* Of a value on its axis, before it becomes a place. */
 static double on_axis(const nl_figure *figure, int axis, double value)
 {
-    return axis == 1 && figure->options->log_scale ? (value > 0 ? log10(value) : NAN) : value;
+    return logarithmic(figure, axis) ? (value > 0 ? log10(value) : NAN) : value;
 }
 
 static double place(const nl_figure *figure, int axis, double value)
@@ -82,7 +88,7 @@ static void draw_tick(nl_figure *figure, int axis, double value)
 static void draw_ticks(nl_figure *figure, int axis)
 {
     double low = figure->low[axis], high = figure->high[axis];
-    bool decades = axis == 1 && figure->options->log_scale && high - low > 0.7;
+    bool decades = logarithmic(figure, axis) && high - low > 0.7;
     if (decades) {
         static const int marks[] = {1, 2, 5};
         for (int power = (int)floor(low); power <= (int)ceil(high); power++)
@@ -93,7 +99,7 @@ static void draw_ticks(nl_figure *figure, int axis)
             }
         return;
     }
-    if (axis == 1 && figure->options->log_scale) {
+    if (logarithmic(figure, axis)) {
         low = pow(10, low);
         high = pow(10, high);
     }
@@ -141,7 +147,8 @@ static void draw_legend(nl_figure *figure, const nl_series *series, int count)
         for (int part = 0; part < 2; part++) {
             if (!(part ? series[i].validation : series[i].raw).count)
                 continue;
-            snprintf(text, sizeof(text), part ? "%.200s, validation" : "%.200s", series[i].name);
+            snprintf(text, sizeof(text), "%.200s%s", series[i].name,
+                     part && !series[i].itself ? ", validation" : "");
             nl_canvas_text(&figure->canvas, right, y, 1, 10, part ? dark(colour) : colour, text);
             y += 18;
         }
@@ -169,7 +176,7 @@ static void draw(nl_figure *figure, nl_series *series, int count)
     nl_canvas_line(canvas,
                    (double[]){left, top, right, top, right, bottom, left, bottom, left, top}, 5, 1,
                    ink);
-    nl_canvas_text(canvas, (left + right) / 2, bottom + 36, 0.5, 10, ink, "step");
+    nl_canvas_text(canvas, (left + right) / 2, bottom + 36, 0.5, 10, ink, figure->options->over);
     nl_canvas_text(canvas, left + 8, top + 18, 0, 10, ink, figure->options->value);
     draw_legend(figure, series, count);
 }
@@ -184,22 +191,25 @@ static nl_status read_series(nl_context *context, const char *run, const nl_plot
     snprintf(key, sizeof(key), "val_%s", options->value);
     NL_TRY(nl_path_join(context, run, "log.jsonl", &log));
     NL_TRY(nl_path_join(context, run, "metrics.jsonl", &metrics));
-    if (!nl_path_exists(log))
-        NL_TRY(nl_fail(
-            context, NL_ERROR_INPUT,
-            "%s: expected the folder of a run of nalagen train, found no log.jsonl in it", run));
-    NL_TRY(nl_curve_read(context, log, options->value, &series->raw));
-    NL_TRY(nl_curve_read(context, metrics, key, &series->validation));
+    if (!nl_path_exists(log) && !nl_path_exists(metrics))
+        NL_TRY(
+            nl_fail(context, NL_ERROR_INPUT,
+                    "%s: expected the folder of a run of nalagen train, found no log.jsonl and no "
+                    "metrics.jsonl in it",
+                    run));
+    NL_TRY(nl_curve_read(context, log, options->over, options->value, &series->raw));
+    NL_TRY(nl_curve_read(context, metrics, options->over, key, &series->validation));
     if (!series->validation.count) { /* "fid", of nalagen eval --watch */
         nl_curve_free(context, &series->validation);
-        NL_TRY(nl_curve_read(context, metrics, options->value, &series->validation));
+        NL_TRY(nl_curve_read(context, metrics, options->over, options->value, &series->validation));
+        series->itself = true;
     }
     if (!series->raw.count && !series->validation.count)
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                       "%s: log.jsonl and metrics.jsonl have no numbers \"%s\"", run,
-                       options->value));
+                       "%s: log.jsonl and metrics.jsonl have no numbers \"%s\" by \"%s\"", run,
+                       options->value, options->over));
     if (options->smoothing > 0) {
-        NL_TRY(nl_curve_read(context, log, options->value, &series->smooth));
+        NL_TRY(nl_curve_read(context, log, options->over, options->value, &series->smooth));
         nl_curve_smooth(&series->smooth, options->smoothing);
     }
     nl_curve_thin(&series->raw, MAX_POINTS);
@@ -227,7 +237,8 @@ static void choose_range(nl_figure *figure, const nl_series *series, int count)
         if (room <= 0)
             room = fmax(1e-9, 0.05 * fabs(figure->high[axis])) + (axis == 0 ? 1 : 0);
         figure->high[axis] += room;
-        figure->low[axis] -= axis == 0 ? 0 : room;
+        /* a run begins at the frame */
+        figure->low[axis] -= axis == 0 && !strcmp(figure->options->over, "step") ? 0 : room;
     }
 }
 
