@@ -1,0 +1,142 @@
+#!/bin/sh
+# Which sampler, how many steps, how much guidance: FID against the seconds that a picture takes.
+#
+#   bench/sweep.sh MODEL REFERENCE OUT [PICTURES]
+#
+# MODEL      a SiT
+# REFERENCE  of nalagen stats, with pictures for precision and recall
+# OUT        a folder for results; a row that is there already is not made again
+# PICTURES   of each row (5000)
+#
+# First the guidance, with 20 steps of Heun; then samplers and steps with the guidance of the least FID. OUT gets
+# sweep.json with a line for each row, quality.svg and quality.png (FID over seconds), guidance.svg and guidance.png. Seconds
+# are those of making, decoding and looking at the samples, the start of the program aside, divided by their number.
+#
+# From the environment:
+# CARDS      GPUs that take rows at the same time, such as "0 1" (all); "-": one lane, on whatever nalagen chooses
+# GUIDED     lines "SAMPLER STEPS GUIDANCE [OPTION]..." in place of those below; ROWS the same of the second part, with
+#            "best" for the guidance
+# LIMIT      no row begins after so many seconds (none)
+# WEIGHTS    of the FID network
+# EVAL       further options of nalagen eval
+set -eu
+[ $# -ge 3 ] || {
+    sed -n '2,21s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+model=$1 reference=$2 out=$3 pictures=${4:-5000}
+nalagen=${NALAGEN:-nalagen}
+began=$(date +%s)
+mkdir -p "$out/rows"
+: "${GUIDED:=heun 20 1
+heun 20 1.25
+heun 20 1.5
+heun 20 1.75
+heun 20 2
+heun 20 2.5
+heun 20 3
+heun 20 4}"
+: "${ROWS:=sde-euler 250 best
+dopri5 - best
+sde-euler 100 best
+euler 80 best
+heun 40 best
+sde-euler 50 best
+heun 20 2 --cfg-interval 0.1,0.9
+heun 20 3 --cfg-interval 0.1,0.9
+heun 20 3 --cfg-interval 0.2,0.8
+euler 40 best
+midpoint 20 best
+rk4 10 best
+euler 20 best
+heun 10 best
+midpoint 10 best
+rk4 5 best
+euler 10 best
+heun 5 best
+midpoint 5 best
+rk4 3 best}" # the long ones first, so that the cards end together
+[ "${CARDS:-}" ] || CARDS=$(nvidia-smi -L 2>/dev/null | awk '{ printf "%s%d", NR > 1 ? " " : "", NR - 1 }')
+
+row() { # SAMPLER STEPS GUIDANCE [OPTION]...
+    name=$(echo "$*" | tr -s ' ,' '__')
+    mkdir "$taken/$name" 2>/dev/null || return 0 # another lane has it
+    [ ! -s "$out/rows/$name.json" ] || return 0
+    [ -z "${LIMIT:-}" ] || [ $(($(date +%s) - began)) -lt "$LIMIT" ] || return 0
+    sampler=$1 steps=$2 guidance=$3
+    shift 3
+    [ "$steps" = - ] || set -- --steps "$steps" "$@"
+    # shellcheck disable=SC2086 # options
+    "$nalagen" eval --model "$model" --class balanced -n "$pictures" --sampler "$sampler" --cfg-scale "$guidance" "$@" \
+        --ref "$reference" --allow-small --metrics fid,sfid,precision,recall --json -q ${WEIGHTS:+--weights "$WEIGHTS"} \
+        ${EVAL:-} </dev/null >"$taken/$name/eval.json" && mv "$taken/$name/eval.json" "$out/rows/$name.json"
+}
+
+rows() { # LINES: shared out to the cards
+    taken=$(mktemp -d)
+    for card in ${CARDS:--}; do
+        (
+            [ "$card" = - ] || export CUDA_VISIBLE_DEVICES="$card"
+            echo "$1" | while read -r line; do
+                # shellcheck disable=SC2086 # words of a row
+                [ -z "$line" ] || row $line
+            done
+        ) &
+    done
+    wait
+    rm -r "$taken"
+}
+
+table() { # best: prints the guidance of the least FID; all: the table, and writes files for plots
+    python3 - "$out" "$1" <<'END'
+import glob, json, os, sys
+
+out, what = sys.argv[1:]
+rows = []
+for path in glob.glob(os.path.join(out, "rows", "*.json")):
+    report = json.load(open(path))
+    how = {k: report["sampling"][k] for k in ("sampler", "steps", "cfg_scale", "cfg_interval") if k in report["sampling"]}
+    rows.append({**how, "seconds": report["seconds_samples"] / report["n"], **report["metrics"], "pictures": report["n"],
+                 "device": report["device"]})
+if not rows:
+    sys.exit("no rows were made")
+fid = next(k for k in rows[0] if k.startswith("fid"))
+plain = [r for r in rows if "cfg_interval" not in r]
+guided = sorted((r for r in plain if (r["sampler"], r.get("steps")) == ("heun", 20)), key=lambda r: r["cfg_scale"])
+best = min(guided or plain, key=lambda r: r[fid])["cfg_scale"]
+if what == "best":
+    print("%g" % best)
+    sys.exit()
+rows.sort(key=lambda r: (r["sampler"], r["cfg_scale"], r.get("steps", 0), str(r.get("cfg_interval"))))
+
+
+def lines(path, some):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.writelines(json.dumps(r) + "\n" for r in some)
+
+
+lines(os.path.join(out, "sweep.json"), rows)
+lines(os.path.join(out, "guidance", "heun, 20 steps", "metrics.jsonl"), guided)
+for sampler in {r["sampler"] for r in plain}:
+    lines(os.path.join(out, "quality", sampler, "metrics.jsonl"),
+          [r for r in plain if r["sampler"] == sampler and r["cfg_scale"] == best])
+print("| sampler | steps | guidance | ms a picture | " + fid + " | sFID | precision | recall |\n" + "|---" * 8 + "|")
+for r in rows:
+    more = " in %g to %g" % tuple(map(float, r["cfg_interval"].split(","))) if "cfg_interval" in r else ""
+    tail = [r.get(k) for k in r if k == fid or k.split("_")[0] in ("sfid", "precision", "recall")]
+    print("| %s | %s | %g%s | %.3g | %s |" % (r["sampler"], r.get("steps", "-"), r["cfg_scale"], more, 1000 * r["seconds"],
+                                             " | ".join("%.4g" % v for v in tail)))
+open(os.path.join(out, "fid-key"), "w").write(fid)
+END
+}
+
+rows "$GUIDED"
+best=$(table best)
+rows "$(echo "$ROWS" | sed "s/best/$best/")"
+table all | tee "$out/table.md"
+fid=$(cat "$out/fid-key")
+for kind in svg png; do
+    "$nalagen" plot "$out"/quality/* --over seconds --log-over --value "$fid" -f -o "$out/quality.$kind" >/dev/null
+    "$nalagen" plot "$out"/guidance/* --over cfg_scale --value "$fid" -f -o "$out/guidance.$kind" >/dev/null
+done
