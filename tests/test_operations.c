@@ -14,7 +14,7 @@
 enum { MAX_TESTS = 256 };
 
 static uint64_t seed;
-static int part = 1, parts = 1, cases_seen;
+static int this_part = 1, parts = 1, cases_seen;
 static nl_context *context;
 static nl_device *reference;
 
@@ -132,7 +132,7 @@ static void test_operation(void **state)
 {
     op_test *test = *state;
     for (int i = 0; i < test->family->case_count; i++)
-        if (cases_seen++ % parts == part - 1)
+        if (cases_seen++ % parts == this_part - 1)
             check_case(test, i);
     if (test->failures)
         fail_msg("%s: %d failures above", test->name, test->failures);
@@ -184,7 +184,7 @@ int main(void)
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     printf("NL_TEST_SEED=%llu\n", (unsigned long long)seed);
     given = getenv("NL_TEST_PART");
-    if (given && (sscanf(given, "%d/%d", &part, &parts) != 2 || part < 1 || part > parts)) {
+    if (given && (sscanf(given, "%d/%d", &this_part, &parts) != 2 || this_part < 1 || this_part > parts)) {
         fprintf(stderr, "NL_TEST_PART: expected K/N, found %s\n", given);
         return 2;
     }
