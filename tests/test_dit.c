@@ -213,6 +213,7 @@ static void golden_first_model(void **state)
     (void)state;
     const char *path = NL_SHARED_DIR "/weights/nalasit-s2-imagenette-256.safetensors";
     test_need(path);
+    test_need_golden("first_model_forward.safetensors");
     assert_true(golden_error("first_model_forward.safetensors", NULL, path) <= 1e-5);
 }
 
@@ -220,7 +221,7 @@ static void golden_first_model(void **state)
 static void golden_shipped_model(void **state)
 {
     (void)state;
-    double error = golden_error("first_model_forward.safetensors", NULL,
+    double error = golden_error("shipped_model_forward.safetensors", NULL,
                                 NL_SOURCE_DIR "/weights/nalasit-s2-imagenette-256.safetensors");
     assert_true(error <= 8e-3);
     assert_true(error > 1e-5); /* or it is not the int8 file */

@@ -432,8 +432,20 @@ static nl_status keep_latents(void *user, const nl_picture *picture)
     return NL_OK;
 }
 
-/* The golden trajectory's noise and classes through the checkpoint at path; what it should be in *expected. */
-static void golden_run(nl_context_options options, const char *path, const char *sampler,
+typedef struct nl_golden_model {
+    const char *path, *golden;
+} nl_golden_model;
+
+/* As it was trained; and the model that ships, whose weights are int8, against itself before. */
+static const nl_golden_model first_model = {NL_SHARED_DIR
+                                            "/weights/nalasit-s2-imagenette-256.safetensors",
+                                            "first_model_sample.safetensors"};
+static const nl_golden_model shipped_model = {NL_SOURCE_DIR
+                                              "/weights/nalasit-s2-imagenette-256.safetensors",
+                                              "shipped_model_sample.safetensors"};
+
+/* The golden trajectory's noise and classes through the checkpoint; what it should be in *expected. */
+static void golden_run(nl_context_options options, const nl_golden_model *of, const char *sampler,
                        nl_latents *latents, float **expected)
 {
     nl_context *context = NULL;
@@ -441,9 +453,9 @@ static void golden_run(nl_context_options options, const char *path, const char 
     char key[16];
     snprintf(key, sizeof(key), "%s10", sampler);
     assert_int_equal(nl_context_create(&options, &context), NL_OK);
-    nl_model_options model_options = {.path = path};
+    nl_model_options model_options = {.path = of->path};
     assert_ok(context, nl_model_load(context, &model_options, &model));
-    nl_checkpoint *golden = test_golden(context, "first_model_sample.safetensors");
+    nl_checkpoint *golden = test_golden(context, of->golden);
     float *noise = test_read(golden, "noise", NULL), *y = test_read(golden, "y", NULL);
     int golden_labels[] = {(int)y[0], (int)y[1]};
     nl_request request = {.labels = golden_labels, .count = 2, .noise = noise};
@@ -459,38 +471,36 @@ static void golden_run(nl_context_options options, const char *path, const char 
     nl_context_destroy(context);
 }
 
-static void golden_sample(const char *path, const char *sampler, double tolerance)
+static void golden_sample(const nl_golden_model *of, const char *sampler, double tolerance)
 {
     nl_latents latents = {0};
     float *expected;
-    test_need(path);
-    golden_run(ON(0), path, sampler, &latents, &expected);
-    print_message("%s, %s: relative error %.3g\n", path, sampler,
+    test_need(of->path);
+    test_need_golden(of->golden);
+    golden_run(ON(0), of, sampler, &latents, &expected);
+    print_message("%s, %s: relative error %.3g\n", of->path, sampler,
                   test_relative_error(latents.data[0], expected, 2 * LATENT));
     assert_close(latents.data[0], expected, 2 * LATENT, tolerance);
     free(expected);
 }
 
-static const char first_model[] = NL_SHARED_DIR "/weights/nalasit-s2-imagenette-256.safetensors";
-static const char shipped_model[] = NL_SOURCE_DIR "/weights/nalasit-s2-imagenette-256.safetensors";
-
 static void golden_sample_euler(void **state)
 {
     (void)state;
-    golden_sample(first_model, "euler", test_on_cpu() ? 1e-4 : 1e-3);
+    golden_sample(&first_model, "euler", test_on_cpu() ? 1e-4 : 1e-3);
 }
 
 static void golden_sample_heun(void **state)
 {
     (void)state;
-    golden_sample(first_model, "heun", test_on_cpu() ? 1e-4 : 1e-3);
+    golden_sample(&first_model, "heun", test_on_cpu() ? 1e-4 : 1e-3);
 }
 
 /* int8 moves the latents by 1.8 %. */
 static void golden_sample_shipped(void **state)
 {
     (void)state;
-    golden_sample(shipped_model, "euler", 0.03);
+    golden_sample(&shipped_model, "euler", 0.03);
 }
 
 /* The other precision: its pictures differ from those of fp32 by less than the eye sees. */
@@ -501,9 +511,9 @@ static void bf16_is_close(void **state)
     nl_context_options options = ON(0);
     double squares = 0;
     exact.count = rounded.count = 0;
-    golden_run(options, shipped_model, "heun", &exact, NULL);
+    golden_run(options, &shipped_model, "heun", &exact, NULL);
     options.dtype = "bf16";
-    golden_run(options, shipped_model, "heun", &rounded, NULL);
+    golden_run(options, &shipped_model, "heun", &rounded, NULL);
     for (int i = 0; i < 2 * BYTES; i++) {
         double difference = exact.rgb[i / BYTES][i % BYTES] - rounded.rgb[i / BYTES][i % BYTES];
         squares += difference * difference;
@@ -522,8 +532,8 @@ static void device_is_like_the_cpu(void **state)
     nl_context_options cpu = ON(0);
     here.count = there.count = 0;
     cpu.device = "cpu";
-    golden_run(cpu, shipped_model, "heun", &here, NULL);
-    golden_run(ON(0), shipped_model, "heun", &there, NULL);
+    golden_run(cpu, &shipped_model, "heun", &here, NULL);
+    golden_run(ON(0), &shipped_model, "heun", &there, NULL);
     double error = test_relative_error(there.data[0], here.data[0], 2 * LATENT);
     print_message("fp32 against the CPU: latents %.2g\n", error);
     assert_true(error <= 1e-3);

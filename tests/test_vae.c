@@ -751,6 +751,7 @@ static void test_taesd_first_model(void **state)
 {
     (void)state;
     test_need(TAESD_DECODER);
+    test_need_golden("first_model_sample.safetensors");
     nl_context *context = test_context(test_device());
     nl_checkpoint *golden = test_golden(context, "first_model_sample.safetensors");
     nl_vae *vae = taesd(context->device);
