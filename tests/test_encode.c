@@ -58,6 +58,60 @@ static void test_flat_and_unconditional(void **state)
     nl_core_context_destroy(context);
 }
 
+/* Crops: each picture once whole, then parts of it that are its own pixels, placed and enlarged at random. */
+static void test_crops(void **state)
+{
+    (void)state;
+    enum { SIDE = 50, CROPS = 4, AREA = SIDE * SIDE };
+    nl_context *context = test_context(NULL);
+    uint8_t *rgb = malloc((size_t)AREA * 3), whole[3 * AREA];
+    float *x = malloc((size_t)AREA * 3 * sizeof(float));
+    double places[2 * CROPS];
+    int enlarged = 0;
+    assert_ok(context, nl_make_folder(context, in_folder("source")));
+    for (int picture = 0; picture < 2; picture++) { /* ramps: to the right in red, down in green */
+        for (int i = 0; i < AREA; i++) {
+            rgb[3 * i] = (uint8_t)(4 * (i % SIDE));
+            rgb[3 * i + 1] = (uint8_t)(4 * (i / SIDE));
+            rgb[3 * i + 2] = (uint8_t)(100 * picture);
+        }
+        assert_ok(context,
+                  nl_png_write(context, in_folder(picture ? "source/b.png" : "source/a.png"), true,
+                               rgb, SIDE, SIDE, NULL));
+        memcpy(whole, rgb, sizeof(whole));
+    }
+    nl_encode_options options = pixel_options(SIDE);
+    options.crops = CROPS;
+    options.shard_pictures = 3; /* across the end of a crop */
+    nl_dataset *dataset = encode_and_open(context, &options);
+    assert_int_equal(nl_dataset_get_info(dataset)->count, 2 * CROPS);
+    assert_pixels(context, dataset, 1, whole);
+    for (int sample = 2; sample < 2 * CROPS; sample++) {
+        assert_ok(context, nl_dataset_read(dataset, sample, false, x));
+        const float *red = x, *green = x + AREA, *blue = x + 2 * AREA;
+        double left = (red[0] + 1) * 127.5 / 4, right = (red[SIDE - 1] + 1) * 127.5 / 4;
+        double top = (green[0] + 1) * 127.5 / 4, bottom = (green[AREA - 1] + 1) * 127.5 / 4;
+        double across = (SIDE - 1) / (right - left), down = (SIDE - 1) / (bottom - top);
+        assert_true(across > 0.98 && across < 1.24 && fabs(across - down) < 0.03);
+        assert_true(fabs((blue[AREA / 2] + 1) * 127.5 - 100 * (sample % 2)) < 0.5);
+        enlarged += across > 1.03;
+        for (int before = 2; before < sample; before++)
+            assert_true(fabs(places[before] - (left + 100 * top)) > 1e-3);
+        places[sample] = left + 100 * top;
+    }
+    assert_true(enlarged >= CROPS);
+    nl_dataset_close(dataset);
+    /* the same command finds it whole; another number of crops is refused */
+    nl_encode_result result;
+    assert_ok(context, nl_encode_dataset(context, &options, &result));
+    assert_int_equal(result.there, 2 * CROPS);
+    options.crops = CROPS + 1;
+    assert_encode_fails(context, &options, NL_ERROR_WRITE, "\"crops\" differs");
+    free(x);
+    free(rgb);
+    nl_core_context_destroy(context);
+}
+
 static void test_class_folders_and_names(void **state)
 {
     (void)state;
@@ -510,6 +564,7 @@ int main(void)
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_test_folder, remove_test_folder)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_flat_and_unconditional),
+        IN_FOLDER(test_crops),
         IN_FOLDER(test_class_folders_and_names),
         IN_FOLDER(test_sources_refused),
         IN_FOLDER(test_cifar),

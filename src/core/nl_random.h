@@ -24,6 +24,7 @@ enum nl_stream {
     NL_STREAM_INIT = 7,   /* initial weights; the image index is the parameter's row in the table */
     NL_STREAM_SUBSET = 8, /* of pictures, in an evaluation */
     NL_STREAM_ORDER = 9,  /* of training samples; the image index is the epoch */
+    NL_STREAM_CROP = 10,  /* of a training picture when it is encoded */
     NL_STREAM_STEP = 16   /* + k: the noise of sampling step k */
 };
 

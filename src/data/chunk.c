@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "encode.h"
+#include "nl_random.h"
 
 nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk)
 {
@@ -36,6 +37,20 @@ static void mirror(const uint8_t *rgb, int height, int width, uint8_t *to)
             memcpy(to, rgb + 3 * (int64_t)x, 3);
 }
 
+/* The whole picture, or a part of it, at most 1.2 times as large. */
+static nl_status fit(const nl_encode_job *job, int64_t number, nl_image *image)
+{
+    const double most = 1.2;
+    int64_t picture = nl_encode_source(job, number), part = number / job->source->count;
+    uint32_t words[4];
+    if (part == 0)
+        return nl_image_fit(job->context, job->height, job->width, image);
+    nl_philox(0, (uint64_t)picture, NL_STREAM_CROP, 4 * (uint64_t)part, words);
+    return nl_image_fit_part(job->context, job->height, job->width,
+                             1 + (most - 1) * 0x1p-32 * words[0], 0x1p-32 * words[2],
+                             0x1p-32 * words[1], image);
+}
+
 /* One picture, fitted, and its mirror image where that is stored. */
 static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t *rgb)
 {
@@ -43,9 +58,10 @@ static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t 
     nl_image image = {0};
     char *name = NULL;
     nl_status status;
-    NL_TRY(nl_source_read(job->source, number, &image));
-    status = nl_image_fit(context, job->height, job->width, &image);
-    if (status != NL_OK && nl_source_name(job->source, number, &name) == NL_OK)
+    int64_t picture = nl_encode_source(job, number);
+    NL_TRY(nl_source_read(job->source, picture, &image));
+    status = fit(job, number, &image);
+    if (status != NL_OK && nl_source_name(job->source, picture, &name) == NL_OK)
         nl_fail_in(context, status, "%s", name);
     NL_TRY(status);
     int64_t bytes = 3 * (int64_t)job->height * job->width;
@@ -74,7 +90,7 @@ static nl_status note_broken(const nl_encode_job *job, int64_t number, uint8_t *
     const char *message = nl_last_error(context);
     nl_log(context, NL_LOG_WARNING, "left out: %s", message);
     cJSON *pair = cJSON_CreateArray();
-    NL_TRY(nl_source_name(job->source, number, &name));
+    NL_TRY(nl_source_name(job->source, nl_encode_source(job, number), &name));
     if (!pair || !cJSON_AddItemToArray(pair, cJSON_CreateString(name)) ||
         !cJSON_AddItemToArray(pair, cJSON_CreateString(message)) ||
         !cJSON_AddItemToArray(broken, pair)) {

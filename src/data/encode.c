@@ -52,7 +52,8 @@ static nl_status plan_sizes(nl_encode_job *job)
     job->shard_pictures = o->shard_pictures
                               ? o->shard_pictures
                               : NL_MAX(1, NL_MIN(SHARD_BYTES / job->sample_bytes, MAX_SHARD));
-    job->shard_count = (source->count + job->shard_pictures - 1) / job->shard_pictures;
+    job->pictures = source->count * NL_MAX(o->crops, 1);
+    job->shard_count = (job->pictures + job->shard_pictures - 1) / job->shard_pictures;
     int64_t most = o->vae ? MAX_ENCODED_CHUNK : MAX_CHUNK;
     job->chunk_pictures = NL_MAX(1, NL_MIN(CHUNK_BYTES / job->picture_bytes, most));
     if (o->chunk_pictures)
@@ -116,7 +117,7 @@ static nl_status report(const nl_encode_job *job)
     return nl_report_progress(job->context,
                               &(nl_progress){.stage = "encoding",
                                              .image = job->result->count + job->result->skipped,
-                                             .images = job->source->count});
+                                             .images = job->pictures});
 }
 
 /* Reads and encodes what the shard lacks. What was done is kept from time to time, and when it is stopped. */

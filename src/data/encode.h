@@ -18,15 +18,22 @@ typedef struct nl_encode_job {
     int64_t picture_bytes, sample_bytes; /* with all orientations */
     int64_t elements;                    /* of one orientation */
     int64_t shard_pictures, shard_count, chunk_pictures;
+    int64_t pictures;       /* the source's, once for each crop: crop by crop */
     char *encoding;         /* JSON: everything that the shards depend on */
     nl_mapping class_names; /* the file of the options; empty: none */
 } nl_encode_job;
 
-/* Pictures first, first + 1, ... of the source, those that are broken left out. */
+/* What picture `number` of the job is in the source. */
+static inline int64_t nl_encode_source(const nl_encode_job *job, int64_t number)
+{
+    return number % job->source->count;
+}
+
+/* Pictures first, first + 1, ... of the job, those that are broken left out. */
 typedef struct nl_chunk {
     int64_t first, count, good;
     uint8_t *rgb;      /* [good, orientations, H, W, 3] */
-    int64_t *numbers;  /* [good] in the source */
+    int64_t *numbers;  /* [good] in the job */
     nl_status *status; /* [count] */
     cJSON *broken;     /* of [name, message] */
 } nl_chunk;
@@ -39,7 +46,7 @@ nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk);
 /* A shard that is being filled. */
 typedef struct nl_shard_builder {
     int64_t count; /* samples */
-    int64_t done;  /* pictures of the source behind them, broken ones included */
+    int64_t done;  /* pictures of the job behind them, broken ones included */
     uint8_t *images;
     int32_t *labels;
     int64_t *numbers;
@@ -57,7 +64,7 @@ nl_status nl_shard_begin(const nl_encode_job *job, int64_t number, nl_shard_buil
 /* The shard of this number as an earlier run left it, and what was left out of it (to be deleted by the
  * caller); *count -1: it is not there. One of another encoding is refused. */
 nl_status nl_shard_find(const nl_encode_job *job, int64_t number, int64_t *count, cJSON **broken);
-/* Pictures of the source that this shard is made of. */
+/* Pictures of the job that this shard is made of. */
 int64_t nl_shard_share(const nl_encode_job *job, int64_t number);
 /* Allocated: "shard-00012.safetensors", or "shard-00012.part", in the folder. */
 nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, char **path);

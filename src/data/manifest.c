@@ -38,6 +38,7 @@ nl_status nl_encoding_text(const nl_encode_job *job, char **text)
         add_sizes(root, "image_size", (int[]){job->height, job->width}, 2) &&
         cJSON_AddStringToObject(root, "preprocessing", "box halving, bicubic, centre crop") &&
         cJSON_AddBoolToObject(root, "flips", !o->no_flips) &&
+        (o->crops <= 1 || cJSON_AddNumberToObject(root, "crops", (double)o->crops)) &&
         cJSON_AddStringToObject(root, "autoencoder", autoencoder_name(job)) &&
         cJSON_AddStringToObject(root, "autoencoder_sha256", o->vae ? o->vae_sha256 : "") &&
         cJSON_AddStringToObject(root, "arithmetic",

@@ -16,6 +16,7 @@ typedef struct nl_encode_options {
     double latent_scale, latent_shift; /* noted for the model */
     const char *class_names;           /* text file, "folder name" a line, or NULL */
     bool no_flips;
+    int64_t crops;          /* samples of each picture: the whole one, then parts of it; 0: 1 */
     bool strict;            /* a broken picture is an error; otherwise it is named and left out */
     bool force;             /* begin anew, whatever is in `out` */
     int threads;            /* that decode pictures */

@@ -55,7 +55,7 @@ static nl_status pack(const nl_encode_job *job, const nl_chunk *chunk, float *sa
         if (!(fabsf(samples[i]) < 65504)) {
             char *name = NULL;
             int64_t number = chunk->numbers[i / (job->elements * job->orientations)];
-            nl_status status = nl_source_name(job->source, number, &name);
+            nl_status status = nl_source_name(job->source, nl_encode_source(job, number), &name);
             if (status == NL_OK)
                 status = nl_fail(job->context, NL_ERROR_NOT_FINITE,
                                  "%s: the autoencoder makes %g of it, which does not fit 16 bits",
@@ -84,7 +84,8 @@ nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, n
     }
     for (int64_t i = 0; i < chunk->good; i++) {
         builder->numbers[builder->count] = chunk->numbers[i];
-        builder->labels[builder->count++] = job->source->pictures[chunk->numbers[i]].label;
+        builder->labels[builder->count++] =
+            job->source->pictures[nl_encode_source(job, chunk->numbers[i])].label;
     }
     builder->done += chunk->count;
     for (cJSON *item; (item = cJSON_DetachItemFromArray(chunk->broken, 0));)
@@ -96,7 +97,7 @@ cleanup:
 
 int64_t nl_shard_share(const nl_encode_job *job, int64_t number)
 {
-    return NL_MIN(job->shard_pictures, job->source->count - number * job->shard_pictures);
+    return NL_MIN(job->shard_pictures, job->pictures - number * job->shard_pictures);
 }
 
 nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, char **path)

@@ -167,9 +167,8 @@ nl_status nl_image_scale(nl_context *context, nl_filter filter, int height, int 
     return status;
 }
 
-static void crop_centre(int height, int width, nl_image *image)
+static void crop(int64_t top, int64_t left, int height, int width, nl_image *image)
 {
-    int64_t top = (image->height - height) / 2, left = (image->width - width) / 2;
     for (int64_t row = 0; row < height; row++)
         memmove(image->rgb + row * width * 3, image->rgb + ((top + row) * image->width + left) * 3,
                 3 * (size_t)width);
@@ -191,7 +190,19 @@ nl_status nl_image_fit(nl_context *context, int height, int width, nl_image *ima
                     "more than 2^28: leave it out",
                     image->width, image->height));
     NL_TRY(nl_image_scale(context, NL_FILTER_BICUBIC, (int)rows, (int)columns, image));
-    crop_centre(height, width, image);
+    crop((image->height - height) / 2, (image->width - width) / 2, height, width, image);
 cleanup:
     return status;
+}
+
+nl_status nl_image_fit_part(nl_context *context, int height, int width, double zoom, double down,
+                            double right, nl_image *image)
+{
+    nl_status status =
+        nl_image_fit(context, (int)lround(height * zoom), (int)lround(width * zoom), image);
+    if (status != NL_OK)
+        return status;
+    crop(lround(down * (image->height - height)), lround(right * (image->width - width)), height,
+         width, image);
+    return NL_OK;
 }
