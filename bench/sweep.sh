@@ -133,6 +133,7 @@ END
 
 rows "$GUIDED"
 best=$(table best)
+echo "$best" >"$out/best-guidance"
 rows "$(echo "$ROWS" | sed "s/best/$best/")"
 table all | tee "$out/table.md"
 fid=$(cat "$out/fid-key")
