@@ -299,10 +299,9 @@ static void replayed(nl_doubling *d)
 static void test_replay(void **state)
 {
     (void)state;
-    const char *name = getenv("NL_TEST_DEVICE");
     nl_doubling d;
     memset(&d, 0, sizeof(d));
-    assert_ok(context, nl_device_create(context, name ? name : "cpu", NULL, 1, &d.on));
+    assert_ok(context, nl_device_create(context, test_device(), NULL, 1, &d.on));
     assert_ok(context, nl_arena_reserve(d.on, 1024));
     assert_ok(context, nl_arena_tensor(d.on, NL_F32, 1, (int64_t[]){3}, &d.x));
     assert_ok(context, nl_arena_tensor(d.on, NL_F32, 1, (int64_t[]){3}, &d.y));
@@ -608,5 +607,7 @@ int main(void)
         TEST(test_checks_of_sampling),
         TEST(test_feature_width),
     };
+    nl_context_destroy(
+        test_context(test_device())); /* ends the program where there is no such device */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
