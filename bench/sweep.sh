@@ -13,7 +13,7 @@
 # are those of making, decoding and looking at the samples, the start of the program aside, divided by their number.
 #
 # From the environment:
-# CARDS      GPUs that take rows at the same time, such as "0 1" (all); "-": one lane, on whatever nalagen chooses
+# CARDS      GPUs that take rows at the same time (all); 0: one row at a time, on whatever nalagen chooses
 # GUIDED     lines "SAMPLER STEPS GUIDANCE [OPTION]..." in place of those below; ROWS the same of the second part, with
 #            "best" for the guidance
 # LIMIT      no row begins after so many seconds (none)
@@ -56,7 +56,7 @@ euler 10 best
 heun 5 best
 midpoint 5 best
 rk4 3 best}" # the long ones first, so that the cards end together
-[ "${CARDS:-}" ] || CARDS=$(nvidia-smi -L 2>/dev/null | awk '{ printf "%s%d", NR > 1 ? " " : "", NR - 1 }')
+cards=${CARDS:-$(nvidia-smi -L 2>/dev/null | grep -c .)} || cards=0
 
 row() { # SAMPLER STEPS GUIDANCE [OPTION]...
     name=$(echo "$*" | tr -s ' ,' '__')
@@ -74,9 +74,9 @@ row() { # SAMPLER STEPS GUIDANCE [OPTION]...
 
 rows() { # LINES: shared out to the cards
     taken=$(mktemp -d)
-    for card in ${CARDS:--}; do
+    for card in $(seq 0 $((cards ? cards - 1 : 0))); do
         (
-            [ "$card" = - ] || export CUDA_VISIBLE_DEVICES="$card"
+            [ "$cards" -eq 0 ] || export CUDA_VISIBLE_DEVICES="$card"
             echo "$1" | while read -r line; do
                 # shellcheck disable=SC2086 # words of a row
                 [ -z "$line" ] || row $line
@@ -102,8 +102,11 @@ if not rows:
     sys.exit("no rows were made")
 fid = next(k for k in rows[0] if k.startswith("fid"))
 plain = [r for r in rows if "cfg_interval" not in r]
-guided = sorted((r for r in plain if (r["sampler"], r.get("steps")) == ("heun", 20)), key=lambda r: r["cfg_scale"])
-best = min(guided or plain, key=lambda r: r[fid])["cfg_scale"]
+series = {}
+for r in plain:
+    series.setdefault((r["sampler"], r.get("steps")), []).append(r)
+guided = sorted(max(series.values(), key=len), key=lambda r: r["cfg_scale"])  # the sampler seen with most scales
+best = min(guided, key=lambda r: r[fid])["cfg_scale"]
 if what == "best":
     print("%g" % best)
     sys.exit()
@@ -117,7 +120,7 @@ def lines(path, some):
 
 
 lines(os.path.join(out, "sweep.json"), rows)
-lines(os.path.join(out, "guidance", "heun, 20 steps", "metrics.jsonl"), guided)
+lines(os.path.join(out, "guidance", "%s, %s steps" % (guided[0]["sampler"], guided[0].get("steps")), "metrics.jsonl"), guided)
 for sampler in {r["sampler"] for r in plain}:
     lines(os.path.join(out, "quality", sampler, "metrics.jsonl"),
           [r for r in plain if r["sampler"] == sampler and r["cfg_scale"] == best])
