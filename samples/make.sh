@@ -13,16 +13,11 @@ make_grid() { # FILE CLASS
         "$2" "$1" "$2" "$options" "$1" >>"$here/README.md.new"
 }
 
-cat >"$here/README.md.new" <<'END'
-# What the shipped model draws
+fact() { # KEY: how a grid says it was made
+    "$program" info --json "$here/church.png" | python3 -c 'import json, sys; print("%s" % json.load(sys.stdin)["parameters"][sys.argv[1]])' "$1"
+}
 
-Five pictures of each class, seed 0, picture indices 0 to 4, default sampler (heun, 20 steps, guidance 3). Nothing was
-picked out. `samples/make.sh` makes these files and this page; each PNG carries its parameters too:
-`./nalagen info samples/church.png` prints them and `./nalagen sample --from samples/church.png` makes it again.
-
-| grid | command |
-|---|---|
-END
+: >"$here/README.md.new"
 make_grid tench tench
 make_grid english-springer "English springer"
 make_grid cassette-player "cassette player"
@@ -33,4 +28,17 @@ make_grid garbage-truck "garbage truck"
 make_grid gas-pump "gas pump"
 make_grid golf-ball "golf ball"
 make_grid parachute parachute
-mv "$here/README.md.new" "$here/README.md"
+{
+    cat <<END
+# What the shipped model draws
+
+Five pictures of each class, seed 0, picture indices 0 to 4, default sampler ($(fact sampler), $(fact steps) steps, guidance $(fact cfg_scale)). Nothing was
+picked out. \`samples/make.sh\` makes these files and this page; each PNG carries its parameters too:
+\`./nalagen info samples/church.png\` prints them and \`./nalagen sample --from samples/church.png\` makes it again.
+
+| grid | command |
+|---|---|
+END
+    cat "$here/README.md.new"
+} >"$here/README.md"
+rm "$here/README.md.new"
