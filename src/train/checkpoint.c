@@ -222,6 +222,9 @@ nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, 
     nl_dit_named models[MAX_MODELS];
     char prefixes[NL_MAX_EMA][PREFIX_SIZE], name[48], *path = NULL, *text = NULL;
     int count = list_models(state, models, prefixes);
+    /* for a model that is made of this checkpoint: what is said of it is the first one's */
+    state->master->config.images_seen = point->step * point->batch;
+    state->master->config.ema_decay = point->ema_count ? point->ema_decay[0] : 0;
     snprintf(name, sizeof(name), "step-%07lld.safetensors", (long long)point->step);
     NL_TRY(nl_make_folder(context, folder));
     NL_TRY(nl_path_join(context, folder, name, &path));

@@ -73,7 +73,9 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     is_png run/plot.png
     grep -q '</svg>' run/plot.svg
     "$NALAGEN" info --json run/model.safetensors | json_lines "x['model'] == 'SiT-2x64x2/4' and x['complete'] and x['config']['images_seen'] == 480"
-    # A checkpoint is a model, too: its average.
+    # A checkpoint is a model, too: its average, with what is said of it.
+    "$NALAGEN" convert run/checkpoints/step-0000060.safetensors of-60.safetensors --dtype bf16 -q
+    "$NALAGEN" info --json of-60.safetensors | json_lines "x['config']['images_seen'] == 480 and x['config']['ema_decay'] == 0.9999"
     "$NALAGEN" sample --model run/checkpoints/step-0000060.safetensors --steps 4 -c 3 --device cpu -o a.png -q
     is_png a.png
     "$NALAGEN" sample --model run/model.safetensors --steps 2 -n 66 --device cpu -o samples.npz -q
