@@ -79,7 +79,7 @@ join
 [ -e "$out/run/done" ] || "$nalagen" train --model "${MODEL:-NaLaSiT-S/2}" --data "$out/train" --val "$out/val" \
     --config "$here/default_model.json" --out "$out/run" --minutes "$minutes" --batch "${BATCH:-1024}" $gpus \
     --lr 1e-3 --beta2 0.99 --decay 0.05 --warmup 500 --clip 1 --schedule cooldown --cooldown 0.4 --times logit-normal \
-    --ema 0.999 --ema-warmup --val-every 500 --save-every 500 --keep 30 --sample-every 0 --log-every 100 ${TRAIN:-}
+    --ema 0.999 --ema-warmup --val-every 1000 --save-every 1000 --keep 12 --sample-every 0 --log-every 100 ${TRAIN:-}
 [ -e "$out/best.safetensors" ] || {
     best=$(python3 - "$out/run" <<'END'
 import glob, json, os, sys
