@@ -246,6 +246,7 @@ nl_status nl_trainer_run(nl_trainer *trainer)
 {
     nl_status status = NL_OK;
     bool stop = false;
+    int64_t first = trainer->point.step;
     for (;;) {
         NL_TRY(agree(trainer, &stop));
         if (stop || nl_trainer_is_over(trainer))
@@ -261,6 +262,10 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     bool logged = trainer->point.finite_steps + trainer->point.bad_steps == 0;
     if (!stop && !logged && trainer->clock_step < trainer->point.step)
         NL_TRY(write_log(trainer));
+    /* the last weights, whatever the interval */
+    if (!stop && trainer->validation && first < trainer->point.step &&
+        !due(trainer, trainer->options->validate_every))
+        NL_TRY(nl_trainer_validate(trainer));
     if (stop)
         status = nl_fail(trainer->context, NL_CANCELLED,
                          "stopped at step %lld; the same command goes on",

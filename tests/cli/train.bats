@@ -75,10 +75,15 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     "$NALAGEN" info --json run/model.safetensors | json_lines "x['model'] == 'SiT-2x64x2/4' and x['complete'] and x['config']['images_seen'] == 480"
     # A checkpoint is a model, too: its average, with what is said of it.
     "$NALAGEN" convert run/checkpoints/step-0000060.safetensors of-60.safetensors --dtype bf16 -q
-    "$NALAGEN" info --json of-60.safetensors | json_lines "x['config']['images_seen'] == 480 and x['config']['ema_decay'] == 0.9999"
+    "$NALAGEN" info --json of-60.safetensors | json_lines "x['config']['images_seen'] == 480 and x['config']['ema_decay'] == 0.9"
     "$NALAGEN" sample --model run/checkpoints/step-0000060.safetensors --steps 4 -c 3 --device cpu -o a.png -q
     is_png a.png
     "$NALAGEN" sample --model run/model.safetensors --steps 2 -n 66 --device cpu -o samples.npz -q
+    # longer, and validated at its end, which is no multiple of the interval
+    rm run/done
+    train --out run --steps 70 --log-every 10 --val data --val-every 30 --sample-every 60 --samples 4 --sample-steps 4 -q
+    tail -1 run/metrics.jsonl | json_lines "x['step'] == 70"
+    [ "$(wc -l <run/metrics.jsonl)" -eq 3 ]
     [ -f "$inception" ] || return 0
     "$NALAGEN" eval -w "$inception" --features pool_64 --metrics fid --json -q samples.npz --ref samples.npz |
         json_lines "abs(x['metrics']['fid_64']) < 1e-3"
