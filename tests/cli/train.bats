@@ -92,11 +92,10 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
 @test "SIGTERM saves; the same command goes on as if nothing had been" {
     data
     train --out whole --steps 40 --log-every 4 -q
-    lines=0
     for signal in TERM USR1; do
+        lines=$(($(cat run/log.jsonl 2>/dev/null | wc -l) + 2)) # of this process, which then takes signals
         start --out run --steps 40 --log-every 4
-        lines=$((lines + 2))
-        for _ in $(seq 500); do [ -s run/log.jsonl ] && [ "$(wc -l <run/log.jsonl)" -ge $lines ] && break; sleep 0.02; done
+        for _ in $(seq 500); do [ -f run/done ] || { [ -s run/log.jsonl ] && [ "$(wc -l <run/log.jsonl)" -ge $lines ]; } && break; sleep 0.02; done
         kill -$signal $pid 2>/dev/null || true
         code=0; wait $pid || code=$?
         [ "$code" -eq 130 ] || [ -f run/done ]
