@@ -49,7 +49,7 @@ static nl_status find_points(nl_inception *net, const nl_evaluation_options *opt
     nl_context *context = nl_inception_context(net);
     nl_pictures *pictures = NULL;
     nl_status status;
-    NL_TRY(nl_pictures_open(context, path, nl_inception_context(net)->device->threads, &pictures));
+    NL_TRY(nl_pictures_open(context, path, context->device->threads, &pictures));
     nl_picture_source source = nl_pictures_source(pictures);
     NL_TRY(nl_alloc_array(context, "colours", source.count * COLOURS, sizeof(float),
                           (void **)&points->pixels));
