@@ -2,7 +2,7 @@
  * The matrix product is oneDNN's, or for a few rows of x (adaLN: one for each image) a kernel that
  * reads every weight once. The epilogue is a pass over the product while it is still in the cache.
  */
-#include "epilogue.h"
+#include "activation.h"
 #include "nl_cpu.h"
 #include "vector.h"
 
@@ -95,7 +95,7 @@ static void finish(nl_device *device, const nl_linear_args *args, int64_t first,
         float *y = nl_cpu_row_out(&args->y, row);
         if (args->pre.data)
             memcpy(nl_cpu_row_out(&args->pre, row), y, (size_t)n * sizeof(float));
-        nl_apply_epilogue(args->epilogue, y, n, y);
+        nl_apply_activation(nl_epilogue_activation(args->epilogue), y, n, y);
     }
 }
 

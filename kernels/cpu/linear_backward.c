@@ -2,7 +2,7 @@
  * Both products are cut into tiles, each the work of one thread over the whole length of its sums, so that their
  * order does not depend on the number of threads.
  */
-#include "epilogue.h"
+#include "activation.h"
 #include "nl_cpu.h"
 
 enum {
@@ -34,12 +34,13 @@ static bool data_tile(const nl_linear_backward_data_args *args, const float *wei
         .c = nl_cpu_row_out(&args->dx, row) + column,
         .c_stride = args->dx.row_stride,
     });
+    nl_activation activation = nl_epilogue_activation(args->epilogue);
     for (int64_t i = row; args->pre.data && i < row + rows; i++) {
         const float *pre = nl_cpu_row(&args->pre, i) + column;
-        nl_apply_epilogue_slope(args->epilogue, pre, columns,
-                                nl_cpu_row_out(&args->dx, i) + column);
+        float *dx = nl_cpu_row_out(&args->dx, i) + column;
+        nl_apply_activation_slope(activation, pre, dx, columns, dx);
         if (args->x.data)
-            nl_apply_epilogue(args->epilogue, pre, columns, nl_cpu_row_out(&args->x, i) + column);
+            nl_apply_activation(activation, pre, columns, nl_cpu_row_out(&args->x, i) + column);
     }
     return done;
 }
