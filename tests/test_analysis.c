@@ -7,6 +7,7 @@
 #include "nl_analysis.h"
 #include "nl_dit_train.h"
 #include "nl_random.h"
+#include "random_model.h"
 
 /* cmocka's assert_float_equal compares floats. NaN is near nothing. */
 #define assert_near(a, b, distance)                                                                \
@@ -194,36 +195,12 @@ static void golden_d72(void **state)
 
 /* ---- A whole model */
 
-static const char *const models[] = {
-    "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 2, \"hidden_size\": 64,"
-    " \"num_heads\": 2, \"patch_size\": 2, \"input_size\": 16, \"in_channels\": 3,"
-    " \"num_classes\": 5, \"learn_sigma\": false, \"autoencoder\": \"none\"}",
-    "{\"architecture\": \"DiT\", \"depth\": 2, \"hidden_size\": 64, \"num_heads\": 2,"
-    " \"patch_size\": 2, \"input_size\": 16, \"in_channels\": 3, \"num_classes\": 5,"
-    " \"learn_sigma\": true, \"autoencoder\": \"none\"}"};
-
 enum { SIZE = 64, MODEL_TOKENS = 64, D = 32, PIXELS = 3 * 16 * 16 };
 
-/* Every parameter is random: initial weights would predict zero. */
 static void write_model(nl_context *context, const char *json, char *path)
 {
-    nl_config config;
-    nl_dit *dit = NULL;
     close(mkstemp(path));
-    nl_config_init(&config);
-    assert_ok(context, nl_config_parse(context, "test", json, strlen(json), &config));
-    assert_ok(context, nl_dit_create(context->device, &config, &dit));
-    for (int p = 0; p < dit->param_count; p++) {
-        float *data = dit->params[p].tensor->data;
-        for (int64_t i = 0; i < nl_tensor_count(dit->params[p].tensor); i++) {
-            float normals[4];
-            nl_philox_normal4(1, (uint64_t)p, 0, (uint64_t)i, normals);
-            data[i] = 0.1f * normals[i % 4];
-        }
-    }
-    assert_ok(context, nl_dit_save(dit, path, true, NL_F32));
-    nl_dit_destroy(dit);
-    nl_config_free(context, &config);
+    assert_ok(context, random_model_write(context, json, path));
 }
 
 typedef struct nl_pair {
@@ -360,13 +337,13 @@ static void whole_model(const char *json, const char *sampler)
 static void whole_nalasit(void **state)
 {
     (void)state;
-    whole_model(models[0], "heun");
+    whole_model(RANDOM_SIT, "heun");
 }
 
 static void whole_dit(void **state)
 {
     (void)state;
-    whole_model(models[1], "ddpm");
+    whole_model(RANDOM_DIT, "ddpm");
 }
 
 static void selections(void **state)
@@ -397,7 +374,7 @@ static void wrong_options(void **state)
     char path[] = "/tmp/nalagen_analysis_XXXXXX";
     nl_model *model = NULL;
     nl_analysis *analysis = NULL;
-    write_model(context, models[0], path);
+    write_model(context, RANDOM_SIT, path);
     assert_ok(context, nl_model_load(context, &(nl_model_options){.path = path}, &model));
     nl_request request = {.labels = (int[]){1}, .count = 1, .sampling = NL_SAMPLING_DEFAULT};
     request.sampling.steps = 2;

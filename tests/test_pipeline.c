@@ -4,55 +4,23 @@
 
 #include <unistd.h>
 
-#include "nl_dit.h"
 #include "nl_pipeline.h"
-#include "nl_random.h"
+#include "random_model.h"
 
 enum { SIZE = 16, CHANNELS = 3, CLASSES = 5, PIXELS = CHANNELS * SIZE * SIZE };
 
-static const char sit_json[] =
-    "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 2, \"hidden_size\": 64,"
-    " \"num_heads\": 2, \"patch_size\": 2, \"input_size\": 16, \"in_channels\": 3,"
-    " \"num_classes\": 5, \"learn_sigma\": false, \"autoencoder\": \"none\","
-    " \"class_names\": [\"a\", \"b\", \"c\", \"d\", \"e\"]}";
-static const char dit_json[] =
-    "{\"architecture\": \"DiT\", \"depth\": 2, \"hidden_size\": 64, \"num_heads\": 2,"
-    " \"patch_size\": 2, \"input_size\": 16, \"in_channels\": 3, \"num_classes\": 5,"
-    " \"learn_sigma\": true, \"autoencoder\": \"none\"}";
-
 static char sit_path[] = "/tmp/nalagen_sit_XXXXXX", dit_path[] = "/tmp/nalagen_dit_XXXXXX";
-
-/* A model whose every parameter is random: initial weights would predict zero. */
-static void write_model(const char *json, const char *path)
-{
-    nl_context *context = test_context("cpu");
-    nl_config config;
-    nl_dit *dit = NULL;
-    nl_config_init(&config);
-    assert_ok(context, nl_config_parse(context, "test", json, strlen(json), &config));
-    assert_ok(context, nl_dit_create(context->device, &config, &dit));
-    for (int p = 0; p < dit->param_count; p++) {
-        float *data = dit->params[p].tensor->data;
-        int64_t count = nl_tensor_count(dit->params[p].tensor);
-        for (int64_t i = 0; i < count; i++) {
-            float normals[4];
-            nl_philox_normal4(1, (uint64_t)p, 0, (uint64_t)i, normals);
-            data[i] = 0.1f * normals[i % 4];
-        }
-    }
-    assert_ok(context, nl_dit_save(dit, path, true, NL_F32));
-    nl_dit_destroy(dit);
-    nl_config_free(context, &config);
-    nl_context_destroy(context);
-}
 
 static int make_models(void **state)
 {
     (void)state;
     close(mkstemp(sit_path));
     close(mkstemp(dit_path));
-    write_model(sit_json, sit_path);
-    write_model(dit_json, dit_path);
+    nl_context *context = test_context("cpu");
+    const char *sit = RANDOM_SIT_WITH(", \"class_names\": [\"a\", \"b\", \"c\", \"d\", \"e\"]");
+    assert_ok(context, random_model_write(context, sit, sit_path));
+    assert_ok(context, random_model_write(context, RANDOM_DIT, dit_path));
+    nl_context_destroy(context);
     return 0;
 }
 

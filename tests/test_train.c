@@ -6,6 +6,7 @@
 #include "events.h"
 #include "likelihood.h"
 #include "nl_train.h"
+#include "random_model.h"
 #include "schedule.h"
 
 static const char *data_path; /* 24 pictures of 3 classes, 8 x 8 pixels */
@@ -776,12 +777,7 @@ static void divergence(void **state)
     config.num_classes = 3;
     config.learn_sigma = false;
     assert_ok(context, nl_dit_create(device, &config, &dit));
-    for (int p = 0; p < dit->param_count; p++)
-        for (int64_t i = 0; i < nl_tensor_count(dit->params[p].tensor); i++) {
-            float normals[4];
-            nl_philox_normal4(1, (uint64_t)p, 0, (uint64_t)i, normals);
-            ((float *)dit->params[p].tensor->data)[i] = 0.2f * normals[i % 4];
-        }
+    random_model_fill(dit, 0.2f);
     assert_ok(context, nl_dit_create_flat(device, &config, &flow.gradients));
     assert_ok(context, nl_arena_reserve(device, 1 << 24));
     float x[B * E], probe[B * E], moved[B * E], out[2][B * E], dx[B * E], t[B], host[2 * B * E];
