@@ -142,15 +142,9 @@ int main(int argc, char **argv)
     static const char *const standard[] = {"256x6x256x64", "64x6x1024x64", "16x6x4096x64",
                                            "4x6x16384x64", "1x6x65536x64"};
     nl_context_options options = {0};
-    int first = 1, failures = 0;
-    for (; first + 1 < argc && !strncmp(argv[first], "--", 2); first += 2) {
-        if (!strcmp(argv[first], "--device"))
-            options.device = argv[first + 1];
-        else if (!strcmp(argv[first], "--dtype"))
-            options.dtype = argv[first + 1];
-        else
-            return 2;
-    }
+    int first = measure_options(argc, argv, &options), failures = 0;
+    if (!first)
+        return 2;
     int count = first < argc ? argc - first : NL_COUNT(standard);
     for (int i = 0; i < count; i++) {
         int batch, heads, tokens, size;

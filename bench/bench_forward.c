@@ -103,15 +103,9 @@ int main(int argc, char **argv)
     static const char *const standard[] = {"NaLaSiT-S/2:256", "SiT-S/2:256", "NaLaDiT-XL/2:64",
                                            "DiT-XL/2:64"};
     nl_context_options options = {0};
-    int first = 1, failures = 0;
-    for (; first + 1 < argc && !strncmp(argv[first], "--", 2); first += 2) {
-        if (!strcmp(argv[first], "--device"))
-            options.device = argv[first + 1];
-        else if (!strcmp(argv[first], "--dtype"))
-            options.dtype = argv[first + 1];
-        else
-            return 2;
-    }
+    int first = measure_options(argc, argv, &options), failures = 0;
+    if (!first)
+        return 2;
     int count = first < argc ? argc - first : NL_COUNT(standard);
     for (int i = 0; i < count; i++) {
         nl_context *context; /* of its own, so that what it allocates is what this model needs */

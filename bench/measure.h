@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "ops.h"
@@ -52,6 +53,21 @@ static inline nl_status measure(nl_device *device, int calls, nl_status (*run)(v
     *ms = times[count / 2];
 cleanup:
     return status;
+}
+
+/* --device NAME and --dtype NAME at the beginning of the command line; the place of what follows, 0 after another option. */
+static inline int measure_options(int argc, char **argv, nl_context_options *options)
+{
+    int first = 1;
+    for (; first + 1 < argc && !strncmp(argv[first], "--", 2); first += 2) {
+        if (!strcmp(argv[first], "--device"))
+            options->device = argv[first + 1];
+        else if (!strcmp(argv[first], "--dtype"))
+            options->dtype = argv[first + 1];
+        else
+            return 0;
+    }
+    return first;
 }
 
 /* A line that bench/figures.awk reads: name, value and unit between tabs, padded with blanks. */
