@@ -194,10 +194,14 @@ if wanted speed; then
     report "speed: $((($(now) - started) / 1000)) s"
 fi
 
-if wanted training; then # on pictures of one colour: what is in them does not matter to the time
+if wanted training; then # on noise, as the peer
     data=$out/data
     mkdir -p "$out/pictures"
-    head -c $((1024 * 3073)) /dev/zero | LC_ALL=C tr '\0' '\3' >"$out/pictures/data_batch_1.bin"
+    for _ in $(seq 64); do
+        printf '\3'
+        head -c 3072 /dev/urandom
+    done >"$out/noise.bin"
+    for _ in $(seq 16); do cat "$out/noise.bin"; done >"$out/pictures/data_batch_1.bin"
     "$build/nalagen" encode "$out/pictures" -o "$data" --vae none --device cpu --force -q
     for run in NaLaSiT-S/2:256 SiT-S/2:256 NaLaSiT-XL/2:64; do
         "$build/nalagen" train --model "${run%:*}" --batch "${run#*:}" --data "$data" --out "$out/run" --dry-run 2>&1 |
