@@ -1,28 +1,9 @@
+#include "file_test.h"
 #include "nl_json.h"
-#include "nl_test.h"
-
-static nl_context *context;
-
-static int set_up(void **state)
-{
-    (void)state;
-    context = test_context(NULL);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    bool leak = context->memory_used != 0;
-    nl_core_context_destroy(context);
-    return leak ? -1 : 0;
-}
 
 static nl_status parse(const char *text, size_t size, cJSON **value)
 {
-    /* A copy of exactly this size, so that a sanitizer sees a read beyond it. */
-    char *copy = malloc(size ? size : 1);
-    memcpy(copy, text, size);
+    char *copy = exact_copy(text, size);
     nl_status status = nl_json_parse(context, "test.json", copy, size, value);
     free(copy);
     return status;
@@ -318,7 +299,7 @@ static void test_nearest(void **state)
     assert_null(nl_nearest(endless, names));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {

@@ -1,21 +1,5 @@
 /* Checkpoints: what is read, what is written, and every malformed file by name. */
-#include "nl_test.h"
-
-static nl_context *context;
-
-static int setup(void **state)
-{
-    (void)state;
-    context = test_context(NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    nl_core_context_destroy(context);
-    return 0;
-}
+#include "file_test.h"
 
 /* ---- Files in memory */
 
@@ -26,23 +10,20 @@ typedef struct test_file {
 
 static test_file file_of(const char *json, const void *data, size_t data_size)
 {
-    test_file file = {.size = 8 + (int64_t)strlen(json) + (int64_t)data_size};
-    uint64_t length = strlen(json);
-    assert_true((size_t)file.size <= sizeof(file.bytes));
-    for (int i = 0; i < 8; i++)
-        file.bytes[i] = (uint8_t)(length >> 8 * i);
-    memcpy(file.bytes + 8, json, length);
-    if (data_size > 0)
-        memcpy(file.bytes + 8 + length, data, data_size);
+    test_file file;
+    uint8_t *at = file.bytes;
+    assert_true(8 + strlen(json) + data_size <= sizeof(file.bytes));
+    put(&at, strlen(json), 8);
+    put_bytes(&at, json, strlen(json));
+    put_bytes(&at, data, data_size);
+    file.size = at - file.bytes;
     return file;
 }
 
-/* Opens exactly as many bytes as there are, so that a sanitizer sees any step beyond. */
 static nl_status open_bytes(const void *bytes, int64_t size, nl_checkpoint **checkpoint,
                             void **copy)
 {
-    *copy = malloc((size_t)(size ? size : 1));
-    memcpy(*copy, bytes, (size_t)size);
+    *copy = exact_copy(bytes, (size_t)size);
     return nl_checkpoint_open_memory(context, "test.safetensors", *copy, size, checkpoint);
 }
 
@@ -51,12 +32,9 @@ static void refuse_bytes(const void *bytes, int64_t size, const char *message)
     nl_checkpoint *checkpoint = (nl_checkpoint *)1;
     void *copy;
     int64_t used = context->memory_used;
-    assert_int_equal(open_bytes(bytes, size, &checkpoint, &copy), NL_ERROR_INPUT);
+    nl_status status = open_bytes(bytes, size, &checkpoint, &copy);
+    assert_refused("a file", status, used, "test.safetensors", message);
     assert_null(checkpoint);
-    if (!strstr(nl_last_error(context), message))
-        fail_msg("\"%s\" does not say \"%s\"", nl_last_error(context), message);
-    assert_non_null(strstr(nl_last_error(context), "test.safetensors"));
-    assert_int_equal(context->memory_used, used);
     free(copy);
 }
 
@@ -413,8 +391,7 @@ static void header_beyond_the_budget(void **state)
                               "%c\"t%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
                               i ? ',' : '{', i);
     bytes[n++] = '}';
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (char)((n - 8) >> 8 * i);
+    put(&(uint8_t *){(uint8_t *)bytes}, n - 8, 8);
     nl_checkpoint *checkpoint = NULL;
     void *copy;
     assert_ok(context, open_bytes(bytes, (int64_t)n, &checkpoint, &copy));

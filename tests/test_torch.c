@@ -2,27 +2,11 @@
  * should. */
 #include <unistd.h>
 
+#include "file_test.h"
 #include "nl_dit.h"
-#include "nl_test.h"
 #include "zip.h"
 
-static nl_context *context;
-
 #define FILES NL_SOURCE_DIR "/tests/golden/torch/"
-
-static int setup(void **state)
-{
-    (void)state;
-    context = test_context(NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    nl_core_context_destroy(context);
-    return 0;
-}
 
 static void says(const char *message)
 {
@@ -306,28 +290,21 @@ typedef struct test_view {
     const char *message; /* NULL: it is read */
 } test_view;
 
-static void put(uint8_t **at, const void *data, size_t size)
-{
-    memcpy(*at, data, size);
-    *at += size;
-}
-
 static void put_text(uint8_t **at, const char *text)
 {
-    uint32_t size = (uint32_t)strlen(text);
-    put(at, "X", 1);
-    put(at, &size, 4);
-    put(at, text, size);
+    put(at, 'X', 1);
+    put(at, strlen(text), 4);
+    put_bytes(at, text, strlen(text));
 }
 
 static void put_numbers(uint8_t **at, int count, const int64_t *numbers)
 {
-    put(at, "(", 1);
+    put(at, '(', 1);
     for (int i = 0; i < count; i++) {
-        put(at, "\x8a\x08", 2);
-        put(at, &numbers[i], 8);
+        put_bytes(at, "\x8a\x08", 2);
+        put(at, (uint64_t)numbers[i], 8);
     }
-    put(at, "t", 1);
+    put(at, 't', 1);
 }
 
 static size_t legacy_file(const test_view *view, uint8_t *bytes)
@@ -337,23 +314,23 @@ static size_t legacy_file(const test_view *view, uint8_t *bytes)
                                   "\x80\2M\xe9\3."
                                   "\x80\2}X\x0d\0\0\0little_endian\x88s."
                                   "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((";
-    put(&at, preface, sizeof(preface) - 1);
+    put_bytes(&at, preface, sizeof(preface) - 1);
     put_text(&at, "storage");
     at += sprintf((char *)at, "ctorch\n%s\n", view->storage);
     put_text(&at, "key");
     put_text(&at, "cpu");
-    put(&at, "\x8a\x08", 2);
-    put(&at, &view->elements, 8);
-    put(&at, "NtQ\x8a\x08", 5);
-    put(&at, &view->offset, 8);
+    put_bytes(&at, "\x8a\x08", 2);
+    put(&at, (uint64_t)view->elements, 8);
+    put_bytes(&at, "NtQ\x8a\x08", 5);
+    put(&at, (uint64_t)view->offset, 8);
     put_numbers(&at, view->ndim, view->shape);
     put_numbers(&at, view->stride_count, view->strides);
-    put(&at, "\x89}tRs.\x80\2]", 9);
+    put_bytes(&at, "\x89}tRs.\x80\2]", 9);
     put_text(&at, "key");
-    put(&at, "a.", 2);
-    put(&at, &view->stored, 8);
+    put_bytes(&at, "a.", 2);
+    put(&at, (uint64_t)view->stored, 8);
     for (int i = 0; i < view->stored && i < 12; i++)
-        put(&at, &(float){(float)i}, 4);
+        put_bytes(&at, &(float){(float)i}, 4);
     return (size_t)(at - bytes);
 }
 
@@ -490,7 +467,7 @@ static void views(void **state)
     for (int i = 0; i < NL_COUNT(rows); i++) {
         uint8_t bytes[1024];
         size_t size = legacy_file(&rows[i], bytes);
-        void *copy = memcpy(malloc(size), bytes, size); /* exact, for a sanitizer */
+        void *copy = exact_copy(bytes, size);
         nl_checkpoint *file;
         nl_status status =
             nl_checkpoint_open_memory(context, "view.pt", copy, (int64_t)size, &file);
@@ -617,8 +594,7 @@ static void cut_off_anywhere(void **state)
         assert_ok(context, nl_map_file(context, path, &file));
         for (int64_t size = 0; size < file.size; size += 1 + size % 7) {
             nl_checkpoint *checkpoint;
-            void *copy = malloc((size_t)(size ? size : 1));
-            memcpy(copy, file.data, (size_t)size);
+            void *copy = exact_copy(file.data, (size_t)size);
             if (nl_checkpoint_open_memory(context, "cut.pt", copy, size, &checkpoint) !=
                 NL_ERROR_INPUT)
                 fail_msg("%s cut to %lld bytes was not refused", names[n], (long long)size);
