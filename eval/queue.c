@@ -18,7 +18,10 @@ struct nl_inception_queue {
     nl_inception *net;
     const nl_preprocessing *preprocessing;
     bool wanted[NL_FEATURES];
-    int64_t width; /* numbers of a picture's features */
+    int64_t numbers;              /* of a picture's features */
+    int64_t count, height, width; /* of the batch before */
+    int64_t most;                 /* pictures of those that go at once */
+    int64_t measured, bytes; /* pictures of a piece of this shape; what it takes of the arena */
     slot slots[SLOTS];
     int64_t begun, ended; /* batches; number n is in slot n % SLOTS */
 };
@@ -91,7 +94,7 @@ nl_status nl_inception_queue_create(nl_inception *net, const nl_preprocessing *p
     (*queue)->preprocessing = preprocessing;
     memcpy((*queue)->wanted, wanted, sizeof((*queue)->wanted));
     for (int f = 0; f < NL_FEATURES; f++)
-        (*queue)->width += wanted[f] ? nl_feature_size(f) : 0;
+        (*queue)->numbers += wanted[f] ? nl_feature_size(f) : 0;
     return NL_OK;
 }
 
@@ -156,11 +159,13 @@ static nl_status begin_piece(nl_inception_queue *q, int turn, const uint8_t *rgb
 {
     nl_device *device = q->net->device;
     slot *s = &q->slots[turn];
-    int64_t mark = nl_arena_mark(device), bytes;
+    int64_t mark = nl_arena_mark(device);
     transfer t;
     nl_status status;
-    NL_TRY(measure(q->net, count, height, width, q->wanted, &bytes));
-    NL_TRY(nl_arena_reserve(device, bytes));
+    if (count != q->measured)
+        NL_TRY(measure(q->net, count, height, width, q->wanted, &q->bytes));
+    q->measured = count;
+    NL_TRY(nl_arena_reserve(device, q->bytes));
     NL_TRY(take_transfer(device, count, height, width, q->wanted, &t));
     NL_TRY(stage(device, s, &rgb, nl_tensor_bytes(&t.rgb)));
     NL_TRY(device->ops->upload(device, t.rgb.data, rgb, nl_tensor_bytes(&t.rgb)));
@@ -174,26 +179,40 @@ cleanup:
     return status;
 }
 
+/* How many pictures of such a batch go at once: found out when the shape is another than before. */
+static nl_status choose_piece(nl_inception_queue *q, int64_t count, int64_t height, int64_t width)
+{
+    if (count == q->count && height == q->height && width == q->width)
+        return NL_OK;
+    q->count = q->measured = 0;
+    nl_status status = nl_inception_batch(q->net, height, width, &q->most);
+    if (status != NL_OK)
+        return status;
+    q->count = count;
+    q->height = height;
+    q->width = width;
+    return NL_OK;
+}
+
 nl_status nl_inception_begin(nl_inception_queue *q, const uint8_t *rgb, int64_t count,
                              int64_t height, int64_t width)
 {
     nl_device *device = q->net->device;
     int turn = (int)(q->begun % SLOTS);
     slot *s = &q->slots[turn];
-    int64_t most;
     nl_status status;
     if (q->begun - q->ended == NL_INCEPTION_WAYS)
         NL_TRY(nl_fail(device->context, NL_ERROR_INTERNAL, "too many batches under way"));
     NL_TRY(nl_check_cancelled(device->context));
     s->count = count;
-    NL_TRY(grow(device, "features under way", count * q->width * (int64_t)sizeof(float),
+    NL_TRY(grow(device, "features under way", count * q->numbers * (int64_t)sizeof(float),
                 &s->features, &s->features_bytes));
-    NL_TRY(nl_inception_batch(q->net, height, width, &most));
-    for (int64_t first = 0; first < count; first += most) {
+    NL_TRY(choose_piece(q, count, height, width));
+    for (int64_t first = 0; first < count; first += q->most) {
         if (first) /* its pictures lie where those of this piece will */
             NL_TRY(nl_download_wait(device, turn));
         NL_TRY(begin_piece(q, turn, rgb + first * height * width * 3, first,
-                           NL_MIN(most, count - first), height, width));
+                           NL_MIN(q->most, count - first), height, width));
     }
     q->begun++;
 cleanup:

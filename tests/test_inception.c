@@ -294,6 +294,42 @@ static void test_queue(void **state)
     nl_context_destroy(context);
 }
 
+/* Each batch takes more memory than the one before; the last is the first, three times. */
+static void test_queue_of_several_shapes(void **state)
+{
+    enum { S = 32, SHAPES = 4 };
+    const int64_t shapes[SHAPES][3] = {{1, S, S}, {1, S, 9 * S}, {1, 20 * S, 9 * S}, {3, S, S}};
+    nl_context *context = test_context("cpu");
+    int64_t size = nl_feature_size(NL_FEATURE_POOL_64), count;
+    float *first = malloc((size_t)size * sizeof(float));
+    uint8_t *file, *rgb = malloc(20 * 9 * S * S * 3);
+    const float *ended[NL_FEATURES];
+    nl_inception *net = load_seeded(context, &file);
+    nl_inception_queue *queue;
+    bool wanted[NL_FEATURES] = {[NL_FEATURE_POOL_64] = true};
+    (void)state;
+    for (int i = 0; i < 20 * 9 * S * S * 3; i++)
+        rgb[i] = (uint8_t)(seeded_uniform("queue", i % (S * S * 3)) * 256);
+    assert_ok(context, nl_inception_queue_create(net, &nl_preprocessings[0], wanted, &queue));
+    for (int i = 0; i < SHAPES; i++) {
+        const int64_t *shape = shapes[i];
+        assert_ok(context, nl_inception_begin(queue, rgb, shape[0], shape[1], shape[2]));
+        assert_ok(context, nl_inception_end(queue, &count, ended));
+        assert_int_equal(count, shape[0]);
+        if (i == 0)
+            memcpy(first, ended[NL_FEATURE_POOL_64], (size_t)size * sizeof(float));
+    }
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(ended[NL_FEATURE_POOL_64] + i * size, first,
+                            (size_t)size * sizeof(float));
+    nl_inception_queue_destroy(queue);
+    nl_inception_destroy(net);
+    free(first);
+    free(file);
+    free(rgb);
+    nl_context_destroy(context);
+}
+
 /* ---- nl_evaluate of pictures that no file holds */
 
 enum { SIDE = 24, SAMPLES = 21, PORTION = 96 };
@@ -501,11 +537,11 @@ static void test_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resized), cmocka_unit_test(test_features),
-        cmocka_unit_test(test_partial), cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_complete),
-        cmocka_unit_test(test_queue),   cmocka_unit_test(test_evaluate),
-        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_resized),  cmocka_unit_test(test_features),
+        cmocka_unit_test(test_partial),  cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_memory),   cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_queue),    cmocka_unit_test(test_queue_of_several_shapes),
+        cmocka_unit_test(test_evaluate), cmocka_unit_test(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
