@@ -5,9 +5,10 @@
 
 #include "nl_sampler.h"
 
-#define FIELD(member)  offsetof(nl_analyze_options, member)
-#define SAMPLE(member) offsetof(nl_analyze_options, sample.member)
-#define SAMPLE_NUMBER  "one for each class named"
+#define FIELD(member)   offsetof(nl_analyze_options, member)
+#define SAMPLE(member)  offsetof(nl_analyze_options, sample.member)
+#define MACHINE(member) offsetof(nl_analyze_options, sample.machine.member)
+#define SAMPLE_NUMBER   "one for each class named"
 
 static const nl_option options_table[] = {
     {"at", 0, NL_OPTION_TEXT, FIELD(at), "LIST", .group = "Analysis",
@@ -22,18 +23,10 @@ static const nl_option options_table[] = {
     {"json", 0, NL_OPTION_FLAG, SAMPLE(json), .help = "analysis.json on standard output, too"},
     {"force", 'f', NL_OPTION_FLAG, SAMPLE(force), .help = "overwrite files (never without)"},
 #include "sampling_rows.inc"
-    {"device", 0, NL_OPTION_TEXT, SAMPLE(device), "NAME", .group = "Machine",
-     .help = "auto, cpu, cuda, cuda:1"},
-    {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(dtype), "NAME", .choices = nl_dtypes,
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: auto, f32 or bf16"},
-    {"threads", 't', NL_OPTION_INT, SAMPLE(threads), "N", 1, 1024,
-     .help = "CPU threads (all that the process may use)"},
-    {"max-memory", 0, NL_OPTION_BYTES, SAMPLE(max_memory), "SIZE",
-     .help = "limit, such as 4G (none)"},
-    {"quiet", 'q', NL_OPTION_FLAG, SAMPLE(quiet), .help = "errors only, no progress"},
-    {"verbose", 'v', NL_OPTION_FLAG, SAMPLE(verbose), .help = "say more"},
-    {"help", 'h', NL_OPTION_FLAG, SAMPLE(help), .help = "this text"},
-    {0},
+    NL_COMMON_OPTIONS(MACHINE),
 };
 
 enum { MOST_NUMBERS = 4096, MOST_TIMES = 64, MOST_PICTURES = 100000 };
@@ -48,17 +41,6 @@ typedef struct nl_analyzing {
     int *labels; /* [count] */
     int64_t count;
 } nl_analyzing;
-
-static void log_message(void *user, nl_log_level level, const char *message)
-{
-    nl_console_log(&((nl_analyzing *)user)->session.console, level, message);
-}
-
-static bool progress(void *user, const nl_progress *now)
-{
-    nl_console_progress(&((nl_analyzing *)user)->session.console, now);
-    return !nl_interrupted();
-}
 
 /* ---- Lists */
 
@@ -206,7 +188,7 @@ cleanup:
 
 static nl_status say_written(nl_analyzing *a, const char *path)
 {
-    nl_console_clear(&a->session.console);
+    nl_console_clear(a->session.console);
     return a->options->sample.json ? NL_OK : nl_print_line(a->session.context, path);
 }
 
@@ -301,15 +283,14 @@ cleanup:
     return status;
 }
 
-static nl_status analyze(nl_analyzing *a)
+static nl_status make_analysis(nl_analyzing *a)
 {
     nl_status status = NL_OK;
     const nl_sample_options *o = &a->options->sample;
-    const nl_config *config;
+    nl_context *context = a->session.context;
     nl_analysis *analysis = NULL;
-    NL_TRY(parse_times(a, a->options->at ? a->options->at : "0.1,0.5,0.9"));
     NL_TRY(nl_session_load(&a->session));
-    config = nl_model_get_config(a->session.model);
+    const nl_config *config = nl_model_get_config(a->session.model);
     NL_TRY(choose_layers(a, config));
     NL_TRY(choose_queries(a, config));
     a->analysis.layers = a->layers;
@@ -322,83 +303,58 @@ static nl_status analyze(nl_analyzing *a)
                           .first_index = o->first_index,
                           .rounding = nl_rounding_of(o),
                           .sampling = nl_sampling_of(o)};
-    NL_TRY(nl_analyze(a->session.context, a->session.model, &request, &a->analysis, take_picture, a,
-                      &analysis));
+    NL_TRY(
+        nl_analyze(context, a->session.model, &request, &a->analysis, take_picture, a, &analysis));
     NL_TRY(write_points(a, analysis));
     NL_TRY(write_figures(a, analysis));
     NL_TRY(write_json(a, analysis));
-    if (!o->json && !o->quiet)
+    if (!o->json && !o->machine.quiet)
         NL_TRY(nl_analysis_table(analysis));
 cleanup:
     nl_analysis_destroy(analysis);
     return status;
 }
 
-static nl_status run(const nl_analyze_options *options)
+static nl_status analyze(nl_command_line *line, void *values)
 {
-    nl_analyzing a = {.options = options, .session = {.options = &options->sample}};
-    nl_session *session = &a.session;
-    const nl_sample_options *o = &options->sample;
-    nl_context_options context_options = {.device = o->device,
-                                          .dtype = o->dtype,
-                                          .threads = (int)o->threads,
-                                          .max_memory = o->max_memory,
-                                          .log = log_message,
-                                          .progress = progress,
-                                          .user = &a};
-    nl_console_init(&session->console, o->quiet, o->verbose);
-    nl_status status = nl_context_create(&context_options, &session->context); /* says why not */
-    if (status != NL_OK)
-        return status;
-    nl_catch_interrupt(session->context);
-    status = analyze(&a);
-    nl_release_interrupt();
-    nl_console_error(&session->console, session->context, status);
-    nl_free(session->context, a.layers);
-    nl_free(session->context, a.queries);
-    nl_free(session->context, a.labels);
-    nl_classes_free(session->context, &a.classes);
-    cJSON_Delete(session->facts);
-    nl_model_destroy(session->model);
-    nl_context_destroy(session->context);
+    nl_analyze_options *options = values;
+    nl_sample_options *sample = &options->sample;
+    nl_analyzing a = {.options = options,
+                      .session = {.console = &line->console, .options = sample}};
+    nl_status status;
+    if (line->operand_count && sample->model)
+        NL_TRY(nl_fail(line->context, NL_ERROR_USAGE, "%s and --model %s: give one of them",
+                       line->operands[0], sample->model));
+    if (line->operand_count)
+        sample->model = line->operands[0];
+    a.session.context = line->context;
+    NL_TRY(parse_times(&a, options->at ? options->at : "0.1,0.5,0.9"));
+    NL_TRY(nl_command_take_device(line, &sample->machine, nl_command_progress, line));
+    a.session.context = line->context;
+    NL_TRY(make_analysis(&a));
+cleanup:
+    nl_free(line->context, a.layers);
+    nl_free(line->context, a.queries);
+    nl_free(line->context, a.labels);
+    nl_classes_free(line->context, &a.classes);
+    cJSON_Delete(a.session.facts);
+    nl_model_destroy(a.session.model);
     return status;
 }
 
 static nl_status analyze_main(int argc, char **argv)
 {
     nl_analyze_options options = {.sample = nl_sample_defaults};
-    nl_console console;
-    nl_context *context = NULL;
-    int operand;
-    nl_console_init(&console, false, false);
-    nl_status status = nl_core_context_create(NULL, &context);
-    if (status != NL_OK)
-        return status;
-    NL_TRY(nl_options_parse(context, &nl_analyze_command, argc, argv, &options, &operand));
-    if (options.sample.help) {
-        nl_print_help(stdout, &nl_analyze_command);
-        NL_TRY(nl_finish_stdout(context));
-        goto cleanup;
-    }
-    if (argc - operand > 1 || (operand < argc && options.sample.model))
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "unexpected argument '%s': expected one model",
-                       argv[argc - 1]));
-    if (operand < argc)
-        options.sample.model = argv[operand];
-    if (!options.sample.out)
-        options.sample.out = "analysis";
-    nl_core_context_destroy(context);
-    return run(&options);
-cleanup:
-    nl_console_error(&console, context, status);
-    nl_core_context_destroy(context);
-    return status;
+    options.sample.out = "analysis";
+    return nl_command_main(&nl_analyze_command, argc, argv, &options, analyze);
 }
 
 const nl_command nl_analyze_command = {
     .name = "analyze",
     .summary = "Attention inside of a model: entropy against query norm, maps",
     .arguments = "[OPTION...] [MODEL]",
+    .most = 1,
+    .operands = "one model at most",
     .notes = "Pictures are sampled as by nalagen sample; at some steps the queries and keys of\n"
              "every layer are looked at: entropy of each query's attention distribution\n"
              "against the query's norm, by softmax and by NaLa, as numbers (analysis.json,\n"

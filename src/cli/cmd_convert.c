@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_console.h"
+#include "nl_command.h"
 #include "nl_pipeline.h"
 #include "nl_vae.h"
 
@@ -39,10 +39,7 @@ static const nl_option options_table[] = {
     {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = architectures,
      .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite OUT"},
-    {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},
-    {"verbose", 'v', NL_OPTION_FLAG, FIELD(verbose), .help = "say more"},
-    {"help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"},
-    {0},
+    NL_COMMON_OPTIONS(FIELD),
 };
 
 typedef struct nl_conversion {
@@ -144,7 +141,7 @@ cleanup:
     return status;
 }
 
-static nl_status convert(const nl_conversion *conversion)
+static nl_status convert_file(const nl_conversion *conversion)
 {
     nl_context *context = conversion->context;
     const nl_convert_options *options = conversion->options;
@@ -170,54 +167,33 @@ cleanup:
     return status;
 }
 
-static void log_message(void *user, nl_log_level level, const char *message)
+static nl_status convert(nl_command_line *line, void *values)
 {
-    nl_console_log(user, level, message);
+    const nl_convert_options *options = values;
+    nl_catch_interrupt(line->context);
+    return convert_file(&(nl_conversion){.context = line->context,
+                                         .options = options,
+                                         .in = line->operands[0],
+                                         .out = line->operands[1],
+                                         .dtype = parse_dtype(options->dtype)});
 }
 
 static nl_status nl_convert_main(int argc, char **argv)
 {
-    nl_context *context = NULL;
     nl_convert_options options = {.dtype = "keep", .format = "nalagen"};
-    nl_console console;
-    nl_status status = NL_OK;
-    int operand;
-    nl_console_init(&console, false, false);
-    NL_TRY(nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
-                                  &context));
-    NL_TRY(nl_options_parse(context, &nl_convert_command, argc, argv, &options, &operand));
-    nl_console_init(&console, options.quiet, options.verbose);
-    if (options.help) {
-        nl_print_help(stdout, &nl_convert_command);
-        NL_TRY(nl_finish_stdout(context));
-        goto cleanup;
-    }
-    if (argc - operand != 2)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "convert: expected IN and OUT, found %d; see 'nalagen convert --help'",
-                       argc - operand));
-    nl_catch_interrupt(context);
-    NL_TRY(convert(&(nl_conversion){.context = context,
-                                    .options = &options,
-                                    .in = argv[operand],
-                                    .out = argv[operand + 1],
-                                    .dtype = parse_dtype(options.dtype)}));
-cleanup:
-    nl_release_interrupt();
-    if (context)
-        nl_console_error(&console, context, status);
-    nl_core_context_destroy(context);
-    return status;
+    return nl_command_main(&nl_convert_command, argc, argv, &options, convert);
 }
 
 const nl_command nl_convert_command = {
     .name = "convert",
     .summary = "Convert and quantise a checkpoint: torch, diffusers, safetensors",
     .arguments = "[OPTION...] IN OUT.safetensors",
+    .least = 2,
+    .most = 2,
+    .operands = "IN and OUT",
     .options = options_table,
-    .notes =
-        "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
-        "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n",
+    .notes = "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
+             "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n",
     .examples = "  nalagen convert DiT-XL-2-256x256.pt dit-xl-2.safetensors --dtype bf16\n"
                 "  nalagen convert 0400000.pt sit.safetensors --key model --dtype int8\n"
                 "  nalagen convert model.safetensors for-pytorch.safetensors --format dit\n",

@@ -3,17 +3,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_console.h"
+#include "nl_command.h"
 #include "nl_encode.h"
 #include "nl_pipeline.h"
 
 typedef struct nl_encode_command_options {
-    bool help, quiet, verbose, force, strict, unconditional, no_flips;
-    const char *out, *vae, *split, *class_names, *device, *dtype;
-    int64_t size[2], crops, threads, max_memory;
+    nl_machine_options machine;
+    bool force, strict, unconditional, no_flips;
+    const char *out, *vae, *split, *class_names;
+    int64_t size[2], crops;
 } nl_encode_command_options;
 
-#define FIELD(member) offsetof(nl_encode_command_options, member)
+#define FIELD(member)   offsetof(nl_encode_command_options, member)
+#define MACHINE(member) offsetof(nl_encode_command_options, machine.member)
 
 static const char *const dtypes[] = {"f32", "bf16", NULL};
 
@@ -46,22 +48,14 @@ static const nl_option options_table[] = {
     {"strict", 0, NL_OPTION_FLAG, FIELD(strict),
      .help = "a broken picture is an error, not left out"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "begin anew, whatever is in DATA"},
-    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine",
-     .help = "auto, cpu, cuda, cuda:1"},
-    {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes,
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = dtypes,
      .help = "arithmetic of the autoencoder: f32, bf16 (f32)"},
-    {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
-     .help = "CPU threads (all that the process may use)"},
-    {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",
-     .help = "limit, such as 4G (none)"},
-    {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},
-    {"verbose", 'v', NL_OPTION_FLAG, FIELD(verbose), .help = "say more"},
-    {"help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"},
-    {0},
+    NL_COMMON_OPTIONS(MACHINE),
 };
 
 typedef struct nl_encode_session {
-    nl_console console;
+    nl_command_line *line;
     nl_context *context;
     nl_checkpoint *file, *other; /* of the autoencoder */
     nl_vae *vae;                 /* NULL: pixels */
@@ -69,49 +63,16 @@ typedef struct nl_encode_session {
     nl_encode_result result;
 } nl_encode_session;
 
-static void log_message(void *user, nl_log_level level, const char *message)
-{
-    nl_console_log(&((nl_encode_session *)user)->console, level, message);
-}
-
 /* The rate is that of this run: what an earlier one has made is not counted into it. */
 static bool show_progress(void *user, const nl_progress *progress)
 {
     nl_encode_session *s = user;
     nl_progress mine = *progress;
-    s->console.there = s->result.there;
+    s->line->console.there = s->result.there;
     mine.image -= s->result.there;
     mine.images -= s->result.there;
-    nl_console_progress(&s->console, &mine);
+    nl_console_progress(&s->line->console, &mine);
     return true;
-}
-
-/* Parses before there is a device. *operand: index of the source; 0: --help was answered. */
-static nl_status parse(int argc, char **argv, nl_encode_command_options *options, int *operand)
-{
-    nl_encode_session s = {.context = NULL};
-    nl_status status;
-    nl_console_init(&s.console, false, false);
-    NL_TRY(
-        nl_core_context_create(&(nl_context_options){.log = log_message, .user = &s}, &s.context));
-    NL_TRY(nl_options_parse(s.context, &nl_encode_command, argc, argv, options, operand));
-    if (options->help) {
-        nl_print_help(stdout, &nl_encode_command);
-        *operand = 0;
-        NL_TRY(nl_finish_stdout(s.context));
-    } else if (argc - *operand != 1) {
-        NL_TRY(nl_fail(
-            s.context, NL_ERROR_USAGE,
-            "encode: expected one folder of pictures, found %d; see 'nalagen encode --help'",
-            argc - *operand));
-    } else if (!options->out) {
-        NL_TRY(nl_fail(s.context, NL_ERROR_USAGE, "encode: name the folder to write with -o DATA"));
-    }
-cleanup:
-    if (s.context)
-        nl_console_error(&s.console, s.context, status);
-    nl_core_context_destroy(s.context);
-    return status;
 }
 
 /* sha256 of the file; of two halves, that of their hashes one behind the other. */
@@ -158,8 +119,8 @@ cleanup:
     return status;
 }
 
-static nl_status encode(nl_encode_session *s, const nl_encode_command_options *o,
-                        const char *source)
+static nl_status encode_source(nl_encode_session *s, const nl_encode_command_options *o,
+                               const char *source)
 {
     nl_dataset *dataset = NULL;
     nl_status status;
@@ -193,43 +154,40 @@ cleanup:
     return status;
 }
 
-static nl_status nl_encode_main(int argc, char **argv)
+static nl_status encode(nl_command_line *line, void *values)
 {
-    nl_encode_command_options options = {.vae = "tiny", .dtype = "f32"};
-    nl_encode_session s = {.context = NULL};
-    int operand;
-    nl_status status = parse(argc, argv, &options, &operand);
-    if (status != NL_OK || operand == 0)
-        return status;
-    nl_console_init(&s.console, options.quiet, options.verbose);
-    NL_TRY(nl_context_create(&(nl_context_options){.device = options.device,
-                                                   .dtype = options.dtype,
-                                                   .threads = (int)options.threads,
-                                                   .max_memory = options.max_memory,
-                                                   .log = log_message,
-                                                   .progress = show_progress,
-                                                   .user = &s},
-                             &s.context));
-    nl_catch_interrupt(s.context);
-    NL_TRY(open_vae(&s, options.vae));
-    NL_TRY(encode(&s, &options, argv[operand]));
+    const nl_encode_command_options *options = values;
+    nl_encode_session s = {.line = line};
+    nl_status status = NL_OK;
+    if (!options->out)
+        NL_TRY(nl_fail(line->context, NL_ERROR_USAGE,
+                       "encode: name the folder to write with -o DATA"));
+    NL_TRY(nl_command_take_device(line, &options->machine, show_progress, &s));
+    s.context = line->context;
+    NL_TRY(open_vae(&s, options->vae));
+    NL_TRY(encode_source(&s, options, line->operands[0]));
 cleanup:
-    nl_release_interrupt();
-    if (s.context)
-        nl_console_error(&s.console, s.context, status);
     if (status == NL_CANCELLED)
-        fprintf(stderr, "nalagen: the same command goes on\n");
+        nl_log(line->context, NL_LOG_INFO, "the same command goes on");
     nl_vae_destroy(s.vae);
     nl_checkpoint_close(s.file);
     nl_checkpoint_close(s.other);
-    nl_context_destroy(s.context);
     return status;
+}
+
+static nl_status nl_encode_main(int argc, char **argv)
+{
+    nl_encode_command_options options = {.vae = "tiny", .machine = {.dtype = "f32"}};
+    return nl_command_main(&nl_encode_command, argc, argv, &options, encode);
 }
 
 const nl_command nl_encode_command = {
     .name = "encode",
     .summary = "Make training data of a folder of pictures",
     .arguments = "[OPTION...] -o DATA FOLDER",
+    .least = 1,
+    .most = 1,
+    .operands = "one folder of pictures",
     .options = options_table,
     .notes = "FOLDER: a folder for each class with PNG and JPEG, or pictures alone; CIFAR-10's\n"
              "  binary batches; IDX files (MNIST). DATA: latents of the pictures and their\n"

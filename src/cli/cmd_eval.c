@@ -6,6 +6,7 @@
 
 #define FIELD(member)   offsetof(nl_eval_options, member)
 #define NETWORK(member) offsetof(nl_eval_options, network.member)
+#define MACHINE(member) offsetof(nl_eval_options, network.machine.member)
 #define SAMPLE(member)  offsetof(nl_eval_options, sample.member)
 #define SAMPLE_NUMBER   "50000"
 
@@ -51,12 +52,12 @@ static const nl_option options_table[] = {
          "is not done again. Ends when RUN/done is there."},
     {"once", 0, NL_OPTION_FLAG, FIELD(once), .help = "with --watch: those that are there"},
 #include "sampling_rows.inc"
-    {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(dtype), "NAME", .choices = nl_dtypes,
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(machine.dtype), "NAME", .choices = nl_dtypes,
      .help = "of the model's products: auto, f32 or bf16"},
     {"batch", 'b', NL_OPTION_INT, SAMPLE(batch), "N", 1, 65536,
      .help = "samples of the model at once (as fits)"},
-    NL_MACHINE_OPTIONS(NETWORK),
-    {0},
+    NL_COMMON_OPTIONS(MACHINE),
 };
 
 static nl_status parse_metrics(nl_context *context, const char *list, bool wanted[NL_METRICS])
@@ -114,7 +115,7 @@ static nl_status report_on(nl_eval_session *session, const nl_eval_options *opti
                    .reference = options->ref,
                    .sampling = sampling};
     nl_status status = NL_OK;
-    nl_console_clear(&session->console);
+    nl_console_clear(session->console);
     if (!nl_path_is_folder(options->ref))
         NL_TRY(nl_file_sha256(session->context, options->ref, r.reference_sha256));
     NL_TRY(object ? nl_report_json(&r, object) : nl_report_table(&r));
@@ -199,38 +200,40 @@ cleanup:
     return status;
 }
 
+static nl_status eval(nl_command_line *line, void *values)
+{
+    nl_eval_options *options = values;
+    nl_eval_session session = {.context = NULL};
+    const char *samples = line->operand_count ? line->operands[0] : NULL;
+    nl_status status;
+    if (!samples) /* the model's context has the other half */
+        options->network.machine.max_memory /= 2;
+    NL_TRY(nl_eval_open(line, &options->network, &session));
+    NL_TRY(check_together(session.context, options, samples));
+    NL_TRY(parse_metrics(session.context, options->metrics, session.options.wanted));
+    NL_TRY(nl_eval_load(&options->network, &session));
+    NL_TRY(set_options(&session, options));
+    NL_TRY(evaluate(&session, options, samples));
+cleanup:
+    nl_eval_close(&session);
+    return status;
+}
+
 static nl_status nl_eval_main(int argc, char **argv)
 {
     nl_eval_options options = {.network = {.preset = "openai"},
                                .sample = nl_sample_defaults,
                                .kid_subsets = 100,
                                .kid_subset_size = 1000};
-    nl_eval_session session = {.context = NULL};
-    int operand;
-    bool done;
-    nl_status status = nl_eval_parse(&nl_eval_command, argc, argv, &options, 0, 1, &operand, &done);
-    if (status != NL_OK || done)
-        return status;
-    const char *samples = operand < argc ? argv[operand] : NULL;
-    if (!samples) /* the model's context has the other half */
-        options.network.max_memory /= 2;
-    NL_TRY(nl_eval_open(&options.network, &session));
-    NL_TRY(check_together(session.context, &options, samples));
-    NL_TRY(parse_metrics(session.context, options.metrics, session.options.wanted));
-    NL_TRY(nl_eval_load(&options.network, &session));
-    NL_TRY(set_options(&session, &options));
-    NL_TRY(evaluate(&session, &options, samples));
-cleanup:
-    if (session.context)
-        nl_console_error(&session.console, session.context, status);
-    nl_eval_close(&session);
-    return status;
+    return nl_command_main(&nl_eval_command, argc, argv, &options, eval);
 }
 
 const nl_command nl_eval_command = {
     .name = "eval",
     .summary = "FID, sFID, Inception Score, precision, recall, KID of pictures",
     .arguments = "[OPTION...] --ref REF [SAMPLES]",
+    .most = 1,
+    .operands = "a folder or .npz, or --model",
     .options = options_table,
     .notes = "SAMPLES: an .npz with arr_0 (uint8 [N, height, width, 3]), or a folder of PNG\n"
              "  and JPEG files and of folders of them. With --model instead, samples are made\n"

@@ -3,14 +3,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_console.h"
+#include "nl_command.h"
 #include "nl_image.h"
 #include "nl_pipeline.h"
 #include "nl_sample.h"
 #include "nl_vae.h"
 
 typedef struct nl_info_options {
-    bool help, json;
+    bool help, quiet, verbose, json;
     const char *arch, *key, *device;
 } nl_info_options;
 
@@ -18,18 +18,18 @@ static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", 
 
 static const char *const devices[] = {"auto", NULL};
 
+#define FIELD(member) offsetof(nl_info_options, member)
+
 static const nl_option options_table[] = {
-    {"json", 0, NL_OPTION_FLAG, offsetof(nl_info_options, json), .group = "Options",
-     .help = "one JSON object"},
-    {"arch", 0, NL_OPTION_CHOICE, offsetof(nl_info_options, arch), "NAME", .choices = architectures,
+    {"json", 0, NL_OPTION_FLAG, FIELD(json), .group = "Options", .help = "one JSON object"},
+    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = architectures,
      .help = "of a checkpoint that does not say"},
-    {"key", 0, NL_OPTION_TEXT, offsetof(nl_info_options, key), "NAME",
+    {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME",
      .help = "dict of a training checkpoint: ema, model (ema)"},
-    {"device", 0, NL_OPTION_TEXT, offsetof(nl_info_options, device), "NAME", .choices = devices,
+    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .choices = devices,
      .where = NL_OPTIONAL_VALUE,
      .help = "a device in place of a file: auto, cpu, cuda:N; with measured rates"},
-    {"help", 'h', NL_OPTION_FLAG, offsetof(nl_info_options, help), .help = "this text"},
-    {0},
+    NL_COMMON_OPTIONS(FIELD),
 };
 
 /* {"BF16": 12, ...}: tensors of each type. */
@@ -269,53 +269,45 @@ static void print_lines(const cJSON *object, int indent)
     }
 }
 
-static void log_message(void *user, nl_log_level level, const char *message)
+static nl_status print(nl_context *context, const nl_info_options *options, const cJSON *object)
 {
-    nl_console_log(user, level, message);
+    if (!options->json) {
+        print_lines(object, 0);
+        return nl_finish_stdout(context);
+    }
+    char *text = cJSON_PrintUnformatted(object);
+    nl_status status = text ? nl_print_line(context, text)
+                            : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
+    cJSON_free(text);
+    return status;
+}
+
+static nl_status info(nl_command_line *line, void *values)
+{
+    const nl_info_options *options = values;
+    nl_context *context = line->context;
+    const char *operand = line->operand_count ? line->operands[0] : NULL;
+    nl_status status = NL_OK;
+    cJSON *object = cJSON_CreateObject();
+    if (options->device) { /* --device NAME, too */
+        NL_TRY(nl_device_info(context, operand ? operand : options->device, object));
+    } else if (operand) {
+        cJSON_AddStringToObject(object, "file", operand);
+        NL_TRY(file_info(context, operand, options, object));
+    } else {
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "info: expected one file, found none; see 'nalagen info --help'"));
+    }
+    NL_TRY(print(context, options, object));
+cleanup:
+    cJSON_Delete(object);
+    return status;
 }
 
 static nl_status nl_info_main(int argc, char **argv)
 {
-    nl_context *context = NULL;
     nl_info_options options = {0};
-    nl_console console;
-    nl_status status = NL_OK;
-    int operand;
-    cJSON *object = cJSON_CreateObject();
-    nl_console_init(&console, false, false);
-    NL_TRY(nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
-                                  &context));
-    NL_TRY(nl_options_parse(context, &nl_info_command, argc, argv, &options, &operand));
-    if (options.help) {
-        nl_print_help(stdout, &nl_info_command);
-        NL_TRY(nl_finish_stdout(context));
-        goto cleanup;
-    }
-    int files = argc - operand;
-    if (options.device && files <= 1) { /* --device NAME, too */
-        NL_TRY(nl_device_info(context, files ? argv[operand] : options.device, object));
-    } else if (files != 1) {
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "info: expected one file, found %d; see 'nalagen info --help'", files));
-    } else {
-        cJSON_AddStringToObject(object, "file", argv[operand]);
-        NL_TRY(file_info(context, argv[operand], &options, object));
-    }
-    if (options.json) {
-        char *text = cJSON_PrintUnformatted(object);
-        status = text ? nl_print_line(context, text)
-                      : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
-        cJSON_free(text);
-    } else {
-        print_lines(object, 0);
-        status = nl_finish_stdout(context);
-    }
-cleanup:
-    cJSON_Delete(object);
-    if (context)
-        nl_console_error(&console, context, status);
-    nl_core_context_destroy(context);
-    return status;
+    return nl_command_main(&nl_info_command, argc, argv, &options, info);
 }
 
 const nl_command nl_info_command = {
@@ -323,6 +315,8 @@ const nl_command nl_info_command = {
     .summary = "Say what is in a checkpoint, a picture made by nalagen or a .npy file, or what a "
                "device is",
     .arguments = "[OPTION...] FILE | --device[=NAME]",
+    .most = 1,
+    .operands = "one file",
     .options = options_table,
     .examples = "  nalagen info church-seed0.png\n"
                 "  nalagen info --json model.safetensors\n"

@@ -17,6 +17,7 @@ enum { MOST_ROWS = 200 };
 
 #define FIELD(member)   offsetof(nl_nearest_options, member)
 #define NETWORK(member) offsetof(nl_nearest_options, network.member)
+#define MACHINE(member) offsetof(nl_nearest_options, network.machine.member)
 
 static const nl_option options_table[] = {
     {"ref", 'r', NL_OPTION_FILE, FIELD(ref), "PICTURES", .group = "Comparison",
@@ -38,8 +39,8 @@ static const nl_option options_table[] = {
     {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = nl_feature_choices,
      .help = "pool_3, mixed_7, pool_192, pool_64 (pool_3)",
      .detail = "Without a complete Inception the default is mixed_7."},
-    NL_MACHINE_OPTIONS(NETWORK),
-    {0},
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    NL_COMMON_OPTIONS(MACHINE),
 };
 
 static const char *space_name(const nl_eval_session *session, nl_space space)
@@ -147,7 +148,7 @@ static nl_status check(nl_context *context, const nl_nearest_options *options)
     return NL_OK;
 }
 
-static nl_status nearest(nl_eval_session *session, const nl_nearest_options *options,
+static nl_status compare(nl_eval_session *session, const nl_nearest_options *options,
                          const char *samples)
 {
     nl_context *context = session->context;
@@ -156,7 +157,7 @@ static nl_status nearest(nl_eval_session *session, const nl_nearest_options *opt
     nl_status status;
     NL_TRY(nl_nearest_find(session->net, &session->options, samples, options->ref,
                            options->held_out, &nearness));
-    nl_console_clear(&session->console);
+    nl_console_clear(session->console);
     if (options->out) {
         int rows = (int)NL_MIN(options->rows, nearness.samples);
         NL_TRY(
@@ -172,32 +173,34 @@ cleanup:
     return status;
 }
 
+static nl_status nearest(nl_command_line *line, void *values)
+{
+    const nl_nearest_options *options = values;
+    nl_eval_session session = {.context = NULL};
+    nl_status status;
+    NL_TRY(nl_eval_open(line, &options->network, &session));
+    NL_TRY(check(session.context, options));
+    NL_TRY(nl_eval_load(&options->network, &session));
+    NL_TRY(nl_eval_choose_feature(&session, options->features));
+    NL_TRY(compare(&session, options, line->operands[0]));
+cleanup:
+    nl_eval_close(&session);
+    return status;
+}
+
 static nl_status nl_nearest_main(int argc, char **argv)
 {
     nl_nearest_options options = {.network = {.preset = "openai"}, .rows = 12, .edge = 128};
-    nl_eval_session session = {.context = NULL};
-    int operand;
-    bool done;
-    nl_status status =
-        nl_eval_parse(&nl_nearest_command, argc, argv, &options, 1, 1, &operand, &done);
-    if (status != NL_OK || done)
-        return status;
-    NL_TRY(nl_eval_open(&options.network, &session));
-    NL_TRY(check(session.context, &options));
-    NL_TRY(nl_eval_load(&options.network, &session));
-    NL_TRY(nl_eval_choose_feature(&session, options.features));
-    NL_TRY(nearest(&session, &options, argv[operand]));
-cleanup:
-    if (session.context)
-        nl_console_error(&session.console, session.context, status);
-    nl_eval_close(&session);
-    return status;
+    return nl_command_main(&nl_nearest_command, argc, argv, &options, nearest);
 }
 
 const nl_command nl_nearest_command = {
     .name = "nearest",
     .summary = "Training pictures nearest to samples: does a model copy?",
     .arguments = "[OPTION...] --ref PICTURES SAMPLES",
+    .least = 1,
+    .most = 1,
+    .operands = "a folder or .npz",
     .options = options_table,
     .notes = "SAMPLES, PICTURES: an .npz with arr_0 (uint8 [N, height, width, 3]; `nalagen stats`\n"
              "  makes one), or a folder of PNG and JPEG files and of folders of them.\n"

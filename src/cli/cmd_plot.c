@@ -1,3 +1,4 @@
+#include <limits.h>
 #include <string.h>
 
 #include "nl_io.h"
@@ -5,7 +6,7 @@
 
 typedef struct nl_plot_values {
     nl_plot_options plot;
-    bool help, quiet;
+    bool help, quiet, verbose;
     const char *out;
     int64_t size[2]; /* height, width */
 } nl_plot_values;
@@ -25,15 +26,8 @@ static const nl_option options_table[] = {
      .help = "weight of what came before, 0 to 1 (0.9)"},
     {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 200, 8192, .help = "pixels (600x1000)"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(plot.overwrite), .help = "overwrite the file of --out"},
-    {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},
-    {"help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"},
-    {0},
+    NL_COMMON_OPTIONS(FIELD),
 };
-
-static void log_message(void *user, nl_log_level level, const char *message)
-{
-    nl_console_log(user, level, message);
-}
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -68,49 +62,39 @@ cleanup:
     return status;
 }
 
+static nl_status plot(nl_command_line *line, void *values)
+{
+    nl_plot_values *v = values;
+    nl_context *context = line->context;
+    nl_texts texts = {.context = context};
+    nl_status status = NL_OK;
+    v->plot.height = v->size[0];
+    v->plot.width = v->size[1];
+    NL_TRY(choose_files(context, v, line->operands[0], &texts));
+    NL_TRY(nl_plot(context, (const char *const *)line->operands, line->operand_count, &v->plot));
+    if (v->plot.svg)
+        NL_TRY(nl_print_line(context, v->plot.svg));
+    if (v->plot.png)
+        NL_TRY(nl_print_line(context, v->plot.png));
+cleanup:
+    nl_texts_free(&texts);
+    return status;
+}
+
 static nl_status plot_main(int argc, char **argv)
 {
     nl_plot_values values = {.plot = {.value = "loss", .over = "step", .smoothing = 0.9},
                              .size = {600, 1000}};
-    nl_console console;
-    nl_context *context = NULL;
-    nl_status status;
-    int operands;
-    nl_console_init(&console, false, false);
-    status = nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
-                                    &context);
-    if (status != NL_OK)
-        return status;
-    nl_texts texts = {.context = context};
-    NL_TRY(nl_options_parse(context, &nl_plot_command, argc, argv, &values, &operands));
-    if (values.help) {
-        nl_print_help(stdout, &nl_plot_command);
-        NL_TRY(nl_finish_stdout(context));
-        goto cleanup;
-    }
-    console.quiet = values.quiet;
-    if (operands == argc)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "expected the folders of one or several runs: nalagen plot RUN"));
-    values.plot.height = values.size[0];
-    values.plot.width = values.size[1];
-    NL_TRY(choose_files(context, &values, argv[operands], &texts));
-    NL_TRY(nl_plot(context, (const char *const *)argv + operands, argc - operands, &values.plot));
-    if (values.plot.svg)
-        NL_TRY(nl_print_line(context, values.plot.svg));
-    if (values.plot.png)
-        NL_TRY(nl_print_line(context, values.plot.png));
-cleanup:
-    nl_console_error(&console, context, status);
-    nl_texts_free(&texts);
-    nl_core_context_destroy(context);
-    return status;
+    return nl_command_main(&nl_plot_command, argc, argv, &values, plot);
 }
 
 const nl_command nl_plot_command = {
     .name = "plot",
     .summary = "Draw the curves of training runs",
     .arguments = "[OPTION...] RUN...",
+    .least = 1,
+    .most = INT_MAX,
+    .operands = "the folders of one or several runs",
     .examples = "  nalagen plot run                        run/plot.svg and run/plot.png\n"
                 "  nalagen plot a b --log-scale -o ab.svg  two runs in one picture\n",
     .options = options_table,

@@ -16,6 +16,7 @@ typedef struct nl_stats_options {
 
 #define FIELD(member)   offsetof(nl_stats_options, member)
 #define NETWORK(member) offsetof(nl_stats_options, network.member)
+#define MACHINE(member) offsetof(nl_stats_options, network.machine.member)
 
 static const nl_option options_table[] = {
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .group = "Reference",
@@ -35,8 +36,8 @@ static const nl_option options_table[] = {
     {"allow-small", 0, NL_OPTION_FLAG, FIELD(allow_small),
      .help = "fewer pictures than a covariance needs"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite FILE"},
-    NL_MACHINE_OPTIONS(NETWORK),
-    {0},
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    NL_COMMON_OPTIONS(MACHINE),
 };
 
 static nl_status check_out(nl_context *context, const nl_stats_options *options)
@@ -110,60 +111,55 @@ cleanup:
 }
 
 /* Without the network and its device. */
-static nl_status merge(const nl_stats_options *options, char **references, int count)
+static nl_status merge(nl_command_line *line, const nl_stats_options *options)
 {
-    nl_console console;
-    nl_context *context = NULL;
+    nl_context *context = line->context;
     nl_status status;
-    nl_console_init(&console, options->network.quiet, options->network.verbose);
-    NL_TRY(nl_core_context_create(&(nl_context_options){.max_memory = options->network.max_memory},
-                                  &context));
+    context->options.max_memory = options->network.machine.max_memory;
     nl_catch_interrupt(context);
     NL_TRY(check_out(context, options));
-    NL_TRY(nl_merge_references(context, (const char *const *)references, count, options->out,
-                               options->force, options->images));
+    NL_TRY(nl_merge_references(context, (const char *const *)line->operands, line->operand_count,
+                               options->out, options->force, options->images));
 cleanup:
-    nl_release_interrupt();
-    if (context)
-        nl_console_error(&console, context, status);
-    nl_core_context_destroy(context);
+    return status;
+}
+
+static nl_status stats(nl_command_line *line, void *values)
+{
+    const nl_stats_options *options = values;
+    nl_eval_session session = {.context = NULL};
+    const char *pictures = line->operands[0];
+    nl_status status;
+    if (options->merge)
+        return merge(line, options);
+    NL_TRY(nl_eval_open(line, &options->network, &session));
+    NL_TRY(check_out(session.context, options));
+    if (line->operand_count > 1)
+        NL_TRY(nl_fail(session.context, NL_ERROR_USAGE,
+                       "unexpected argument '%s': several references are put together with --merge",
+                       line->operands[1]));
+    NL_TRY(nl_eval_load(&options->network, &session));
+    session.options.allow_small = options->allow_small;
+    NL_TRY(options->per_class ? make_classes(&session, options, pictures)
+                              : make_reference(&session, options, pictures, options->out));
+cleanup:
+    nl_eval_close(&session);
     return status;
 }
 
 static nl_status nl_stats_main(int argc, char **argv)
 {
-    nl_stats_options options = {.network = {.preset = "openai"},
-                                .images = 10000};
-    nl_eval_session session = {.context = NULL};
-    int operand;
-    bool done;
-    nl_status status =
-        nl_eval_parse(&nl_stats_command, argc, argv, &options, 1, INT_MAX, &operand, &done);
-    if (status != NL_OK || done)
-        return status;
-    if (options.merge)
-        return merge(&options, argv + operand, argc - operand);
-    NL_TRY(nl_eval_open(&options.network, &session));
-    NL_TRY(check_out(session.context, &options));
-    if (argc - operand > 1)
-        NL_TRY(nl_fail(session.context, NL_ERROR_USAGE,
-                       "unexpected argument '%s': several references are put together with --merge",
-                       argv[operand + 1]));
-    NL_TRY(nl_eval_load(&options.network, &session));
-    session.options.allow_small = options.allow_small;
-    NL_TRY(options.per_class ? make_classes(&session, &options, argv[operand])
-                             : make_reference(&session, &options, argv[operand], options.out));
-cleanup:
-    if (session.context)
-        nl_console_error(&session.console, session.context, status);
-    nl_eval_close(&session);
-    return status;
+    nl_stats_options options = {.network = {.preset = "openai"}, .images = 10000};
+    return nl_command_main(&nl_stats_command, argc, argv, &options, stats);
 }
 
 const nl_command nl_stats_command = {
     .name = "stats",
     .summary = "Make a reference for eval of a folder or .npz of pictures",
     .arguments = "[OPTION...] -o FILE PICTURES...",
+    .least = 1,
+    .most = INT_MAX,
+    .operands = "a folder or .npz, or several",
     .options = options_table,
     .notes = "FILE holds mu, sigma (pool_3), mu_s, sigma_s (sFID), mu_768, sigma_768, ... as\n"
              "  far as the weights give them, and some of the pictures. The OpenAI evaluator\n"

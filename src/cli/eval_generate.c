@@ -24,7 +24,7 @@ struct nl_generated {
 
 static void log_message(void *user, nl_log_level level, const char *message)
 {
-    nl_console_log(&((nl_generated *)user)->session->console, level, message);
+    nl_console_log(((nl_generated *)user)->session->console, level, message);
 }
 
 static bool progress(void *user, const nl_progress *now)
@@ -74,10 +74,10 @@ nl_status nl_generated_open(nl_eval_session *session, const nl_network_options *
     g->options = *options;
     g->options.n = options->n ? options->n : SAMPLES;
     g->model.options = &g->options;
-    nl_context_options context_options = {.device = network->device,
-                                          .dtype = options->dtype,
-                                          .threads = (int)network->threads,
-                                          .max_memory = network->max_memory,
+    nl_context_options context_options = {.device = network->machine.device,
+                                          .dtype = options->machine.dtype,
+                                          .threads = (int)network->machine.threads,
+                                          .max_memory = network->machine.max_memory,
                                           .log = log_message,
                                           .progress = progress,
                                           .user = g};

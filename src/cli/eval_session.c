@@ -8,44 +8,10 @@ const char *const nl_preset_names[] = {"openai", "pytorch-fid", "clean-fid", "to
                                        NULL};
 const char *const nl_feature_choices[] = {"pool_3", "mixed_7", "pool_192", "pool_64", NULL};
 
-static void log_message(void *user, nl_log_level level, const char *message)
-{
-    nl_console_log(user, level, message);
-}
-
-nl_status nl_eval_parse(const nl_command *command, int argc, char **argv, void *values, int least,
-                        int most, int *operand, bool *done)
-{
-    nl_context *context = NULL;
-    nl_console console;
-    const nl_network_options *options = values;
-    nl_status status = NL_OK;
-    *done = false;
-    nl_console_init(&console, false, false);
-    NL_TRY(nl_core_context_create(&(nl_context_options){.log = log_message, .user = &console},
-                                  &context));
-    NL_TRY(nl_options_parse(context, command, argc, argv, values, operand));
-    if (options->help) {
-        nl_print_help(stdout, command);
-        *done = true;
-        NL_TRY(nl_finish_stdout(context));
-    } else if (argc - *operand < least || argc - *operand > most) {
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "%s: expected %s%s, found %d of them; see 'nalagen %s --help'",
-                       command->name, least ? "a folder or .npz" : "no folder or .npz",
-                       most > 1 ? ", or several" : "", argc - *operand, command->name));
-    }
-cleanup:
-    if (context)
-        nl_console_error(&console, context, status);
-    nl_core_context_destroy(context);
-    return status;
-}
-
 bool nl_eval_progress(void *user, const char *what, int64_t done, int64_t count)
 {
     nl_eval_session *session = user;
-    nl_console *console = &session->console;
+    nl_console *console = session->console;
     double now = nl_seconds();
     char text[128];
     if (!session->stage || strcmp(session->stage, what) != 0) {
@@ -96,7 +62,7 @@ static nl_status find_weights(nl_context *context, const char *given, char **pat
                    "or put it into the folder that NALAGEN_WEIGHTS names");
 }
 
-static nl_status set_preset(nl_eval_session *session, const char *name)
+static void set_preset(nl_eval_session *session, const char *name)
 {
     const nl_preprocessing *p = nl_preprocessings;
     while (strcmp(p->name, name))
@@ -106,25 +72,19 @@ static nl_status set_preset(nl_eval_session *session, const char *name)
     session->options.progress = nl_eval_progress;
     session->options.user = session;
     session->options.is_shuffled = !strcmp(name, "torch-fidelity");
-    return NL_OK;
 }
 
-nl_status nl_eval_open(const nl_network_options *options, nl_eval_session *s)
+nl_status nl_eval_open(nl_command_line *line, const nl_network_options *options, nl_eval_session *s)
 {
-    nl_status status;
-    *s = (nl_eval_session){.context = NULL};
-    nl_console_init(&s->console, options->quiet, options->verbose);
-    NL_TRY(nl_context_create(&(nl_context_options){.device = options->device,
-                                                   .dtype = "f32",
-                                                   .threads = (int)options->threads,
-                                                   .max_memory = options->max_memory,
-                                                   .log = log_message,
-                                                   .user = &s->console},
-                             &s->context));
-    nl_catch_interrupt(s->context);
-    NL_TRY(set_preset(s, options->preset));
-cleanup:
-    return status;
+    nl_machine_options machine = options->machine;
+    machine.dtype = "f32";
+    *s = (nl_eval_session){.console = &line->console};
+    nl_status status = nl_command_take_device(line, &machine, NULL, NULL);
+    if (status != NL_OK)
+        return status;
+    s->context = line->context;
+    set_preset(s, options->preset);
+    return NL_OK;
 }
 
 static nl_status set_precision(nl_eval_session *s, const char *name)
@@ -172,9 +132,7 @@ nl_status nl_eval_choose_feature(nl_eval_session *s, const char *name)
 
 void nl_eval_close(nl_eval_session *s)
 {
-    nl_release_interrupt();
     nl_inception_destroy(s->net);
     nl_checkpoint_close(s->checkpoint);
-    nl_context_destroy(s->context);
     *s = (nl_eval_session){.context = NULL};
 }

@@ -254,7 +254,7 @@ static nl_status report_picture(nl_job *job, const char *path, cJSON *facts, int
     char *text = NULL;
     cJSON *item = NULL;
     double now = nl_seconds();
-    nl_console_clear(&session->console);
+    nl_console_clear(session->console);
     if (!session->options->json && !job->pictures) {
         if (strcmp(path, "-") != 0)
             NL_TRY(nl_print_line(context, path));
@@ -305,7 +305,7 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
         int how = 0;
         while (hows[how] && strcmp(hows[how], options->show) != 0)
             how++;
-        nl_console_clear(&session->console);
+        nl_console_clear(session->console);
         NL_TRY(nl_image_show(context, stderr, (nl_show)how, rgb, height, width, 80));
     }
 cleanup:
@@ -564,9 +564,9 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
     nl_status status = NL_OK;
     NL_TRY(prepare(&job));
     job.started = job.last = nl_seconds();
-    session->console.started = job.started;
+    session->console->started = job.started;
     session->job = &job;
-    session->console.there = job.work.there;
+    session->console->there = job.work.there;
     nl_share_tell(&session->share,
                   (nl_share_report){.there = job.work.there, .todo = job.work.todo});
     status = start_writers(&job);
@@ -574,7 +574,7 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
         status = make_pictures(&job);
     nl_status written = nl_writers_end(&job.writers);
     status = written != NL_OK ? written : status;
-    nl_console_clear(&session->console);
+    nl_console_clear(session->console);
     if (status == NL_OK || status == NL_CANCELLED) {
         nl_status finished = finish(&job);
         status = finished != NL_OK ? finished : status;
@@ -611,7 +611,7 @@ static nl_status preview(nl_job *job, const nl_progress *progress)
     NL_TRY(nl_model_preview(session->model, progress->preview, progress->preview_shape, &rgb,
                             &height, &width));
     if (job->options->show) {
-        nl_console_clear(&session->console);
+        nl_console_clear(session->console);
         NL_TRY(nl_image_show(context, stderr, NL_SHOW_AUTO, rgb, height, width, 40));
     } else if (job->output.kind != NL_OUTPUT_STDOUT && job->output.kind != NL_OUTPUT_ARCHIVE) {
         NL_TRY(picture_name(job, job->numbers[progress->image], &path));

@@ -2,20 +2,19 @@
 #ifndef NL_EVAL_H
 #define NL_EVAL_H
 
-#include "nl_console.h"
+#include "nl_command.h"
 #include "nl_evaluate.h"
 #include "nl_sample.h"
 
 extern const nl_command nl_eval_command, nl_stats_command, nl_nearest_command;
 
-/* The network and how it is run; the first member of both commands' options. */
+/* The network and how it is run. */
 typedef struct nl_network_options {
-    bool help, quiet, verbose;
-    const char *weights, *preset, *precision, *device;
-    int64_t threads, max_memory;
+    nl_machine_options machine;
+    const char *weights, *preset, *precision;
 } nl_network_options;
 
-/* Rows of both option tables; FIELD(member) is a member of nl_network_options. */
+/* Rows of the option tables; FIELD(member) is a member of nl_network_options. */
 #define NL_NETWORK_OPTIONS(FIELD)                                                                  \
     {"weights",                                                                                    \
      'w',                                                                                          \
@@ -48,28 +47,10 @@ typedef struct nl_network_options {
                       "A CPU computes in fp32 only."                                               \
     }
 
-#define NL_MACHINE_OPTIONS(FIELD)                                                                  \
-    {"device",                                                                                     \
-     0,                                                                                            \
-     NL_OPTION_TEXT,                                                                               \
-     FIELD(device),                                                                                \
-     "NAME",                                                                                       \
-     .group = "Machine",                                                                           \
-     .help = "auto, cpu, cuda, cuda:1"},                                                           \
-        {"threads", 't', NL_OPTION_INT, FIELD(threads),                                            \
-         "N",       1,   1024,          .help = "CPU threads (all that the process may use)"},     \
-        {"max-memory",      0,      NL_OPTION_BYTES,                                               \
-         FIELD(max_memory), "SIZE", .help = "limit, such as 4G (none)"},                           \
-        {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},                       \
-        {"verbose", 'v', NL_OPTION_FLAG, FIELD(verbose), .help = "say more"},                      \
-    {                                                                                              \
-        "help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"                              \
-    }
-
 extern const char *const nl_preset_names[], *const nl_feature_choices[];
 
 typedef struct nl_eval_session {
-    nl_console console;
+    nl_console *console;
     nl_context *context;
     nl_checkpoint *checkpoint; /* of the network */
     nl_inception *net;
@@ -81,7 +62,8 @@ typedef struct nl_eval_session {
 } nl_eval_session;
 
 /* Context and preset: what can be refused without the network is refused then. Next, the network. */
-nl_status nl_eval_open(const nl_network_options *options, nl_eval_session *session);
+nl_status nl_eval_open(nl_command_line *line, const nl_network_options *options,
+                       nl_eval_session *session);
 nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *session);
 void nl_eval_close(nl_eval_session *session);
 /* One of nl_feature_choices, when the weights give it; NULL: as it is. */
@@ -90,16 +72,11 @@ nl_status nl_eval_choose_feature(nl_eval_session *session, const char *name);
 /* The progress line: "samples 640/50000  8.3/s  1:23:45 left", pictures. Always true. */
 bool nl_eval_progress(void *session, const char *what, int64_t done, int64_t count);
 
-/* Reads the options before there is a device, so that --help and mistakes need none. operands expected:
- * `least` to `most`; *operand: the first of them. *done: --help was answered. */
-nl_status nl_eval_parse(const nl_command *command, int argc, char **argv, void *values, int least,
-                        int most, int *operand, bool *done);
-
 /* ---- Samples of a model, made while they are evaluated */
 
 typedef struct nl_generated nl_generated;
 
-/* `options` and the session outlive it. Both contexts may take network->max_memory. */
+/* `options` and the session outlive it. Both contexts may take network->machine.max_memory. */
 nl_status nl_generated_open(nl_eval_session *session, const nl_network_options *network,
                             const nl_sample_options *options, nl_generated **generated);
 void nl_generated_close(nl_generated *generated); /* NULL is allowed */

@@ -48,8 +48,11 @@ typedef struct nl_command {
     const char *name;
     const char *summary;
     const char *arguments; /* "[OPTION...] FILE" */
-    const char *notes;     /* printed before the examples; or NULL */
-    const char *examples;  /* lines */
+    int least, most;       /* operands */
+    const char
+        *operands; /* what is expected, for messages; where none is: what to do instead, or NULL */
+    const char *notes;    /* printed before the examples; or NULL */
+    const char *examples; /* lines */
     const nl_option *options;
     bool hidden;
     nl_status (*run)(int argc, char **argv); /* argv[0] is the command's name */

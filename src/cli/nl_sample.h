@@ -5,14 +5,13 @@
 #ifndef NL_SAMPLE_H
 #define NL_SAMPLE_H
 
-#include "nl_console.h"
+#include "nl_command.h"
 #include "nl_launch.h"
 #include "nl_npz.h"
-#include "nl_options.h"
 #include "nl_pipeline.h"
 
 typedef struct nl_sample_options {
-    bool help;
+    nl_machine_options machine;
     const char *model, *key, *config, *arch, *path, *prediction, *vae;
     int64_t size[2]; /* height, width in pixels; 0: the model's */
     const char *classes, *noise;
@@ -30,12 +29,10 @@ typedef struct nl_sample_options {
     int64_t grid[2]; /* rows, columns; 0: none */
     const char *rounding;
     int64_t preview_every;
-    bool json, no_metadata, force, resume, quiet, verbose;
+    bool json, no_metadata, force, resume;
     const char *requests, *from;
-    const char *device, *dtype;
-    int64_t threads, batch, max_memory;
     const char *gpus, *rank;
-    int64_t processes;
+    int64_t processes, batch;
 } nl_sample_options;
 
 extern const nl_command nl_sample_command;
@@ -47,7 +44,6 @@ extern const char *const nl_paths[];
 extern const char *const nl_predictions[];
 extern const char *const nl_channels[];
 extern const char *const nl_roundings[];
-extern const char *const nl_dtypes[];
 nl_sampling nl_sampling_of(const nl_sample_options *options);
 nl_rounding nl_rounding_of(const nl_sample_options *options);
 
@@ -136,7 +132,7 @@ void nl_work_list_free(nl_context *context, nl_work_list *list);
 typedef struct nl_job nl_job;
 
 typedef struct nl_session {
-    nl_console console;
+    nl_console *console;
     nl_context *context;
     nl_model *model;
     const nl_sample_options *options;

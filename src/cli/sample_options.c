@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-#define FIELD(member)  offsetof(nl_sample_options, member)
-#define SAMPLE(member) FIELD(member)
-#define SAMPLE_NUMBER  "one for each class named"
+#define FIELD(member)   offsetof(nl_sample_options, member)
+#define MACHINE(member) offsetof(nl_sample_options, machine.member)
+#define SAMPLE(member)  FIELD(member)
+#define SAMPLE_NUMBER   "one for each class named"
 
 const char *const nl_architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
 const char *const nl_paths[] = {"linear", "gvp", "vp", NULL};
@@ -13,7 +14,6 @@ const char *const nl_predictions[] = {"velocity", "noise", "score", NULL};
 const char *const nl_channels[] = {"all", "3", NULL};
 static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
 const char *const nl_roundings[] = {"dit", "adm", NULL};
-const char *const nl_dtypes[] = {"auto", "f32", "bf16", NULL};
 
 enum {
     BOTH = NL_IN_BOTH,
@@ -61,16 +61,11 @@ static const nl_option options_table[] = {
     {"from", 0, NL_OPTION_FILE, FIELD(from), "PICTURE.png",
      .help = "make a picture again; other options change it"},
 
-    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine",
-     .help = "auto, cpu, cuda, cuda:1"},
-    {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = nl_dtypes,
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: auto, f32 or bf16"},
-    {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
-     .help = "CPU threads (all that the process may use)"},
     {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536,
      .help = "pictures at once (as fits; does not change them)"},
-    {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",
-     .help = "limit, such as 4G (none)"},
     {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .help = "one process for each GPU",
      .detail = "Pictures are dealt out by index and are those of one GPU."},
     {"processes", 0, NL_OPTION_INT, FIELD(processes), "N", 1, 1024, .where = NL_ONLY_MAN,
@@ -78,10 +73,7 @@ static const nl_option options_table[] = {
     {"rank", 0, NL_OPTION_TEXT, FIELD(rank), "R/W", .where = NL_ONLY_MAN,
      .help = "This process is number R of W that share the work",
      .detail = "Taken from the environment under mpirun and srun."},
-    FLAG("quiet", 'q', quiet, .help = "errors only, no progress"),
-    FLAG("verbose", 'v', verbose, .help = "say more"),
-    FLAG("help", 'h', help, .help = "this text"),
-    {0},
+    NL_COMMON_OPTIONS(MACHINE),
 };
 
 static const char notes[] =
@@ -101,6 +93,7 @@ const nl_command nl_sample_command = {
     .name = "sample",
     .summary = "Make pictures of given classes",
     .arguments = "[OPTION...]",
+    .operands = "classes are given with --class",
     .notes = notes,
     .examples = examples,
     .options = options_table,

@@ -50,16 +50,17 @@ static nl_status from_parent(nl_context *context, const nl_process *process, int
 nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_share *share)
 {
     nl_status status = NL_OK;
+    nl_machine_options *machine = &options->machine;
     nl_process process;
     bool read = nl_process_read(&process);
     bool any =
-        !options->device || !strcmp(options->device, "auto") || !strcmp(options->device, "cuda");
+        !machine->device || !strcmp(machine->device, "auto") || !strcmp(machine->device, "cuda");
     int gpu = -1;
     *share = (nl_share){.ranks = 1, .local = -1, .report = -1};
     if (!read || process.child_token) {
         NL_TRY(from_parent(context, &process, &gpu, share));
-        if (!options->threads)
-            options->threads = NL_MAX(1, nl_default_threads() / share->ranks);
+        if (!machine->threads)
+            machine->threads = NL_MAX(1, nl_default_threads() / share->ranks);
     } else if (options->rank) {
         NL_TRY(from_option(context, options->rank, share));
     } else if (options->n > 1 && !options->requests && !options->gpus && !options->processes) {
@@ -70,7 +71,7 @@ nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_shar
         gpu = share->local % gpus;
     if (gpu >= 0) {
         snprintf(share->device, sizeof(share->device), "cuda:%d", gpu);
-        options->device = share->device;
+        machine->device = share->device;
     }
     if (share->ranks > 1 && options->requests)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--requests is the work of one process"));

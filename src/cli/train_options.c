@@ -1,9 +1,8 @@
 #include "nl_training.h"
 
-#define FIELD(member) offsetof(nl_train_values, member)
-#define TRAIN(member) offsetof(nl_train_values, train.member)
-
-static const char *const dtypes[] = {"auto", "f32", "bf16", NULL};
+#define FIELD(member)   offsetof(nl_train_values, member)
+#define TRAIN(member)   offsetof(nl_train_values, train.member)
+#define MACHINE(member) offsetof(nl_train_values, machine.member)
 
 enum {
     RECORD = NL_IN_REQUEST /* may stand in the file of --options, and is written to config.json */
@@ -125,23 +124,14 @@ static const nl_option options[] = {
     {"options", 0, NL_OPTION_FILE, FIELD(options), "FILE",
      .help = "the same options as a JSON object, before these"},
 
-    FLAG("dry-run", 'n', TRAIN(dry_run), .group = "Machine",
-         .help = "say what memory and time it takes, and stop"),
-    FLAG("profile", 0, TRAIN(profile), .help = "say where the time of a step goes, and stop"),
-    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .where = RECORD,
-     .help = "auto, cpu, cuda, cuda:1"},
+    NL_DEVICE_OPTIONS(MACHINE, RECORD),
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes, .where = RECORD,
+     .help = "of matrix products: auto, f32 or bf16"},
     {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .help = "one process for each GPU",
      .detail = "mpirun and srun start them as well; on CPUs mpirun alone does."},
-    {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes, .where = RECORD,
-     .help = "of matrix products: auto, f32 or bf16"},
-    {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024, .where = RECORD,
-     .help = "CPU threads (all that the process may use)"},
-    {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE", .where = RECORD,
-     .help = "limit, such as 40G (none)"},
-    FLAG("quiet", 'q', FIELD(quiet), .help = "errors only"),
-    FLAG("verbose", 'v', FIELD(verbose), .help = "say more"),
-    FLAG("help", 'h', FIELD(help), .help = "this text"),
-    {0},
+    FLAG("dry-run", 'n', TRAIN(dry_run), .help = "say what memory and time it takes, and stop"),
+    FLAG("profile", 0, TRAIN(profile), .help = "say where the time of a step goes, and stop"),
+    NL_COMMON_OPTIONS(MACHINE),
 };
 
 const nl_command nl_train_command = {
