@@ -271,15 +271,10 @@ static void print_lines(const cJSON *object, int indent)
 
 static nl_status print(nl_context *context, const nl_info_options *options, const cJSON *object)
 {
-    if (!options->json) {
-        print_lines(object, 0);
-        return nl_finish_stdout(context);
-    }
-    char *text = cJSON_PrintUnformatted(object);
-    nl_status status = text ? nl_print_line(context, text)
-                            : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
-    cJSON_free(text);
-    return status;
+    if (options->json)
+        return nl_print_json(context, object);
+    print_lines(object, 0);
+    return nl_finish_stdout(context);
 }
 
 static nl_status info(nl_command_line *line, void *values)

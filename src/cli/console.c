@@ -199,6 +199,15 @@ nl_status nl_print_line(nl_context *context, const char *text)
     return NL_OK;
 }
 
+nl_status nl_print_json(nl_context *context, const cJSON *object)
+{
+    char *text = cJSON_PrintUnformatted(object);
+    nl_status status = text ? nl_print_line(context, text)
+                            : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
+    cJSON_free(text);
+    return status;
+}
+
 nl_status nl_finish_stdout(nl_context *context)
 {
     if (fflush(stdout) == EOF || ferror(stdout))

@@ -103,15 +103,6 @@ nl_status nl_report_json(const nl_report *r, cJSON **out)
     return object ? NL_OK : nl_fail(s->context, NL_ERROR_MEMORY, "no memory for JSON");
 }
 
-nl_status nl_print_json(nl_context *context, const cJSON *object)
-{
-    char *text = cJSON_PrintUnformatted(object);
-    nl_status status = text ? nl_print_line(context, text)
-                            : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
-    cJSON_free(text);
-    return status;
-}
-
 /* "KID  0.012345 +- 0.000123 (100 subsets of 1000)" */
 static void print_parts(const char *name, const nl_metric_value *value, int digits,
                         const char *part, const char *whole)

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "nl_core.h"
+#include "nl_json.h"
 
 typedef struct nl_console {
     bool quiet, verbose;
@@ -28,6 +28,8 @@ void nl_print_plain(FILE *stream, const char *text);
 
 /* A line to stdout, flushed. NL_ERROR_WRITE when nobody takes it. */
 nl_status nl_print_line(nl_context *context, const char *text);
+/* The same of an object. */
+nl_status nl_print_json(nl_context *context, const cJSON *object);
 /* Flushes what help and info printed. */
 nl_status nl_finish_stdout(nl_context *context);
 

@@ -115,7 +115,5 @@ nl_status nl_report_table(const nl_report *report);
 nl_status nl_report_json(const nl_report *report, cJSON **object);
 /* "step-0001000.safetensors  fid_768 12.3456  sfid 7.8901" on standard output, of a report in JSON. */
 nl_status nl_report_line(nl_context *context, const char *name, const cJSON *report);
-/* A line on standard output. */
-nl_status nl_print_json(nl_context *context, const cJSON *object);
 
 #endif

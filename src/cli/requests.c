@@ -39,10 +39,7 @@ static nl_status answer(nl_session *session, int64_t line, const cJSON *request,
         cJSON_AddStringToObject(object, "error", nl_last_error(context));
     }
     cJSON_AddItemReferenceToObject(object, "pictures", pictures);
-    char *text = cJSON_PrintUnformatted(object);
-    nl_status printed = text ? nl_print_line(context, text)
-                             : nl_fail(context, NL_ERROR_MEMORY, "no memory for an answer");
-    cJSON_free(text);
+    nl_status printed = nl_print_json(context, object);
     cJSON_Delete(object);
     return printed;
 }
