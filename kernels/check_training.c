@@ -73,7 +73,8 @@ static void check_layernorm_gate_backward(nl_arguments *a,
     TENSOR(dy, NL_ARG_IN_PLACE, rows, hidden);
     TENSOR(dx, NL_ARG_OUTPUT, rows, hidden);
     TENSOR(dg, NL_ARG_STRIDED | NL_ARG_OUTPUT | (args->g.data ? 0 : NL_ARG_OPTIONAL), rows, hidden);
-    nl_check(a, args->g.data || !args->dg.data, "dg without g");
+    TENSOR(dg_sums, NL_ARG_OPTIONAL | GRADIENT, hidden);
+    nl_check(a, args->g.data || !(args->dg.data || args->dg_sums.data), "dg or dg_sums without g");
     TENSOR(dweight, GRADIENT, hidden);
     TENSOR(dbias, GRADIENT, hidden);
     TENSOR(y, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, hidden);
@@ -96,6 +97,7 @@ static void check_nala_attention_backward(nl_arguments *a,
     TENSOR(state, NL_ARG_F32, pairs, features, args->head_size);
     TENSOR(total, NL_ARG_F32, pairs, features);
     TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, NL_MAX(args->dqkv.shape[1], 3 * hidden));
+    TENSOR(sums, NL_ARG_OPTIONAL | GRADIENT, 3 * hidden);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
     if (args->rope)
         check_rope(a, args->tokens, args->head_size, args->grid_height, args->grid_width);

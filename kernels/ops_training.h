@@ -62,6 +62,7 @@ typedef struct nl_layernorm_gate_backward_args {
     nl_tensor dy;             /* [M, D] */
     nl_tensor dx;             /* [M, D]; may be dy (in place) */
     nl_tensor dg;             /* as g; rows may be strided */
+    nl_tensor dg_sums;        /* [D] F32, with g, or left out: += column sums of dg */
     nl_tensor dweight, dbias; /* [D] F32, added to */
     nl_tensor y;              /* [M, D], or left out: forward's y once more; may be x (in place) */
     float eps;
@@ -76,6 +77,7 @@ typedef struct nl_nala_attention_backward_args {
     nl_tensor total; /* [B * h, F] F32 */
     nl_tensor
         dqkv; /* [B * T, >= 3D]: columns dq | dk | dv overwritten, others left alone; rows may be strided */
+    nl_tensor sums; /* [3D] F32, or left out: += column sums of dq | dk | dv */
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
     float lambda, tau;

@@ -178,7 +178,7 @@ static nl_status run_layernorm_modulate_backward(op_run *run, const void *op_cas
 static const struct layernorm_gate_backward_case {
     const char *text;
     int64_t rows, d, gap;
-    bool no_gate, in_place, y;
+    bool no_gate, in_place, y, sums;
 } layernorm_gate_backward_cases[] = {
     CASE(.rows = 1, .d = 64),
     CASE(.rows = 3, .d = 72, .gap = 3 * 72, .in_place = true, .y = true),
@@ -186,6 +186,8 @@ static const struct layernorm_gate_backward_case {
     CASE(.rows = 67, .d = 33, .gap = 5, .in_place = true, .y = true),
     CASE(.rows = 5, .d = 384, .no_gate = true),
     CASE(.rows = 200, .d = 40, .no_gate = true, .in_place = true, .y = true),
+    CASE(.rows = 700, .d = 384, .gap = 3 * 384, .in_place = true, .y = true, .sums = true),
+    CASE(.rows = 70, .d = 33, .gap = 5, .sums = true),
 };
 
 static nl_status run_layernorm_gate_backward(op_run *run, const void *op_case)
@@ -208,6 +210,8 @@ static nl_status run_layernorm_gate_backward(op_run *run, const void *op_case)
     if (!c->no_gate) {
         args.g = OF_ROWS(.gap = c->gap, .scale = 3);
         args.dg = OF_ROWS(.gap = c->gap, .output = "dg");
+        if (c->sums)
+            args.dg_sums = GRADIENT("dg_sums");
     }
     args.dweight = GRADIENT("dweight");
     args.dbias = GRADIENT("dbias");
@@ -220,7 +224,7 @@ static const struct nala_attention_backward_case {
     const char *text;
     int64_t batch, grid_height, grid_width, heads, d, parts, gap; /* parts: 3 for q k v, 4 with g */
     nl_feature_map map;
-    bool rope;
+    bool rope, sums;
     float lambda, tau; /* 0: 3 and 0.5 */
 } nala_attention_backward_cases[] = {
     CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .d = 8, .parts = 3),
@@ -257,6 +261,14 @@ static const struct nala_attention_backward_case {
          .map = NL_FEATURES_COSINE_CONSTANT),
     CASE(.batch = 1, .grid_height = 8, .grid_width = 2, .heads = 2, .d = 8, .parts = 4,
          .map = NL_FEATURES_COSINE_CONSTANT, .rope = true),
+    CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .d = 64, .parts = 4,
+         .sums = true),
+    CASE(.batch = 2, .grid_height = 10, .grid_width = 17, .heads = 2, .d = 72, .parts = 4,
+         .sums = true),
+    CASE(.batch = 1, .grid_height = 30, .grid_width = 30, .heads = 1, .d = 32, .parts = 3,
+         .sums = true),
+    CASE(.batch = 2, .grid_height = 3, .grid_width = 5, .heads = 2, .d = 24, .parts = 3,
+         .sums = true),
 };
 
 /* out, state and total are the operation's own on the same device, so that its roundings are in them. */
@@ -308,6 +320,9 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
     args.dout = OP_TENSOR(run, .activation = true, .shape = {rows, size});
     args.dqkv = OP_TENSOR(run, .activation = true, .shape = {rows, 3 * size}, .gap = c->gap + size,
                           .output = "dqkv");
+    if (c->sums)
+        args.sums =
+            OP_TENSOR(run, .shape = {3 * size}, .shared = true, .output = "sums", .in_place = true);
     return nl_op_nala_attention_backward(run->device, &args);
 }
 

@@ -88,5 +88,7 @@ nl_status NL_CPU(layernorm_gate_backward)(nl_device *device,
         dweight[i] += sums[i];
         dbias[i] += sums[size + i];
     }
+    if (args->dg_sums.data)
+        NL_CPU(column_sums)(device, &args->dg, size, args->dg_sums.data);
     return NL_OK;
 }

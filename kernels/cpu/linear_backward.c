@@ -85,6 +85,13 @@ static void bias_tile(const nl_tensor *x, int64_t column, int64_t columns, float
         sums[column + i] += total[i];
 }
 
+void NL_CPU(column_sums)(nl_device *device, const nl_tensor *x, int64_t columns, float *sums)
+{
+#pragma omp parallel for num_threads(nl_cpu_team(device, x->shape[0] * columns)) schedule(dynamic)
+    for (int64_t column = 0; column < columns; column += BIAS_COLUMNS)
+        bias_tile(x, column, NL_MIN(BIAS_COLUMNS, columns - column), sums);
+}
+
 /* dy [M, N], weight [N, K], pre [M, K] -> dx, x [M, K]; dbias [K] is added to */
 nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backward_data_args *args)
 {
@@ -107,11 +114,8 @@ nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backwa
         done = done && good;
     }
     omp_set_num_threads(threads);
-    if (args->dbias.data) {
-#pragma omp parallel for num_threads(device->threads) schedule(dynamic)
-        for (int64_t column = 0; column < columns; column += BIAS_COLUMNS)
-            bias_tile(&args->dx, column, NL_MIN(BIAS_COLUMNS, columns - column), args->dbias.data);
-    }
+    if (args->dbias.data)
+        NL_CPU(column_sums)(device, &args->dx, columns, args->dbias.data);
     return done ? NL_OK : failed(device);
 }
 

@@ -235,5 +235,7 @@ nl_status NL_CPU(nala_attention_backward)(nl_device *device,
         nl_nala_fill_rotary(p);
     for (int64_t first = 0; first < heads; first += group)
         run_group(&b, team, first, NL_MIN(group, heads - first));
+    if (args->sums.data)
+        NL_CPU(column_sums)(device, &args->dqkv, args->sums.shape[0], args->sums.data);
     return NL_OK;
 }

@@ -46,6 +46,9 @@ const nl_ops *nl_cpu_level(const char *name);
 /* At least `bytes` of working memory, 64-byte aligned, valid until the next call. */
 nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch);
 
+/* sums [columns] += sums over the rows of the first columns of x, by runs of rows of fixed length; in linear_backward.c. */
+void NL_CPU(column_sums)(nl_device *device, const nl_tensor *x, int64_t columns, float *sums);
+
 /* depthwise_conv, with the kernel turned by 180 degrees for the gradient of x; a bias left out is 0. */
 nl_status NL_CPU(convolve_tokens)(nl_device *device, const nl_depthwise_conv_args *args,
                                   bool turned);

@@ -52,30 +52,41 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
+struct column_runs {
+    nl_column_run runs[NL_MAX_COLUMN_RUNS];
+    int64_t columns; /* of all runs */
+};
+
 /* block (32 columns, 32 groups of parts) */
 __global__ void __launch_bounds__(1024)
-    add_kernel(const float *parts, int64_t count, int64_t part_stride, int64_t columns, float *sums)
+    add_kernel(const float *parts, int64_t count, const column_runs to)
 {
     __shared__ float shared[32][33];
     const int64_t column = blockIdx.x * 32ll + threadIdx.x;
     float sum = 0.f;
-    if (column < columns)
-#pragma unroll 4
+    if (column < to.columns)
+#pragma unroll 16
         for (int64_t part = threadIdx.y; part < count; part += 32)
-            sum += parts[part * part_stride + column];
+            sum += parts[part * to.columns + column];
     shared[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     sum = nl_warp_sum(shared[threadIdx.x][threadIdx.y]); /* a warp adds the groups of one column */
-    const int64_t mine = blockIdx.x * 32ll + threadIdx.y;
-    if (threadIdx.x == 0 && mine < columns)
-        sums[mine] += sum;
+    int64_t mine = blockIdx.x * 32ll + threadIdx.y;
+    for (int run = 0; threadIdx.x == 0 && run < NL_MAX_COLUMN_RUNS; run++) {
+        if (mine >= 0 && mine < to.runs[run].columns)
+            to.runs[run].sums[mine] += sum;
+        mine -= to.runs[run].columns;
+    }
 }
 
-void nl_cuda_add_parts(cudaStream_t stream, const float *parts, int64_t count, int64_t part_stride,
-                       int64_t columns, float *sums)
+void nl_cuda_add_parts(cudaStream_t stream, const float *parts, int64_t count,
+                       std::initializer_list<nl_column_run> runs)
 {
-    add_kernel<<<nl_blocks(columns, 32), dim3(32, 32), 0, stream>>>(parts, count, part_stride,
-                                                                    columns, sums);
+    column_runs to = {};
+    int i = 0;
+    for (const nl_column_run &run : runs)
+        to.runs[i++] = run, to.columns += run.columns;
+    add_kernel<<<nl_blocks(to.columns, 32), dim3(32, 32), 0, stream>>>(parts, count, to);
 }
 
 nl_status nl_cuda_column_sums(nl_device *device, const nl_tensor *x, float *sums)
@@ -97,6 +108,6 @@ nl_status nl_cuda_column_sums(nl_device *device, const nl_tensor *x, float *sums
                 <<<dim3((unsigned)count, nl_blocks(columns, 32)), 32 * WARPS, 0, stream>>>(
                     (const T *)x->data, x->row_stride, rows, (int)columns, (float *)scratch);
     });
-    nl_cuda_add_parts(stream, (const float *)scratch, count, columns, columns, sums);
+    nl_cuda_add_parts(stream, (const float *)scratch, count, {{sums, columns}});
     return NL_CUDA_LAUNCHED(device, "sums of columns");
 }

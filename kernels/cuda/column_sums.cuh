@@ -2,13 +2,22 @@
 #ifndef NL_CUDA_COLUMN_SUMS_CUH
 #define NL_CUDA_COLUMN_SUMS_CUH
 
+#include <initializer_list>
+
 #include "cuda_common.cuh"
 
 /* sums[c] += sum over the rows of x [rows, columns]; rows `stride` apart. Takes scratch memory. */
 nl_status nl_cuda_column_sums(nl_device *device, const nl_tensor *x, float *sums);
 
-/* sums[c] += parts[0][c] + parts[1][c] + ... for parts [count, columns] that lie `part_stride` apart. */
-void nl_cuda_add_parts(cudaStream_t stream, const float *parts, int64_t count, int64_t part_stride,
-                       int64_t columns, float *sums);
+/* Neighbouring columns and where their sums are added. */
+struct nl_column_run {
+    float *sums;
+    int64_t columns;
+};
+enum { NL_MAX_COLUMN_RUNS = 3 };
+
+/* sums[c] += parts[0][c] + parts[1][c] + ... of each run, one run beside the other in parts [count, columns of all]. */
+void nl_cuda_add_parts(cudaStream_t stream, const float *parts, int64_t count,
+                       std::initializer_list<nl_column_run> runs);
 
 #endif

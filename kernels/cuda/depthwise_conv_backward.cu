@@ -175,8 +175,8 @@ extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
     if (error != cudaSuccess)
         return nl_cuda_check(device, error, "depthwise_conv_backward");
     const float *sums = (const float *)scratch;
-    nl_cuda_add_parts(stream, sums, s.images, columns, s.channels * taps, (float *)a->dweight.data);
-    nl_cuda_add_parts(stream, sums + s.channels * taps, s.images, columns, s.channels,
-                      (float *)a->dbias.data);
+    nl_cuda_add_parts(
+        stream, sums, s.images,
+        {{(float *)a->dweight.data, s.channels * taps}, {(float *)a->dbias.data, s.channels}});
     return NL_CUDA_LAUNCHED(device, "depthwise_conv_backward");
 }

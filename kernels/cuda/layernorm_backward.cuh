@@ -8,7 +8,7 @@
 
 #include "layernorm.cuh"
 
-enum { NL_PART_WARPS = 4, NL_PART_ROWS = 32 }; /* of a block */
+enum { NL_PART_WARPS = 4, NL_PART_ROWS = 64 }; /* of a block */
 
 /* A row with the next one on its way needs twice the registers. */
 template <typename S> struct nl_row_ahead {

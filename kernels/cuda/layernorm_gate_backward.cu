@@ -1,19 +1,17 @@
 /* Gradients of layernorm_gate: every activation crosses memory once each way; sums over all rows in two stages, parts of
- * GATE_ROWS rows and then the parts. */
+ * neighbouring rows and then the parts. */
 #include "activation.cuh"
 #include "column_sums.cuh"
 #include "layernorm_backward.cuh"
-
-enum { GATE_ROWS = 64 };
 
 template <typename T> struct gate_gradient {
     const T *x, *g, *dy;
     T *dx, *dg, *y;
     const float *weight, *bias;
-    int64_t rows, g_stride, dg_stride;
-    int width;
+    int64_t rows, part_rows, g_stride, dg_stride;
+    int width, kinds; /* of sums: dweight, dbias, and with dg_sums that of dg */
     float eps;
-    float *sums; /* [parts, (dweight, dbias), width] */
+    float *sums; /* [parts, kinds, width] */
 };
 
 template <typename T, typename S> struct raw_row {
@@ -81,6 +79,8 @@ __device__ __forceinline__ void gradient_of_row(const gate_gradient<T> &p, int64
                     d[c][i] *= silu;
                 }
                 nl_put_piece(p.dg + row * p.dg_stride + at, dg);
+                if (p.kinds == 3)
+                    nl_add_to_sums<S>(sums + 2 * p.width, c, dg);
             }
             if (p.y)
                 nl_put_piece(p.y + row * p.width + at, y);
@@ -105,12 +105,12 @@ __global__ void __launch_bounds__(32 * NL_PART_WARPS) gate_gradient_kernel(const
 {
     extern __shared__ __align__(16) float shared[];
     const int warp = threadIdx.x / 32;
-    float *sums = shared + warp * 2 * p.width;
-    for (int i = threadIdx.x % 32; i < 2 * p.width; i += 32)
+    float *sums = shared + warp * p.kinds * p.width;
+    for (int i = threadIdx.x % 32; i < p.kinds * p.width; i += 32)
         sums[i] = 0.f;
     __syncwarp();
-    const int64_t first = blockIdx.x * (int64_t)GATE_ROWS + warp;
-    const int64_t last = min((blockIdx.x + 1) * (int64_t)GATE_ROWS, p.rows);
+    const int64_t first = blockIdx.x * p.part_rows + warp;
+    const int64_t last = min((blockIdx.x + 1) * p.part_rows, p.rows);
     raw_row<T, S> next;
     if (nl_row_ahead<S>::value && first < last)
         fetch<T, S>(p, first, next);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(32 * NL_PART_WARPS) gate_gradient_kernel(const
         }
         gradient_of_row<T, S>(p, row, raw, sums);
     }
-    nl_store_part(shared, 2 * p.width, p.sums + blockIdx.x * 2ll * p.width);
+    nl_store_part(shared, p.kinds * p.width, p.sums + (int64_t)blockIdx.x * p.kinds * p.width);
 }
 
 /* Any width: the sums first, because dx may be dy and y may be x. grid (width / 64, parts) */
@@ -145,16 +145,16 @@ __global__ void any_column_kernel(const gate_gradient<T> p, const float *moments
     if (i >= p.width)
         return;
     float weight = 0.f, bias = 0.f;
-    const int64_t last = min((blockIdx.y + 1) * (int64_t)GATE_ROWS, p.rows);
-    for (int64_t row = blockIdx.y * (int64_t)GATE_ROWS; row < last; row++) {
+    const int64_t last = min((blockIdx.y + 1) * p.part_rows, p.rows);
+    for (int64_t row = blockIdx.y * p.part_rows; row < last; row++) {
         const nl_moments m = {moments[3 * row], moments[3 * row + 1], moments[3 * row + 2]};
         float d = nl_get(p.dy + row * p.width + i);
         if (p.g)
             d *= nl_silu(nl_get(p.g + row * p.g_stride + i));
         bias += d, weight = fmaf(d, m(nl_get(p.x + row * p.width + i)), weight);
     }
-    p.sums[blockIdx.y * 2ll * p.width + i] = weight;
-    p.sums[blockIdx.y * 2ll * p.width + p.width + i] = bias;
+    p.sums[(int64_t)blockIdx.y * p.kinds * p.width + i] = weight;
+    p.sums[(int64_t)blockIdx.y * p.kinds * p.width + p.width + i] = bias;
 }
 
 /* A block for a row. */
@@ -184,24 +184,53 @@ template <typename T> __global__ void any_row_kernel(const gate_gradient<T> p, c
     }
 }
 
+static int shared_bytes(int kinds, int width)
+{
+    return NL_PART_WARPS * kinds * width * 4;
+}
+
+/* Rows of a part: as many as give every block that the card holds at a time one part. */
+template <typename T, typename S> static cudaError_t choose_part(gate_gradient<T> *p, nl_cuda *cuda)
+{
+    int resident = 1;
+    const int bytes = shared_bytes(p->kinds, p->width);
+    auto kernel = gate_gradient_kernel<T, S>;
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaSuccess)
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, 32 * NL_PART_WARPS,
+                                                              bytes);
+    const int64_t blocks = (int64_t)cuda->multiprocessors * (resident > 0 ? resident : 1);
+    const int64_t rounds = (p->rows + blocks * NL_PART_WARPS - 1) / (blocks * NL_PART_WARPS);
+    p->part_rows = rounds * NL_PART_WARPS;
+    return error;
+}
+
 template <typename T>
 static nl_status run(nl_device *device, const nl_layernorm_gate_backward_args *a)
 {
     cudaStream_t stream = nl_cuda_of(device)->stream;
+    cudaError_t error = cudaSuccess;
     gate_gradient<T> p = {};
     p.x = (const T *)a->x.data, p.g = (const T *)a->g.data, p.dy = (const T *)a->dy.data;
     p.dx = (T *)a->dx.data, p.dg = (T *)a->dg.data, p.y = (T *)a->y.data;
     p.weight = (const float *)a->weight.data, p.bias = (const float *)a->bias.data;
     p.rows = a->x.shape[0], p.width = (int)a->x.shape[1], p.eps = a->eps;
     p.g_stride = p.g ? a->g.row_stride : 0, p.dg_stride = p.g ? a->dg.row_stride : 0;
-    const int64_t parts = (p.rows + GATE_ROWS - 1) / GATE_ROWS;
     if (p.rows == 0)
         return NL_OK;
     const bool vectors =
         nl_row_vectors(p.width) && (p.g_stride | p.dg_stride) % 4 == 0 &&
         ((uintptr_t)p.g | (uintptr_t)p.dg | (uintptr_t)p.weight | (uintptr_t)p.bias) % 16 == 0;
     void *scratch;
-    const int64_t sums = parts * 2 * p.width;
+    p.part_rows = 64;
+    p.kinds = vectors && a->dg_sums.data ? 3 : 2;
+    if (vectors)
+        NL_FOR_GRADIENT_SHAPE(p.width, S, error = (choose_part<T, S>(&p, nl_cuda_of(device))););
+    if (error != cudaSuccess)
+        return nl_cuda_check(device, error, "layernorm_gate_backward");
+    const int64_t parts = (p.rows + p.part_rows - 1) / p.part_rows;
+    const int64_t sums = parts * p.kinds * p.width;
     nl_status status = nl_cuda_scratch(device, "sums of a normalisation",
                                        (sums + (vectors ? 0 : 3 * p.rows)) * 4, &scratch);
     if (status != NL_OK)
@@ -210,7 +239,7 @@ static nl_status run(nl_device *device, const nl_layernorm_gate_backward_args *a
     if (vectors) {
         NL_FOR_GRADIENT_SHAPE(p.width, S, {
             gate_gradient_kernel<T, S>
-                <<<(unsigned)parts, 32 * NL_PART_WARPS, NL_PART_WARPS * 2 * p.width * 4, stream>>>(
+                <<<(unsigned)parts, 32 * NL_PART_WARPS, shared_bytes(p.kinds, p.width), stream>>>(
                     p);
         });
     } else {
@@ -220,9 +249,14 @@ static nl_status run(nl_device *device, const nl_layernorm_gate_backward_args *a
             <<<dim3(nl_blocks(p.width, 64), (unsigned)parts), 64, 0, stream>>>(p, moments);
         any_row_kernel<T><<<(unsigned)p.rows, 128, 0, stream>>>(p, moments);
     }
-    nl_cuda_add_parts(stream, p.sums, parts, 2 * p.width, p.width, (float *)a->dweight.data);
-    nl_cuda_add_parts(stream, p.sums + p.width, parts, 2 * p.width, p.width,
-                      (float *)a->dbias.data);
+    nl_cuda_add_parts(stream, p.sums, parts,
+                      {{(float *)a->dweight.data, p.width},
+                       {(float *)a->dbias.data, p.width},
+                       {(float *)a->dg_sums.data, (p.kinds - 2) * p.width}});
+    if (a->dg_sums.data && p.kinds == 2)
+        status = nl_cuda_column_sums(device, &a->dg, (float *)a->dg_sums.data);
+    if (status != NL_OK)
+        return status;
     return NL_CUDA_LAUNCHED(device, "layernorm_gate_backward");
 }
 

@@ -288,7 +288,7 @@ static nl_status run(nl_device *device, const nl_layernorm_modulate_backward_arg
             <<<dim3(nl_blocks(p.width, 64), (unsigned)images), 64, 0, stream>>>(p, p.sums, to);
     }
     if (a->dbias.data)
-        nl_cuda_add_parts(stream, to.branch_sums, images, p.width, p.width, (float *)a->dbias.data);
+        nl_cuda_add_parts(stream, to.branch_sums, images, {{(float *)a->dbias.data, p.width}});
     return error == cudaSuccess ? NL_CUDA_LAUNCHED(device, "layernorm_modulate_backward")
                                 : nl_cuda_check(device, error, "layernorm_modulate_backward");
 }

@@ -106,15 +106,14 @@ static nl_status converted_weight(nl_device *device, const nl_linear_backward_da
     return NL_OK;
 }
 
-/* Products whose epilogue costs more than multiplying, on Hopper: the gradient of GELU with all that `a` asks for.
- * *done is false where they are not for it. */
+/* Products whose epilogue costs more than multiplying, on Hopper: the gradient of GELU, with x and dbias. *done is
+ * false where they are not for it. */
 static nl_status run_panels(nl_device *device, const nl_linear_backward_data_args *a, bool *done)
 {
     nl_cuda *cuda = nl_cuda_of(device);
-    nl_status status = NL_OK;
     *done = false;
     if (a->dy.dtype != NL_BF16 || a->weight.dtype != NL_BF16 || a->dx.dtype != NL_BF16 ||
-        !a->pre.data || a->epilogue != NL_EPILOGUE_GELU_TANH)
+        !a->x.data || !a->dbias.data || a->epilogue != NL_EPILOGUE_GELU_TANH)
         return NL_OK;
     nl_panel_product p = {};
     p.x = (const __nv_bfloat16 *)a->dy.data, p.w = (const __nv_bfloat16 *)a->weight.data;
@@ -127,18 +126,15 @@ static nl_status run_panels(nl_device *device, const nl_linear_backward_data_arg
     if (!nl_panel_product_serves(&p, cuda->index))
         return NL_OK;
     const int64_t parts = nl_panel_parts(p.columns, cuda->multiprocessors);
-    if (a->dbias.data) {
-        void *scratch;
-        status = nl_cuda_scratch(device, "sums of columns", parts * p.columns * 4, &scratch);
-        if (status != NL_OK)
-            return status;
-        p.parts = (float *)scratch;
-    }
+    void *scratch;
+    nl_status status = nl_cuda_scratch(device, "sums of columns", parts * p.columns * 4, &scratch);
+    if (status != NL_OK)
+        return status;
+    p.parts = (float *)scratch;
     const cudaError_t error = nl_panel_product_run(&p, cuda->multiprocessors, cuda->stream);
     *done = error == cudaSuccess;
-    if (*done && a->dbias.data)
-        nl_cuda_add_parts(cuda->stream, p.parts, parts, p.columns, p.columns,
-                          (float *)a->dbias.data);
+    if (*done)
+        nl_cuda_add_parts(cuda->stream, p.parts, parts, {{(float *)a->dbias.data, p.columns}});
     return error == cudaErrorNotSupported ? NL_OK
                                           : nl_cuda_check(device, error, "linear_backward_data");
 }

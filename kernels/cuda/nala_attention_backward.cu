@@ -1,5 +1,6 @@
 /* NaLa attention backward: the tensor core kernels where they serve (bf16, cosine map, no rope), otherwise a plain kernel
  * in fp32: one block for a (image, head), one token at a time, dS in workspace. */
+#include "column_sums.cuh"
 #include "nala_backward.cuh"
 #include "nala_plain.cuh"
 
@@ -188,24 +189,21 @@ static nl_status run_plain(nl_device *device, const nl_nala_attention_backward_a
     return NL_CUDA_LAUNCHED(device, "nala_attention_backward");
 }
 
-extern "C" nl_status nl_cuda_nala_attention_backward(nl_device *device,
-                                                     const nl_nala_attention_backward_args *a)
+/* *summed: a->sums, too, is done. */
+static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a, bool *summed)
 {
+    cudaStream_t stream = nl_cuda_of(device)->stream;
     const int64_t hidden = a->heads * a->head_size;
-    if (a->batch == 0 || a->tokens == 0)
-        return NL_OK;
-    if (a->head_size > MAX_HEAD)
-        return nl_fail(device->context, NL_ERROR_DEVICE,
-                       "NaLa attention: head size %lld, at most %d on the GPU",
-                       (long long)a->head_size, MAX_HEAD);
+    *summed = false;
     const int64_t bytes = nl_nala_backward_workspace(a->batch, a->heads, a->tokens, a->head_size);
     if (a->out.dtype != NL_BF16 || a->rope || a->feature_map != NL_FEATURES_COSINE || bytes == 0 ||
-        a->qkvg.row_stride % 8 || a->dqkv.row_stride % 2)
+        a->qkvg.row_stride % 8 || a->dqkv.row_stride % 8 || (uintptr_t)a->dqkv.data % 16)
         return run_plain(device, a);
 
+    const bool sums = a->sums.data && nl_nala_backward_leaves_sums(a->tokens, a->head_size);
     void *workspace;
-    nl_status status =
-        nl_cuda_scratch(device, "the state's gradient of NaLa attention", bytes, &workspace);
+    nl_status status = nl_cuda_scratch(device, "the state's gradient of NaLa attention",
+                                       bytes + (sums ? a->batch * 3 * hidden * 4 : 0), &workspace);
     if (status != NL_OK)
         return status;
     nl_nala_gradient p = {};
@@ -215,11 +213,31 @@ extern "C" nl_status nl_cuda_nala_attention_backward(nl_device *device,
     p.stride = a->qkvg.row_stride, p.out_stride = hidden, p.gradient_stride = a->dqkv.row_stride;
     p.state = (const float *)a->state.data, p.total = (const float *)a->total.data;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.lambda = a->lambda, p.tau = a->tau;
-    const cudaError_t error =
-        nl_nala_backward(p, a->batch, a->head_size, workspace, nl_cuda_of(device)->stream);
+    p.sums = sums ? (float *)((char *)workspace + bytes) : NULL;
+    const cudaError_t error = nl_nala_backward(p, a->batch, a->head_size, workspace, stream);
     if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */
         (void)cudaGetLastError();
         return run_plain(device, a);
     }
+    *summed = sums;
+    if (error == cudaSuccess && sums)
+        nl_cuda_add_parts(stream, p.sums, a->batch, {{(float *)a->sums.data, 3 * hidden}});
     return nl_cuda_check(device, error, "nala_attention_backward");
+}
+
+extern "C" nl_status nl_cuda_nala_attention_backward(nl_device *device,
+                                                     const nl_nala_attention_backward_args *a)
+{
+    if (a->batch == 0 || a->tokens == 0)
+        return NL_OK;
+    if (a->head_size > MAX_HEAD)
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "NaLa attention: head size %lld, at most %d on the GPU",
+                       (long long)a->head_size, MAX_HEAD);
+    bool summed;
+    const nl_status status = run(device, a, &summed);
+    if (status != NL_OK || summed || !a->sums.data)
+        return status;
+    const nl_tensor columns = nl_tensor_columns(&a->dqkv, 0, a->sums.shape[0]);
+    return nl_cuda_column_sums(device, &columns, (float *)a->sums.data);
 }

@@ -12,12 +12,14 @@
  *   m G = c phi_1 + s phi_2 = m (c cos t + s sin t),   m H = s phi_1 - c phi_2 = m (s cos t - c sin t),
  * so no power, sine or cosine is computed twice.
  *
- * The query kernel leaves dS, dz of its chunk of tokens: where one chunk is all, as the key kernel wants them (bf16 and
- * fp32), otherwise in fp32 for reduce_kernel, which adds the chunks in order.
+ * Up to a few hundred tokens one block does all of a head (whole_kernel). Beyond, the query kernel leaves dS, dz of its
+ * chunk of tokens in fp32 for reduce_kernel, which adds the chunks in order and leaves them as the key kernel wants them
+ * (bf16 and fp32).
  */
 #ifndef NL_NALA_BACKWARD_CUH
 #define NL_NALA_BACKWARD_CUH
 
+#include "fragment_sums.cuh"
 #include "nala_features_backward.cuh"
 #include "nala_tensor_core.cuh"
 
@@ -30,10 +32,11 @@ struct nl_nala_gradient {
     int tokens, heads;
     float lambda, tau;
     /* Workspace, placed by the launcher. */
-    float *partial;        /* [chunks, B h, F, columns] fp32, or NULL: one chunk */
+    float *partial;        /* [chunks, B h, F, columns] fp32 */
     __nv_bfloat16 *dstate; /* [B h, F, STRIDE] */
     float *dtotal;         /* [B h, F] */
     int query_chunk, key_chunk;
+    float *sums; /* [B, (dq, dk, dv), heads, head_size] sums over the tokens of an image, or NULL */
 };
 
 namespace nl_nala_gradients
@@ -55,6 +58,7 @@ using nl_nala::wait_async;
 template <int D> struct shape {
     static constexpr int DP = (D + 15) / 16 * 16, CHUNKS = DP / 16, F = 2 * DP;
     static constexpr int NT = D / 8 + 1; /* 8-column tiles of [do | r] */
+    static constexpr int FOURS = (D + 31) / 32;
     static constexpr int WIDE =
         F + 8; /* row of [q | o], then of features: an odd number of 16-byte units */
     static constexpr int COLUMNS = NT * 8 > DP ? NT * 8 : DP;
@@ -67,9 +71,11 @@ template <int D> struct shape {
     static constexpr int QUERY_BYTES =
         2 * (QUERY_TILE * (WIDE + STRIDE) + STATE + 2 * WIDE) + 4 * F;
 
-    static constexpr int KEY_WARPS = 4, KEY_TILE = 16 * KEY_WARPS, STAGES = 2;
+    static constexpr int WHOLE_BYTES = QUERY_BYTES + 4 * QUERY_TILE * STRIDE;
+
+    static constexpr int KEY_WARPS = 4, KEY_TILE = 16 * KEY_WARPS;
     static constexpr int KEY_RESIDENT = D <= 64 ? 4 : 2;
-    static constexpr int KEY_BYTES = 2 * (2 * STAGES * KEY_TILE * STRIDE + STATE) + 4 * F;
+    static constexpr int KEY_BYTES = 2 * (4 * KEY_TILE * STRIDE + STATE) + 4 * F;
 };
 
 /* Queues the copy of ROWS tokens from `first` on, zeros from `last` on. */
@@ -234,25 +240,76 @@ chunk_gradient(const uint32_t (&raw)[4], const uint32_t (&first)[4], const uint3
     }
 }
 
-/* dx = mean (own + x shared) of the rows lane / 4 and lane / 4 + 8, which begin at to[0] and to[1]; NULL: no row. */
+/* A 4 x 4 matrix of words of which lane q of four has column q: afterwards it has row q. */
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4])
+{
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t got = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
+        (odd ? w[i] : w[i + 1]) = got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t got = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
+        (high ? w[i] : w[i + 2]) = got;
+    }
+}
+
+/* Four 8-column tiles of a row of D columns, of which a thread has two columns in each, the first of the row at `to` (NULL:
+ * no row). Four threads exchange theirs, so that each writes 16 bytes. */
 template <int D>
+__device__ __forceinline__ void store_tiles(__nv_bfloat16 *to, int first, uint32_t (&w)[4])
+{
+    if (first + 4 <= D / 8) {
+        transpose_quad(w);
+        if (to)
+            *(uint4 *)(to + first * 8 + threadIdx.x % 4 * 6) = make_uint4(w[0], w[1], w[2], w[3]);
+    } else if (to) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (first + i < D / 8)
+                *(uint32_t *)(to + (first + i) * 8) = w[i];
+    }
+}
+
+/* dx = mean (own + x shared) of the rows lane / 4 and lane / 4 + 8, which begin at to[0] and to[1]; NULL: no row. SUMS: the
+ * sums over the warp's 16 rows are added to `sums`, of four tiles each lane the one of column summed_column. */
+template <int D, bool SUMS>
 __device__ __forceinline__ void store_gradient(__nv_bfloat16 *const (&to)[2], float mean,
                                                const uint32_t (&raw)[shape<D>::CHUNKS][4],
                                                const uint32_t (&own)[shape<D>::CHUNKS][4],
-                                               const float (&shared)[2])
+                                               const float (&shared)[2],
+                                               float (&sums)[shape<D>::FOURS])
 {
 #pragma unroll
-    for (int r = 0; r < 2; r++)
-        if (to[r])
+    for (int four = 0; four < shape<D>::FOURS; four++) {
+        float columns[8] = {};
 #pragma unroll
-            for (int c = 0; c < shape<D>::CHUNKS; c++)
+        for (int r = 0; r < 2; r++) {
+            uint32_t words[4] = {};
 #pragma unroll
-                for (int t = 0; t < 2; t++) {
-                    const float2 x = unpack(raw[c][2 * t + r]), o = unpack(own[c][2 * t + r]);
-                    if (c * 16 + t * 8 < D)
-                        *(uint32_t *)(to[r] + c * 16 + t * 8) = pack(
-                            mean * fmaf(x.x, shared[r], o.x), mean * fmaf(x.y, shared[r], o.y));
-                }
+            for (int i = 0; i < 4; i++) {
+                const int t = four * 4 + i;
+                if (t >= D / 8)
+                    continue;
+                const float2 x = unpack(raw[t / 2][t % 2 * 2 + r]),
+                             o = unpack(own[t / 2][t % 2 * 2 + r]);
+                const float a = mean * fmaf(x.x, shared[r], o.x),
+                            b = mean * fmaf(x.y, shared[r], o.y);
+                words[i] = pack(a, b);
+                columns[2 * i] += a, columns[2 * i + 1] += b;
+            }
+            store_tiles<D>(to[r], four * 4, words);
+        }
+        if (SUMS)
+            sums[four] += nl_sum_over_rows(columns);
+    }
+}
+__device__ __forceinline__ int summed_column(int four)
+{
+    const int kept = nl_kept_column();
+    return four * 32 + kept / 2 * 8 + threadIdx.x % 4 * 2 + kept % 2;
 }
 
 /* Where this thread's two elements of the first 8-column tile lie in rows first + lane / 4 (+ 8). */
@@ -332,11 +389,11 @@ __device__ __forceinline__ void query_features(const nl_nala_gradient &p, __nv_b
 }
 
 /* dq of 16 queries into the rows at `to`. */
-template <int D>
+template <int D, bool SUMS>
 __device__ __forceinline__ void
 query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_bfloat16 *drows,
                const __nv_bfloat16 *state, const float *total, const query_rows<D> &query,
-               __nv_bfloat16 *const (&to)[2])
+               __nv_bfloat16 *const (&to)[2], float (&sums_of_dq)[shape<D>::FOURS])
 {
     using S = shape<D>;
     const int lane = threadIdx.x % 32;
@@ -385,7 +442,7 @@ query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_
             p.lambda * by_power * (1.f - t * t) - quad_sum(sums[i].y) * scalars.scale[i];
         shared[i] = by_norm * reciprocal(scalars.norm[i] + TINY);
     }
-    store_gradient<D>(to, 1.f, query.raw, own, shared);
+    store_gradient<D, SUMS>(to, 1.f, query.raw, own, shared, sums_of_dq);
 }
 
 /* do becomes u = do / denominator, and two columns beside it -r / denominator, as the sum of two bf16 numbers. */
@@ -415,235 +472,126 @@ __device__ __forceinline__ void divide_rows(__nv_bfloat16 *drows, const query_ro
         }
 }
 
-/* grid (heads, batch, chunks of queries) */
-template <int D, bool CUBE>
-__global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RESIDENT)
-    query_kernel(const nl_nala_gradient p)
+/* One tile of queries, [TILE, WIDE] q | o and [TILE, STRIDE] do, of which a warp has 16 rows: dq of them to `to`, and dS |
+ * dz of the warp's 16 features added to acc. SUMS: see store_gradient. Ends with tiles that other warps may still read. */
+template <int D, bool CUBE, bool SUMS>
+__device__ __forceinline__ void
+query_tile(const nl_nala_gradient &p, __nv_bfloat16 *tile, __nv_bfloat16 *dtile,
+           const __nv_bfloat16 *state, const float *total, const __nv_bfloat16 *zt,
+           __nv_bfloat16 *const (&to)[2], float (&acc)[shape<D>::NT][4],
+           float (&sums)[shape<D>::FOURS])
 {
     using S = shape<D>;
-    constexpr int TILE = S::QUERY_TILE, WIDE = S::WIDE, STRIDE = S::STRIDE;
-    extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *tile = (__nv_bfloat16 *)shared; /* [TILE, WIDE]: q | o, then features */
-    __nv_bfloat16 *dtile = tile + TILE * WIDE;     /* [TILE, STRIDE]: do, then u | -r */
-    __nv_bfloat16 *state = dtile + TILE * STRIDE;  /* [F, STRIDE] */
-    __nv_bfloat16 *zt = state + S::STATE;
-    float *total = (float *)(zt + 2 * WIDE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int64_t pairs = (int64_t)gridDim.x * gridDim.y;
-    const int64_t pair = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
-    const int64_t image = blockIdx.y * (int64_t)p.tokens, head = blockIdx.x * D;
-    const int first = blockIdx.z * p.query_chunk, last = min(first + p.query_chunk, p.tokens);
-    const __nv_bfloat16 *q = p.q + image * p.stride + head;
-    const __nv_bfloat16 *out = p.out + image * p.out_stride + head;
-    const __nv_bfloat16 *dout = p.dout + image * p.out_stride + head;
+    __nv_bfloat16 *rows = tile + warp * 16 * S::WIDE, *drows = dtile + warp * 16 * S::STRIDE;
+    query_rows<D> query;
+    query_features<D, CUBE>(p, rows, drows, zt, query);
+    query_gradient<D, SUMS>(p, rows, drows, state, total, query, to, sums);
+    divide_rows<D>(drows, query);
 
-    float acc[S::NT][4] = {}; /* dS | dz of the warp's 16 features */
-    for (int begin = first; begin < last; begin += TILE) {
-        __syncthreads(); /* the tile before is done with */
-        load_rows<D, TILE, WIDE>(tile, q, p.stride, begin, last);
-        load_rows<D, TILE, WIDE>(tile + S::DP, out, p.out_stride, begin, last);
-        load_rows<D, TILE, STRIDE>(dtile, dout, p.out_stride, begin, last);
-        commit_async();
-        if (begin == first) {
-            load_state<D>(p, pair, state, total, zt);
-            for (int row = threadIdx.x; row < TILE; row += blockDim.x) {
-                *(uint4 *)(dtile + row * STRIDE + D) = make_uint4(0, 0, 0, 0);
-                if (S::DP > D) /* beyond o: zeros of do meet what is here, and NaN times 0 is NaN */
-                    *(uint4 *)(tile + row * WIDE + S::DP + D) = make_uint4(0, 0, 0, 0);
-            }
-        }
-        wait_async<0>();
-        __syncthreads();
-        prefetch_rows<TILE>(q, p.stride, begin + TILE, last);
-        prefetch_rows<TILE>(out, p.out_stride, begin + TILE, last);
-        prefetch_rows<TILE>(dout, p.out_stride, begin + TILE, last);
-
-        __nv_bfloat16 *rows = tile + warp * 16 * WIDE, *drows = dtile + warp * 16 * STRIDE;
-        __nv_bfloat16 *to[2];
-        row_pointers(p.dq + image * p.gradient_stride + head, p.gradient_stride, begin + warp * 16,
-                     last, to);
-        query_rows<D> query;
-        query_features<D, CUBE>(p, rows, drows, zt, query);
-        query_gradient<D>(p, rows, drows, state, total, query, to);
-        divide_rows<D>(drows, query);
-
-        __syncthreads(); /* features and u of the whole tile are there */
+    __syncthreads(); /* features and u of the whole tile are there; state and total are done with */
 #pragma unroll 4
-        for (int token = 0; token < TILE; token += 16) {
-            uint32_t a[4];
-            load_matrix_transposed(a,
-                                   shared_address(tile + (token + lane % 8 + lane / 16 * 8) * WIDE +
-                                                  warp * 16 + lane / 8 % 2 * 8));
+    for (int token = 0; token < S::QUERY_TILE; token += 16) {
+        uint32_t a[4];
+        load_matrix_transposed(a,
+                               shared_address(tile + (token + lane % 8 + lane / 16 * 8) * S::WIDE +
+                                              warp * 16 + lane / 8 % 2 * 8));
 #pragma unroll
-            for (int n = 0; n < S::NT; n += 2) {
-                uint32_t b[4];
-                load_columns<S::NT, STRIDE>(b, dtile + token * STRIDE, n);
-                multiply(acc[n], a, b[0], b[1]);
-                if (n + 1 < S::NT)
-                    multiply(acc[n + 1], a, b[2], b[3]);
-            }
+        for (int n = 0; n < S::NT; n += 2) {
+            uint32_t b[4];
+            load_columns<S::NT, S::STRIDE>(b, dtile + token * S::STRIDE, n);
+            multiply(acc[n], a, b[0], b[1]);
+            if (n + 1 < S::NT)
+                multiply(acc[n + 1], a, b[2], b[3]);
         }
     }
-
-#pragma unroll
-    for (int n = 0; n < S::NT; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int64_t f = warp * 16 + lane / 4 + i * 8;
-            const int column = n * 8 + lane % 4 * 2;
-            const float a = acc[n][2 * i], b = acc[n][2 * i + 1];
-            if (p.partial)
-                *(float2 *)(p.partial + ((blockIdx.z * pairs + pair) * S::F + f) * S::NT * 8 +
-                            column) = make_float2(a, b);
-            else if (column < D)
-                *(uint32_t *)(p.dstate + (pair * S::F + f) * STRIDE + column) = pack(a, b);
-            else if (column == D)
-                p.dtotal[pair * S::F + f] = a + b;
-        }
 }
 
-/* Adds the chunks in order; a thread for two neighbouring columns. grid (F * NT * 4 / 256, B h) */
-template <int D> __global__ void reduce_kernel(const nl_nala_gradient p, int chunks)
+/* dk and dv of a warp's 16 keys, rows STRIDE apart; dstate, dtotal: dS and dz. SUMS: of dk, see store_gradient. */
+template <int D, bool CUBE, bool SUMS>
+__device__ __forceinline__ void
+key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloat16 *vrows,
+         const __nv_bfloat16 *dstate, const float *dtotal, __nv_bfloat16 *const (&dk)[2],
+         __nv_bfloat16 *const (&dv)[2], float (&sums_of_dk)[shape<D>::FOURS])
 {
     using S = shape<D>;
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= S::F * S::NT * 4)
-        return;
-    const int f = i / (S::NT * 4), column = i % (S::NT * 4) * 2;
-    const int64_t pair = blockIdx.y, step = gridDim.y * (int64_t)S::F * S::NT * 8;
-    const float *from = p.partial + (pair * S::F + f) * S::NT * 8 + column;
-    float2 sum = make_float2(0.f, 0.f);
-#pragma unroll 8
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        const float2 x = *(const float2 *)(from + chunk * step);
-        sum.x += x.x, sum.y += x.y;
-    }
-    if (column < D)
-        *(uint32_t *)(p.dstate + (pair * S::F + f) * S::STRIDE + column) = pack(sum.x, sum.y);
-    else if (column == D)
-        p.dtotal[pair * S::F + f] = sum.x + sum.y;
-}
-
-/* grid (heads, batch, chunks of keys) */
-template <int D, bool CUBE>
-__global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDENT)
-    key_kernel(const nl_nala_gradient p)
-{
-    using S = shape<D>;
-    constexpr int CHUNKS = S::CHUNKS, STRIDE = S::STRIDE, TILE = S::KEY_TILE;
-    extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *tiles = (__nv_bfloat16 *)shared; /* [STAGES, (k, v), TILE, STRIDE] */
-    __nv_bfloat16 *dstate = tiles + 2 * S::STAGES * TILE * STRIDE; /* [F, STRIDE] */
-    float *dtotal = (float *)(dstate + S::STATE);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int64_t pair = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
-    const int64_t image = blockIdx.y * (int64_t)p.tokens, head = blockIdx.x * D;
-    const int first = blockIdx.z * p.key_chunk, last = min(first + p.key_chunk, p.tokens);
-    const int count = (last - first + TILE - 1) / TILE;
+    constexpr int CHUNKS = S::CHUNKS, STRIDE = S::STRIDE;
+    const int lane = threadIdx.x % 32;
     const float mean = 1.f / p.tokens;
-
-    auto fetch = [&](int t) {
-        if (t < count) {
-            __nv_bfloat16 *stage = tiles + t % S::STAGES * 2 * TILE * STRIDE;
-            load_rows<D, TILE, STRIDE>(stage, p.k + image * p.stride + head, p.stride,
-                                       first + t * TILE, last);
-            load_rows<D, TILE, STRIDE>(stage + TILE * STRIDE, p.v + image * p.stride + head,
-                                       p.stride, first + t * TILE, last);
-        }
-        commit_async();
-    };
-    /* Columns beyond the head are read as columns of dv or meet zeros of v: they must be finite. */
-    constexpr int PIECES = STRIDE / 8;
-    for (int i = threadIdx.x; i < S::F * PIECES; i += blockDim.x)
-        copy_async(shared_address(dstate + i * 8), p.dstate + pair * S::STATE + i * 8,
-                   i % PIECES < D / 8);
-    fetch(0);
-    for (int i = threadIdx.x; i < S::F; i += blockDim.x)
-        dtotal[i] = p.dtotal[pair * S::F + i];
-
-    for (int t = 0; t < count; t++) {
-        __syncthreads(); /* the stage fetched next is free; dstate is there */
-        fetch(t + 1);
-        wait_async<1>();
-        __syncthreads();
-        const __nv_bfloat16 *krows = tiles + (t % S::STAGES * 2 * TILE + warp * 16) * STRIDE;
-        const __nv_bfloat16 *vrows = krows + TILE * STRIDE;
-        const int token = first + t * TILE + warp * 16;
-
-        uint32_t raw[CHUNKS][4], phi[2][CHUNKS][4];
+    uint32_t raw[CHUNKS][4], phi[2][CHUNKS][4];
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-            load_fragment<D, STRIDE>(raw[c], krows, c);
-        const row_pair scalars = row_scalars<D, false>(p, raw);
-        float dv[S::NT - 1][4] = {};
+    for (int c = 0; c < CHUNKS; c++)
+        load_fragment<D, STRIDE>(raw[c], krows, c);
+    const row_pair scalars = row_scalars<D, false>(p, raw);
+    float sum[S::NT - 1][4] = {};
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
+    for (int c = 0; c < CHUNKS; c++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            nl_key_pair<CUBE>(raw[c][i], nl_bits(nl_pair_of(scalars.scale[i % 2])), p.lambda,
+                              &phi[0][c][i], &phi[1][c][i]);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int n = 0; n < S::NT - 1; n += 2) {
+                uint32_t b[4];
+                load_columns<S::NT - 1, STRIDE>(b, dstate + (half * S::DP + c * 16) * STRIDE, n);
+                multiply(sum[n], phi[half][c], b[0], b[1]);
+                if (n + 1 < S::NT - 1)
+                    multiply(sum[n + 1], phi[half][c], b[2], b[3]);
+            }
+    }
+#pragma unroll
+    for (int four = 0; four < S::FOURS; four++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            uint32_t words[4] = {};
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                nl_key_pair<CUBE>(raw[c][i], nl_bits(nl_pair_of(scalars.scale[i % 2])), p.lambda,
-                                  &phi[0][c][i], &phi[1][c][i]);
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-#pragma unroll
-                for (int n = 0; n < S::NT - 1; n += 2) {
-                    uint32_t b[4];
-                    load_columns<S::NT - 1, STRIDE>(b, dstate + (half * S::DP + c * 16) * STRIDE,
-                                                    n);
-                    multiply(dv[n], phi[half][c], b[0], b[1]);
-                    if (n + 1 < S::NT - 1)
-                        multiply(dv[n + 1], phi[half][c], b[2], b[3]);
-                }
+                if (four * 4 + i < D / 8)
+                    words[i] =
+                        pack(sum[four * 4 + i][2 * r] * mean, sum[four * 4 + i][2 * r + 1] * mean);
+            store_tiles<D>(dv[r], four * 4, words);
         }
-        __nv_bfloat16 *to[2];
-        row_pointers(p.dv + image * p.gradient_stride + head, p.gradient_stride, token, last, to);
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            if (to[r])
-#pragma unroll
-                for (int n = 0; n < S::NT - 1; n++)
-                    *(uint32_t *)(to[r] + n * 8) =
-                        pack(dv[n][2 * r] * mean, dv[n][2 * r + 1] * mean);
 
-        const row_factors factors = {{p.lambda, p.lambda}, {scalars.scale[0], scalars.scale[1]}};
-        uint32_t own[CHUNKS][4];
-        float2 sums[2] = {};
+    const row_factors factors = {{p.lambda, p.lambda}, {scalars.scale[0], scalars.scale[1]}};
+    uint32_t own[CHUNKS][4];
+    float2 sums[2] = {};
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-            float d[2][2][4];
+    for (int c = 0; c < CHUNKS; c++) {
+        float d[2][2][4];
 #pragma unroll
-            for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++)
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const float2 z =
-                        *(const float2 *)(dtotal + half * S::DP + c * 16 + i * 8 + lane % 4 * 2);
-                    d[half][i][0] = d[half][i][2] = z.x, d[half][i][1] = d[half][i][3] = z.y;
-                }
-#pragma unroll
-            for (int k = 0; k < CHUNKS; k++) {
-                uint32_t a[4];
-                load_fragment<D, STRIDE>(a, vrows, k);
-                multiply_transposed<STRIDE>(d[0], a, dstate, c * 16, k);
-                multiply_transposed<STRIDE>(d[1], a, dstate, S::DP + c * 16, k);
+            for (int i = 0; i < 2; i++) {
+                const float2 z =
+                    *(const float2 *)(dtotal + half * S::DP + c * 16 + i * 8 + lane % 4 * 2);
+                d[half][i][0] = d[half][i][2] = z.x, d[half][i][1] = d[half][i][3] = z.y;
             }
-            chunk_gradient<false>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, factors,
-                                  own[c], sums);
-            __syncwarp(); /* one chunk's numbers at a time: registers */
-        }
-        float factor[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            factor[i] = -quad_sum(sums[i].y) * scalars.scale[i] * scalars.scale[i] *
-                        reciprocal(scalars.norm[i] + TINY);
-        row_pointers(p.dk + image * p.gradient_stride + head, p.gradient_stride, token, last, to);
-        store_gradient<D>(to, mean, raw, own, factor);
+        for (int k = 0; k < CHUNKS; k++) {
+            uint32_t a[4];
+            load_fragment<D, STRIDE>(a, vrows, k);
+            multiply_transposed<STRIDE>(d[0], a, dstate, c * 16, k);
+            multiply_transposed<STRIDE>(d[1], a, dstate, S::DP + c * 16, k);
+        }
+        chunk_gradient<false>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, factors, own[c],
+                              sums);
+        __syncwarp(); /* one chunk's numbers at a time: registers */
     }
-    wait_async<0>();
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        factor[i] = -quad_sum(sums[i].y) * scalars.scale[i] * scalars.scale[i] *
+                    reciprocal(scalars.norm[i] + TINY);
+    store_gradient<D, SUMS>(dk, mean, raw, own, factor, sums_of_dk);
 }
 
 } // namespace nl_nala_gradients
 
-/* Bytes of workspace of nl_nala_backward. */
+/* Bytes of workspace of nl_nala_backward, and whether it leaves the sums. */
 int64_t nl_nala_backward_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size);
+bool nl_nala_backward_leaves_sums(int64_t tokens, int64_t head_size);
 /* bf16, cosine map; head sizes 32, 48, 64, 72, 80 and 96; no rope. cudaErrorInvalidValue otherwise. */
 cudaError_t nl_nala_backward(nl_nala_gradient problem, int64_t batch, int64_t head_size,
                              void *workspace, cudaStream_t stream);

@@ -99,8 +99,8 @@ extern "C" nl_status nl_cuda_patch_embed_backward(nl_device *device,
     });
     const float *sums = (const float *)scratch;
     const int64_t weights = (int64_t)s.hidden * s.taps;
-    nl_cuda_add_parts(stream, sums, parts, columns, weights, (float *)a->dweight.data);
-    nl_cuda_add_parts(stream, sums + weights, parts, columns, s.hidden, (float *)a->dbias.data);
+    nl_cuda_add_parts(stream, sums, parts,
+                      {{(float *)a->dweight.data, weights}, {(float *)a->dbias.data, s.hidden}});
     if (a->dx.data)
         NL_FOR_TYPE(a->dtokens, T, NL_FOR_TYPE(a->weight, W, {
                         pixel_kernel<T, W><<<nl_blocks(s.tokens * s.taps, 8), 256, 0, stream>>>(

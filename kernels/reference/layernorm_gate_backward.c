@@ -49,6 +49,7 @@ nl_status nl_reference_layernorm_gate_backward(nl_device *device,
         nl_add(&args->dweight, 0, i, sums[i]);
         nl_add(&args->dbias, 0, i, sums[size + i]);
     }
+    nl_reference_column_sums(&args->dg, &args->dg_sums);
 cleanup:
     nl_free(device->context, memory);
     return status;

@@ -20,12 +20,7 @@ nl_status nl_reference_linear_backward_data(nl_device *device,
                        nl_reference_activation(nl_epilogue_activation(args->epilogue),
                                                nl_get(&args->pre, m, k)));
         }
-    for (int64_t k = 0; args->dbias.data && k < args->dbias.shape[0]; k++) {
-        double sum = 0;
-        for (int64_t m = 0; m < m_count; m++)
-            sum += nl_get(&args->dx, m, k);
-        nl_add(&args->dbias, 0, k, sum);
-    }
+    nl_reference_column_sums(&args->dx, &args->dbias);
     return NL_OK;
 }
 
@@ -36,11 +31,6 @@ nl_status nl_reference_linear_backward_weight(nl_device *device,
     int64_t m_count = args->dy.shape[0];
     (void)device;
     for (int64_t n = 0; n < args->dy.shape[1]; n++) {
-        double bias = 0;
-        for (int64_t m = 0; m < m_count; m++)
-            bias += nl_get(&args->dy, m, n);
-        if (args->dbias.data)
-            nl_add(&args->dbias, 0, n, bias);
         for (int64_t k = 0; k < args->x.shape[1]; k++) {
             double sum = 0;
             for (int64_t m = 0; m < m_count; m++)
@@ -48,5 +38,6 @@ nl_status nl_reference_linear_backward_weight(nl_device *device,
             nl_add(&args->dweight, n, k, sum);
         }
     }
+    nl_reference_column_sums(&args->dy, &args->dbias);
     return NL_OK;
 }

@@ -216,6 +216,7 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
         for (int64_t token = 0; token < args->tokens; token++)
             key_backward(&view, token);
     }
+    nl_reference_column_sums(&args->dqkv, &args->sums);
 cleanup:
     nl_free(device->context, memory);
     return status;

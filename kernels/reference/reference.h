@@ -51,6 +51,17 @@ static inline void nl_add(const nl_tensor *y, int64_t row, int64_t column, doubl
     nl_put(y, row, column, nl_get(y, row, column) + value);
 }
 
+/* sums[c] += column c of x, for as many columns as there are sums; nothing when those are left out. */
+static inline void nl_reference_column_sums(const nl_tensor *x, const nl_tensor *sums)
+{
+    for (int64_t c = 0; sums->data && c < sums->shape[0]; c++) {
+        double sum = 0;
+        for (int64_t row = 0; row < x->shape[0]; row++)
+            sum += nl_get(x, row, c);
+        nl_add(sums, 0, c, sum);
+    }
+}
+
 double nl_reference_activation(nl_activation activation, double x);
 /* Its derivative; at a kink the one from below, as in PyTorch. */
 double nl_reference_activation_slope(nl_activation activation, double x);

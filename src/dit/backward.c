@@ -129,6 +129,20 @@ cleanup:
     return status;
 }
 
+/* Is the bias of qkv summed by the operations that make dqkv? lepe adds to dv after them. */
+static bool sums_come_along(const nl_config *config)
+{
+    return config->attention == NL_ATTENTION_NALA && !config->lepe;
+}
+
+/* Then where they add the sums of columns [first, first + count); otherwise nothing. */
+static nl_tensor qkv_sums(const nl_pass *pass, int index, int64_t first, int64_t count)
+{
+    if (!sums_come_along(&pass->dit->config))
+        return (nl_tensor){0};
+    return nl_tensor_rows(&pass->gradients->blocks[index].qkv_bias, first, count);
+}
+
 /* dh, the gradient of the gated output, becomes that of NaLa's output; dg goes into dqkv, the gated output into h. */
 static nl_status gate_backward(nl_pass *pass, int index, const nl_tensor *dqkv)
 {
@@ -151,6 +165,7 @@ static nl_status gate_backward(nl_pass *pass, int index, const nl_tensor *dqkv)
     if (config->gate) {
         args.g = nl_tensor_columns(&saved->qkv, 3 * d, d);
         args.dg = nl_tensor_columns(dqkv, 3 * d, d);
+        args.dg_sums = qkv_sums(pass, index, 3 * d, d);
     }
     return nl_op_layernorm_gate_backward(pass->device, &args);
 }
@@ -173,10 +188,10 @@ static nl_status qkv_backward(nl_pass *pass, int index, const nl_tensor *dqkv)
                      .scale = 1 / sqrtf((float)head_size));
     NL_TRY(NL_OP(pass->device, nala_attention_backward, .qkvg = saved->qkv, .out = saved->attention,
                  .dout = pass->dh, .state = saved->state, .total = saved->total, .dqkv = *dqkv,
-                 .batch = batch, .tokens = pass->tokens, .heads = heads, .head_size = head_size,
-                 .feature_map = config->feature_map, .lambda = (float)config->lambda,
-                 .tau = (float)config->tau, .rope = config->rope, .grid_height = grid_height,
-                 .grid_width = grid_width));
+                 .sums = qkv_sums(pass, index, 0, 3 * d), .batch = batch, .tokens = pass->tokens,
+                 .heads = heads, .head_size = head_size, .feature_map = config->feature_map,
+                 .lambda = (float)config->lambda, .tau = (float)config->tau, .rope = config->rope,
+                 .grid_height = grid_height, .grid_width = grid_width));
     if (config->lepe)
         NL_TRY(NL_OP(pass->device, depthwise_conv_backward,
                      .x = nl_tensor_columns(&saved->qkv, 2 * d, d),
@@ -208,8 +223,9 @@ static nl_status attention_backward(nl_pass *pass, int index, const nl_added *ad
     NL_TRY(NL_OP(device, linear_backward_data, .dy = dqkv, .weight = block->qkv_weight,
                  .dx = pass->dh));
     NL_TRY(norm_backward(pass, &saved->x, *added, NL_PIECES * (int64_t)index + NL_SHIFT_MSA));
-    NL_TRY(NL_OP(device, linear_backward_weight, .dy = dqkv, .x = pass->h,
-                 .dweight = gradients->qkv_weight, .dbias = gradients->qkv_bias));
+    NL_TRY(NL_OP(
+        device, linear_backward_weight, .dy = dqkv, .x = pass->h, .dweight = gradients->qkv_weight,
+        .dbias = sums_come_along(&pass->dit->config) ? (nl_tensor){0} : gradients->qkv_bias));
 cleanup:
     return status;
 }

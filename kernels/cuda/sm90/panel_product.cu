@@ -9,6 +9,7 @@
  */
 #include "panel_product.cuh"
 
+#include "../fragment_sums.cuh"
 #include "hopper.cuh"
 #include "tensor_map.cuh"
 
@@ -151,28 +152,6 @@ __device__ __forceinline__ void load_pre(const problem &p, place at, int panel,
                                 : make_uint4(0, 0, 0, 0);
 }
 
-/* Sums of eight columns over the eight lanes that have them, of which each keeps one: the one with the bits of lane / 4
- * in reverse. */
-__device__ __forceinline__ float sum_over_rows(float (&v)[8])
-{
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 4, bit = 16; half > 0; half /= 2, bit /= 2) {
-        const bool high = lane & bit;
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            const float got = __shfl_xor_sync(~0u, high ? v[i] : v[i + half], bit);
-            v[i] = (high ? v[i + half] : v[i]) + got;
-        }
-    }
-    return v[0];
-}
-__device__ __forceinline__ int summed_column()
-{
-    const int lane = threadIdx.x % 32;
-    return lane % 4 * 8 + (lane & 16 ? 4 : 0) + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0);
-}
-
 /* y, and pre or GELU(pre), of one tile from a warp group's sums; adds the sums over its rows to `columns`. */
 template <nl_panel_epilogue EPILOGUE>
 __device__ __forceinline__ void write_tile(const problem &p, const float (&d)[PANEL / 2],
@@ -216,7 +195,7 @@ __device__ __forceinline__ void write_tile(const problem &p, const float (&d)[PA
                 *(uint4 *)(p.gelu + to) = pack(other);
         }
         if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.parts)
-            columns[group] += sum_over_rows(sums);
+            columns[group] += nl_sum_over_rows(sums);
     }
 }
 
@@ -349,7 +328,7 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
     }
     if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.parts) {
         for (int i = 0; i < GROUPS; i++)
-            parts[warp * PANEL + i * 32 + summed_column()] = columns[i];
+            parts[warp * PANEL + i * 32 + lane % 4 * 8 + nl_kept_column()] = columns[i];
         named_wait(3, CONSUMERS);
         for (int i = threadIdx.x; i < PANEL; i += CONSUMERS) {
             float sum = 0.f;
