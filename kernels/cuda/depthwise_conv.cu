@@ -1,60 +1,50 @@
-/* out += depthwise convolution over the token grid; neighbouring tokens come through the cache. */
-#include "cuda_common.cuh"
+/* out = addend + depthwise convolution over the token grid: depthwise_conv.cuh. */
+#include "depthwise_conv.cuh"
 
-/* A block has 8 OCTETS channels, whose weights it turns to [tap, channel] in shared memory, and TOKENS ROUNDS tokens; a
- * thread takes eight channels of a token at a time. grid (groups of tokens, groups of channels). */
-enum { OCTETS = 8, TOKENS = 32, ROUNDS = 4, THREADS = OCTETS * TOKENS };
+enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a block */
+enum { MAX_ROWS = 16, MIN_ROWS = 4 };              /* of a tile, without those it reaches */
+enum { BLOCKS = 4 };                               /* at a time on a multiprocessor */
 
+/* grid (tiles, groups of channels) */
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    depthwise_kernel(const T *x, int64_t x_stride, const float *weight, const float *bias, T *out,
-                     int64_t tokens, int channels, int height, int width, int kernel)
+__global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    tile_kernel(const nl_token_grid grid, const nl_tiling tiling, const T *x, int64_t x_stride,
+                const float *weight, const float *bias, const T *base, T *out)
 {
-    extern __shared__ __align__(16) float weights[];
-    const int taps = kernel * kernel, radius = kernel / 2, first = blockIdx.y * 8 * OCTETS;
-    for (int i = threadIdx.x; i < 8 * OCTETS * taps; i += THREADS) {
-        const int c = i / taps, tap = i % taps;
-        weights[tap * 8 * OCTETS + c] =
-            first + c < channels ? weight[(int64_t)(first + c) * taps + tap] : 0.f;
-    }
+    constexpr int N = 4 / sizeof(T), PITCH = (COLUMNS + 2 * NL_REACH) * 32;
+    extern __shared__ __align__(16) uint32_t slab[];
+    __shared__ float weights[32 * N * NL_TAPS];
+    const int first = blockIdx.y * 32 * N, channels = min(32 * N, grid.channels - first);
+    const int lane = threadIdx.x % 32, column = threadIdx.x / 32 * NL_STRIP;
+    nl_tile tile = nl_tile_at(tiling, grid, COLUMNS, blockIdx.x);
+    const int64_t token = tile.image * grid.height * grid.width;
+    nl_fetch_slab<COLUMNS>(slab, nl_words_of(x, x_stride, token, first), grid, tile, channels / N);
+    for (int i = threadIdx.x; i < channels * NL_TAPS; i += blockDim.x)
+        weights[i] = weight[first * NL_TAPS + i];
+    nl_fetched();
     __syncthreads();
-    const int octet = threadIdx.x % OCTETS, c = first + octet * 8;
-    if (c >= channels)
+    tile.column += column;
+    if (lane * N >= channels || tile.column >= grid.width)
         return;
-    float b[8];
-    nl_load8(bias + c, b);
-    for (int round = 0; round < ROUNDS; round++) {
-        const int64_t token =
-            (blockIdx.x * (int64_t)ROUNDS + round) * TOKENS + threadIdx.x / OCTETS;
-        if (token >= tokens)
-            return;
-        const int place = (int)(token % (height * width)), row = place / width;
-        const int column = place % width;
-        float sum[8];
-        nl_load8(out + token * channels + c, sum);
+    const int c = first + lane * N;
+    float w[NL_TAPS][N], b[N];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            sum[i] += b[i];
-        for (int tap = 0; tap < taps; tap++) {
-            const int dy = tap / kernel - radius, dx = tap % kernel - radius;
-            if (row + dy < 0 || row + dy >= height || column + dx < 0 || column + dx >= width)
-                continue;
-            float v[8], w[8];
-            nl_load8(x + (token + dy * width + dx) * x_stride + c, v);
-            nl_load8(weights + tap * 8 * OCTETS + octet * 8, w);
+    for (int j = 0; j < N; j++) {
+        b[j] = bias[c + j];
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                sum[i] = fmaf(w[i], v[i], sum[i]);
-        }
-        nl_store8(out + token * channels + c, sum);
+        for (int tap = 0; tap < NL_TAPS; tap++)
+            w[tap][j] = weights[(lane * N + j) * NL_TAPS + tap];
     }
+    nl_convolve<N, PITCH>(grid, tile, w, b, slab + column * 32 + lane,
+                          nl_words_of(base, grid.channels, token, c),
+                          nl_words_of(out, grid.channels, token, c));
 }
 
-/* Any number of channels: a thread an element. */
+/* Any kernel and number of channels: a thread an element. */
 template <typename T>
 __global__ void depthwise_any_kernel(const T *x, int64_t x_stride, const float *weight,
-                                     const float *bias, T *out, int64_t count, int channels,
-                                     int height, int width, int kernel)
+                                     const float *bias, const T *base, T *out, int64_t count,
+                                     int channels, int height, int width, int kernel)
 {
     const int radius = kernel / 2;
     NL_GRID_LOOP(i, count)
@@ -70,38 +60,57 @@ __global__ void depthwise_any_kernel(const T *x, int64_t x_stride, const float *
                     sum = fmaf(weight[(c * kernel + dy + radius) * kernel + dx + radius],
                                nl_get(x + ((image * height + y) * width + z) * x_stride + c), sum);
             }
-        nl_put(out + i, nl_get(out + i) + sum);
+        nl_put(out + i, nl_get(base + i) + sum);
     }
 }
 
-template <typename T> static void launch(const nl_depthwise_conv_args *a, cudaStream_t stream)
+/* Tiles of fewer rows where tall ones would leave multiprocessors idle: the sums are the same. */
+static nl_tiling tiling_of(const nl_token_grid &grid, int64_t groups, int multiprocessors)
 {
-    const int64_t tokens = a->out.shape[0];
-    const int channels = (int)a->out.shape[1], kernel = (int)a->weight.shape[2];
-    const size_t bytes = sizeof(float) * 8 * OCTETS * kernel * kernel;
-    const T *x = (const T *)a->x.data;
+    int rows = nl_tile_rows(grid, MAX_ROWS + 2 * NL_REACH);
+    nl_tiling tiling = nl_tiling_of(grid, COLUMNS, rows);
+    while (tiling.count * groups < 2ll * multiprocessors && rows > MIN_ROWS) {
+        rows = (rows + 1) / 2;
+        tiling = nl_tiling_of(grid, COLUMNS, rows);
+    }
+    return tiling;
+}
+
+template <typename T>
+static cudaError_t launch(const nl_depthwise_conv_args *a, int multiprocessors, cudaStream_t stream)
+{
+    const int kernel = (int)a->weight.shape[2];
+    const nl_token_grid grid = {a->batch, (int)a->grid_height, (int)a->grid_width,
+                                (int)a->out.shape[1]};
+    const T *x = (const T *)a->x.data,
+            *base = (const T *)(a->addend.data ? a->addend : a->out).data;
     const float *weight = (const float *)a->weight.data, *bias = (const float *)a->bias.data;
-    if (channels % 8 == 0 && a->x.row_stride % 8 == 0 && (uintptr_t)x % 16 == 0 &&
-        bytes <= 48 << 10)
-        depthwise_kernel<T>
-            <<<dim3(nl_blocks(tokens, TOKENS * ROUNDS), nl_blocks(channels, 8 * OCTETS)), THREADS,
-               bytes, stream>>>(x, a->x.row_stride, weight, bias, (T *)a->out.data, tokens,
-                                channels, (int)a->grid_height, (int)a->grid_width, kernel);
-    else
-        depthwise_any_kernel<T><<<nl_blocks(tokens * channels, 256), 256, 0, stream>>>(
-            x, a->x.row_stride, weight, bias, (T *)a->out.data, tokens * channels, channels,
-            (int)a->grid_height, (int)a->grid_width, kernel);
+    T *out = (T *)a->out.data;
+    if (kernel != NL_SIDE || !nl_rows_of_vectors(&a->x) || grid.channels % 8 != 0) {
+        const int64_t count = nl_tensor_count(&a->out);
+        depthwise_any_kernel<T><<<nl_blocks(count, 256), 256, 0, stream>>>(
+            x, a->x.row_stride, weight, bias, base, out, count, grid.channels, grid.height,
+            grid.width, kernel);
+        return cudaSuccess;
+    }
+    const unsigned groups = nl_blocks(grid.channels * sizeof(T), NL_TILE_BYTES);
+    const nl_tiling tiling = tiling_of(grid, groups, multiprocessors);
+    const int bytes = nl_slab_bytes(grid, tiling, COLUMNS);
+    const cudaError_t error =
+        cudaFuncSetAttribute(tile_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaSuccess)
+        tile_kernel<T><<<dim3((unsigned)tiling.count, groups), 32 * WARPS, bytes, stream>>>(
+            grid, tiling, x, a->x.row_stride, weight, bias, base, out);
+    return error;
 }
 
 extern "C" nl_status nl_cuda_depthwise_conv(nl_device *device, const nl_depthwise_conv_args *a)
 {
-    if (a->addend.data) {
-        nl_status status =
-            device->ops->copy(device, a->out.data, a->addend.data, nl_tensor_bytes(&a->out));
-        if (status != NL_OK)
-            return status;
-    }
+    nl_cuda *cuda = nl_cuda_of(device);
+    cudaError_t error = cudaSuccess;
     if (nl_tensor_count(&a->out) > 0)
-        NL_FOR_TYPE(a->x, T, launch<T>(a, nl_cuda_of(device)->stream));
+        NL_FOR_TYPE(a->x, T, error = launch<T>(a, cuda->multiprocessors, cuda->stream));
+    if (error != cudaSuccess)
+        return nl_cuda_check(device, error, "depthwise_conv");
     return NL_CUDA_LAUNCHED(device, "depthwise_conv");
 }

@@ -1,8 +1,13 @@
-/* Gradients of depthwise_conv: dx += dout convolved with the turned kernel; dW and db in parts of one image each. */
+/* Gradients of depthwise_conv: dx += dout convolved with the turned kernel; dW and db in parts of fixed tiles, then the
+ * parts in their order. 5 x 5: depthwise_conv.cuh. */
 #include "column_sums.cuh"
+#include "depthwise_conv.cuh"
 
-enum { LANES = 32, WARPS = 8, MAX_SHARED = 96 << 10 };
-enum { TAPS = 8, THREADS = 64 }; /* of pictures that do not fit */
+enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a tile; as many warps for dx and for dW */
+enum { PART_TILES = 1 };                           /* tiles that a block goes through, summed up */
+enum { BLOCKS = 2 };                               /* at a time on a multiprocessor */
+enum { MAX_SHARED = 99 << 10 };
+enum { TAPS = 8, THREADS = 64 }; /* of other kernels */
 
 struct grid_shape {
     int channels, height, width, kernel;
@@ -68,115 +73,155 @@ __global__ void __launch_bounds__(THREADS)
         part[s.channels * taps + c] = bias;
 }
 
-/* Both for an image whose x and dout fit into shared memory, LANES channels of it: [tokens, LANES] each, and the weights
- * [k k, LANES]. A lane has a channel. grid (images, channels / LANES) */
+/* What a block has in shared memory, one after the other: the weights, slabs of x and dout, sums of each warp. */
+template <int N> union tile_shared {
+    float weights[32 * N][NL_TAPS];
+    float sums[WARPS][NL_TAPS + 1][32 * N + 1]; /* the last row: of the bias */
+};
+
+/* The first half of a block's warps makes dx, the other half dW and db. parts [gridDim.x, channels (k k + 1)].
+ * grid (parts, groups of channels) */
 template <typename T>
-__global__ void __launch_bounds__(LANES *WARPS)
-    image_kernel(const grid_shape s, const T *x, const float *weight, const T *dout, T *dx,
-                 float *parts)
+__global__ void __launch_bounds__(64 * WARPS, BLOCKS)
+    tile_kernel(const nl_token_grid grid, const nl_tiling tiling, const T *x, int64_t x_stride,
+                const float *weight, const T *dout, T *dx, int64_t dx_stride, float *parts)
 {
-    extern __shared__ __align__(16) unsigned char shared[];
-    const int tokens = s.height * s.width, radius = s.kernel / 2, taps = s.kernel * s.kernel;
-    float *weights = (float *)shared;
-    T *xs = (T *)(weights + taps * LANES), *ds = xs + tokens * LANES;
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const int c = blockIdx.y * LANES + lane;
-    const int64_t image = blockIdx.x * (int64_t)tokens;
-    const bool there = c < s.channels;
-    for (int tap = warp; tap < taps; tap += WARPS)
-        weights[tap * LANES + lane] = there ? weight[(int64_t)c * taps + tap] : 0.f;
-    for (int t = warp; t < tokens; t += WARPS) {
-        nl_put(xs + t * LANES + lane, there ? nl_get(x + (image + t) * s.x_stride + c) : 0.f);
-        nl_put(ds + t * LANES + lane, there ? nl_get(dout + (image + t) * s.channels + c) : 0.f);
-    }
+    constexpr int N = 4 / sizeof(T), PITCH = (COLUMNS + 2 * NL_REACH) * 32;
+    extern __shared__ __align__(16) unsigned char memory[];
+    tile_shared<N> &shared = *(tile_shared<N> *)memory;
+    uint32_t *slab = (uint32_t *)memory;
+    const int first = blockIdx.y * 32 * N, channels = min(32 * N, grid.channels - first);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % WARPS, c = first + lane * N;
+    const bool there = lane * N < channels, data = threadIdx.x < 32 * WARPS;
+    for (int i = threadIdx.x; i < channels * NL_TAPS; i += blockDim.x)
+        shared.weights[0][i] = weight[first * NL_TAPS + i];
     __syncthreads();
-    if (!there)
-        return;
+    float w[NL_TAPS][N] = {}, bias[N] = {}; /* the turned kernel and 0, or the sums */
+    if (data && there)
+#pragma unroll
+        for (int tap = 0; tap < NL_TAPS; tap++)
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                w[tap][j] = shared.weights[lane * N + j][NL_TAPS - 1 - tap];
 
-    for (int t = warp; t < tokens; t += WARPS) {
-        const int row = t / s.width, column = t % s.width;
-        float sum = 0.f;
-        for (int ky = 0; ky < s.kernel; ky++) {
-            const int y = row - ky + radius;
-            if (y < 0 || y >= s.height)
-                continue;
-            for (int kx = 0; kx < s.kernel; kx++) {
-                const int z = column - kx + radius;
-                if (z >= 0 && z < s.width)
-                    sum = fmaf(weights[(ky * s.kernel + kx) * LANES + lane],
-                               nl_get(ds + (y * s.width + z) * LANES + lane), sum);
-            }
+    for (int i = 0; i < PART_TILES; i++) {
+        const int64_t index = blockIdx.x * (int64_t)PART_TILES + i;
+        if (index >= tiling.count)
+            break;
+        nl_tile tile = nl_tile_at(tiling, grid, COLUMNS, index);
+        const int64_t token = tile.image * grid.height * grid.width;
+        uint32_t *slab_dout = slab + (nl_end(tile, grid) - nl_begin(tile)) * PITCH;
+        __syncthreads(); /* all have read what was there */
+        nl_fetch_slab<COLUMNS>(slab, nl_words_of(x, x_stride, token, first), grid, tile,
+                               channels / N);
+        nl_fetch_slab<COLUMNS>(slab_dout, nl_words_of(dout, grid.channels, token, first), grid,
+                               tile, channels / N);
+        nl_fetched();
+        __syncthreads();
+        tile.column += warp * NL_STRIP;
+        const int at = warp * NL_STRIP * 32 + lane;
+        if (!there || tile.column >= grid.width)
+            continue;
+        if (data) {
+            const nl_words to = nl_words_of(dx, dx_stride, token, c);
+            nl_convolve<N, PITCH>(grid, tile, w, bias, slab_dout + at, to, to);
+        } else {
+            nl_correlate<N, PITCH>(grid, tile, slab + at, slab_dout + at, w, bias);
         }
-        T *to = dx + (image + t) * s.dx_stride + c;
-        nl_put(to, nl_get(to) + sum);
     }
 
-    float *part = parts + blockIdx.x * (int64_t)s.channels * (taps + 1);
-    for (int tap = warp; tap <= taps; tap += WARPS) { /* the last one: the bias */
-        const int dy = tap < taps ? tap / s.kernel - radius : 0,
-                  dz = tap < taps ? tap % s.kernel - radius : 0;
+    __syncthreads();
+    if (!data && there)
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+#pragma unroll
+            for (int tap = 0; tap < NL_TAPS; tap++)
+                shared.sums[warp][tap][lane * N + j] = w[tap][j];
+            shared.sums[warp][NL_TAPS][lane * N + j] = bias[j];
+        }
+    __syncthreads();
+    float *part = parts + blockIdx.x * (int64_t)grid.channels * (NL_TAPS + 1);
+    for (int i = threadIdx.x; i < channels * (NL_TAPS + 1); i += blockDim.x) {
+        const bool tap = i < channels * NL_TAPS;
+        const int row = tap ? i % NL_TAPS : NL_TAPS,
+                  column = tap ? i / NL_TAPS : i - channels * NL_TAPS;
         float sum = 0.f;
-        for (int row = max(0, -dy); row < min(s.height, s.height - dy); row++)
-#pragma unroll 4
-            for (int column = max(0, -dz); column < min(s.width, s.width - dz); column++) {
-                const int t = row * s.width + column;
-                const float g = nl_get(ds + t * LANES + lane);
-                sum = tap < taps ? fmaf(g, nl_get(xs + (t + dy * s.width + dz) * LANES + lane), sum)
-                                 : sum + g;
-            }
-        part[tap < taps ? c * taps + tap : s.channels * taps + c] = sum;
+#pragma unroll
+        for (int j = 0; j < WARPS; j++)
+            sum += shared.sums[j][row][column];
+        part[tap ? first * NL_TAPS + i : grid.channels * NL_TAPS + first + column] = sum;
     }
 }
 
-template <typename T>
-static cudaError_t launch(const grid_shape &s, const nl_depthwise_conv_backward_args *a,
-                          float *parts, cudaStream_t stream)
+/* Two slabs of what is left of MAX_SHARED, in whole rows. */
+static nl_tiling tiling_of(const nl_token_grid &grid)
 {
-    const int taps = s.kernel * s.kernel;
-    const int64_t bytes =
-        (int64_t)taps * LANES * 4 + 2ll * s.height * s.width * LANES * (int64_t)sizeof(T);
-    if (bytes <= MAX_SHARED) {
-        const cudaError_t error = cudaFuncSetAttribute(
-            image_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (error == cudaSuccess)
-            image_kernel<T>
-                <<<dim3((unsigned)s.images, nl_blocks(s.channels, LANES)), LANES * WARPS,
-                   (size_t)bytes, stream>>>(s, (const T *)a->x.data, (const float *)a->weight.data,
-                                            (const T *)a->dout.data, (T *)a->dx.data, parts);
-        return error;
-    }
+    const int capacity = MAX_SHARED / (2 * (COLUMNS + 2 * NL_REACH) * NL_TILE_BYTES);
+    return nl_tiling_of(grid, COLUMNS, nl_tile_rows(grid, capacity));
+}
+
+template <typename T>
+static cudaError_t launch_tiles(const nl_token_grid &grid, const nl_tiling &tiling,
+                                const nl_depthwise_conv_backward_args *a, int64_t count,
+                                float *parts, cudaStream_t stream)
+{
+    const unsigned groups = nl_blocks(grid.channels * sizeof(T), NL_TILE_BYTES);
+    int bytes = 2 * nl_slab_bytes(grid, tiling, COLUMNS);
+    if (bytes < (int)sizeof(tile_shared<4 / sizeof(T)>))
+        bytes = (int)sizeof(tile_shared<4 / sizeof(T)>);
+    const cudaError_t error =
+        cudaFuncSetAttribute(tile_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaSuccess)
+        tile_kernel<T><<<dim3((unsigned)count, groups), 64 * WARPS, bytes, stream>>>(
+            grid, tiling, (const T *)a->x.data, a->x.row_stride, (const float *)a->weight.data,
+            (const T *)a->dout.data, (T *)a->dx.data, a->dx.row_stride, parts);
+    return error;
+}
+
+template <typename T>
+static void launch_any(const grid_shape &s, const nl_depthwise_conv_backward_args *a, float *parts,
+                       cudaStream_t stream)
+{
     input_kernel<T><<<nl_blocks(nl_tensor_count(&a->dout), 256), 256, 0, stream>>>(
         s, (const float *)a->weight.data, (const T *)a->dout.data, (T *)a->dx.data);
     weight_kernel<T>
-        <<<dim3((unsigned)s.images, nl_blocks(s.channels, THREADS), nl_blocks(taps, TAPS)), THREADS,
-           0, stream>>>(s, (const T *)a->x.data, (const T *)a->dout.data, parts);
-    return cudaSuccess;
+        <<<dim3((unsigned)s.images, nl_blocks(s.channels, THREADS),
+                nl_blocks(s.kernel * s.kernel, TAPS)),
+           THREADS, 0, stream>>>(s, (const T *)a->x.data, (const T *)a->dout.data, parts);
 }
 
 extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
                                                      const nl_depthwise_conv_backward_args *a)
 {
     cudaStream_t stream = nl_cuda_of(device)->stream;
-    grid_shape s = {};
-    s.channels = (int)a->dout.shape[1], s.kernel = (int)a->weight.shape[3];
-    s.height = (int)a->grid_height, s.width = (int)a->grid_width, s.images = a->batch;
-    s.x_stride = a->x.row_stride, s.dx_stride = a->dx.row_stride;
-    const int64_t count = nl_tensor_count(&a->dout), taps = s.kernel * s.kernel;
-    const int64_t columns = s.channels * (taps + 1);
-    if (count == 0)
+    const nl_token_grid grid = {a->batch, (int)a->grid_height, (int)a->grid_width,
+                                (int)a->dout.shape[1]};
+    const int kernel = (int)a->weight.shape[3];
+    const grid_shape s = {grid.channels,   grid.height,      grid.width, kernel,
+                          a->x.row_stride, a->dx.row_stride, a->batch};
+    const int64_t taps = (int64_t)grid.channels * kernel * kernel, columns = taps + grid.channels;
+    const bool tiles = kernel == NL_SIDE && grid.channels % 8 == 0 && nl_rows_of_vectors(&a->x) &&
+                       nl_rows_of_vectors(&a->dout) && nl_rows_of_vectors(&a->dx);
+    const nl_tiling tiling = tiling_of(grid);
+    const int64_t count = tiles ? nl_blocks(tiling.count, PART_TILES) : a->batch;
+    if (nl_tensor_count(&a->dout) == 0)
         return NL_OK;
     void *scratch;
     nl_status status =
-        nl_cuda_scratch(device, "sums of a convolution", s.images * columns * 4, &scratch);
+        nl_cuda_scratch(device, "sums of a convolution", count * columns * 4, &scratch);
     if (status != NL_OK)
         return status;
+    float *parts = (float *)scratch;
     cudaError_t error = cudaSuccess;
-    NL_FOR_TYPE(a->dout, T, error = launch<T>(s, a, (float *)scratch, stream));
+    NL_FOR_TYPE(a->dout, T, {
+        if (tiles)
+            error = launch_tiles<T>(grid, tiling, a, count, parts, stream);
+        else
+            launch_any<T>(s, a, parts, stream);
+    });
     if (error != cudaSuccess)
         return nl_cuda_check(device, error, "depthwise_conv_backward");
-    const float *sums = (const float *)scratch;
-    nl_cuda_add_parts(
-        stream, sums, s.images,
-        {{(float *)a->dweight.data, s.channels * taps}, {(float *)a->dbias.data, s.channels}});
+    nl_cuda_add_parts(stream, parts, count,
+                      {{(float *)a->dweight.data, taps}, {(float *)a->dbias.data, grid.channels}});
     return NL_CUDA_LAUNCHED(device, "depthwise_conv_backward");
 }
