@@ -125,11 +125,6 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     p.saved_state = (float *)a->state.data, p.saved_total = (float *)a->total.data;
     p.grid_width = (int)a->grid_width;
     p.head_size = (int)d;
-    if (!a->rope && !p.saved_state && nl_nala_sm90_serves(&p, a->feature_map)) {
-        const cudaError_t error = nl_nala_sm90_forward(&p, a->batch, cuda->stream);
-        if (error != cudaErrorNotSupported)
-            return nl_cuda_check(device, error, "nala_attention");
-    }
     const int64_t positions = !a->rope ? 0 : NL_MAX(a->grid_height, a->grid_width);
     const int64_t bytes =
         nl_nala_workspace(a->batch, a->heads, a->tokens, d, a->feature_map, positions);
@@ -139,6 +134,11 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
             nl_cuda_scratch(device, "partial states of NaLa attention", bytes, &workspace);
         if (status != NL_OK)
             return status;
+    }
+    if (!a->rope && nl_nala_sm90_serves(&p, a->feature_map)) {
+        const cudaError_t error = nl_nala_sm90_forward(&p, a->batch, workspace, cuda->stream);
+        if (error != cudaErrorNotSupported)
+            return nl_cuda_check(device, error, "nala_attention");
     }
     return nl_cuda_check(
         device, nl_nala_forward(p, a->batch, d, a->feature_map, positions, workspace, cuda->stream),

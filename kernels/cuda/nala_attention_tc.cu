@@ -3,16 +3,6 @@
 
 using namespace nl_nala;
 
-/* Tokens that one block takes. Up to here a block has a whole head; longer sequences are cut into chunks of this many.
- * By the length alone, so that a result does not depend on the batch: at 65,536 tokens and six heads it makes 384
- * blocks, three for each multiprocessor of the largest cards. */
-static const int64_t CHUNK = 1024;
-
-static int chunk_count(int64_t tokens)
-{
-    return (int)((tokens + CHUNK - 1) / CHUNK);
-}
-
 /* The table of rope: one thread for (position, frequency 10000^-linspace(0, 1, quarter)). */
 static __global__ void rope_kernel(float2 *table, int positions, int quarter)
 {
@@ -29,13 +19,9 @@ static __global__ void rope_kernel(float2 *table, int positions, int quarter)
 template <int D, int MAP, bool CUBE> struct launcher {
     using S = shape<D, nl_map_halves<MAP>::value>;
 
-    static int64_t partial_bytes(int64_t pairs, int chunks)
-    {
-        return 4 * chunks * pairs * S::PARTIAL_ELEMENTS;
-    }
     static int64_t workspace(int64_t pairs, int chunks)
     {
-        return chunks == 1 ? 0 : partial_bytes(pairs, chunks) + 2 * pairs * S::STATE_ELEMENTS;
+        return workspace_bytes<S>(pairs, chunks);
     }
     template <typename Kernel> static cudaError_t allow(Kernel kernel)
     {
@@ -43,10 +29,11 @@ template <int D, int MAP, bool CUBE> struct launcher {
                                     S::SHARED_BYTES);
     }
     template <bool ROPE>
-    static cudaError_t run_as(nl_nala_problem p, int64_t batch, int chunks, void *workspace,
+    static cudaError_t run_as(nl_nala_problem p, int64_t batch, void *workspace,
                               cudaStream_t stream)
     {
         const int64_t pairs = batch * p.heads;
+        const int chunks = divide<S>(p, pairs, workspace);
         cudaError_t error;
         if (chunks == 1) {
             auto kernel = fused_kernel<D, MAP, CUBE, ROPE>;
@@ -59,26 +46,20 @@ template <int D, int MAP, bool CUBE> struct launcher {
         auto apply = apply_kernel<D, MAP, CUBE, ROPE>;
         if ((error = allow(partial)) != cudaSuccess || (error = allow(apply)) != cudaSuccess)
             return error;
-        const int tiles = (p.tokens + S::TILE - 1) / S::TILE;
-        p.chunk = (tiles + chunks - 1) / chunks * S::TILE;
-        const int used = (p.tokens + p.chunk - 1) / p.chunk;
-        p.partial = (float *)workspace;
-        p.state = (__nv_bfloat16 *)((char *)workspace + partial_bytes(pairs, chunks));
-        const dim3 grid(p.heads, (unsigned)batch, used);
+        const dim3 grid(p.heads, (unsigned)batch, chunks);
         partial<<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
-        reduce_kernel<D, MAP>
-            <<<dim3((S::PARTIAL_ELEMENTS + 511) / 512, (unsigned)pairs), 256, 0, stream>>>(p, used,
-                                                                                           pairs);
+        if ((error = reduce<D, MAP>(p, chunks, pairs, stream)) != cudaSuccess)
+            return error;
         apply<<<grid, S::THREADS, S::SHARED_BYTES, stream>>>(p);
         return cudaGetLastError();
     }
-    static cudaError_t run(const nl_nala_problem &p, int64_t batch, int chunks, void *workspace,
+    static cudaError_t run(const nl_nala_problem &p, int64_t batch, void *workspace,
                            cudaStream_t stream)
     {
         if constexpr (nl_map_packed<MAP>::value)
             if (p.rope)
-                return run_as<true>(p, batch, chunks, workspace, stream);
-        return p.rope ? cudaErrorInvalidValue : run_as<false>(p, batch, chunks, workspace, stream);
+                return run_as<true>(p, batch, workspace, stream);
+        return p.rope ? cudaErrorInvalidValue : run_as<false>(p, batch, workspace, stream);
     }
 };
 
@@ -149,7 +130,6 @@ int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t 
 cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map,
                             int64_t positions, void *workspace, cudaStream_t stream)
 {
-    const int chunks = chunk_count(p.tokens);
     const bool cube = p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
     if (!nl_nala_serves(head_size, map, positions > 0))
         return cudaErrorInvalidValue;
@@ -161,6 +141,6 @@ cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size,
         p.rope = (const float2 *)workspace;
         workspace = (char *)workspace + rope_bytes(positions, head_size);
     }
-    FOR_HEAD_SIZE(return launch::run(p, batch, chunks, workspace, stream));
+    FOR_HEAD_SIZE(return launch::run(p, batch, workspace, stream));
     return cudaErrorInvalidValue;
 }

@@ -48,6 +48,16 @@ struct nl_nala_problem {
 namespace nl_nala
 {
 
+/* Tokens that one block takes. Up to here a block has a whole head; longer sequences are cut into chunks of this many.
+ * By the length alone, so that a result does not depend on the batch: at 65,536 tokens and six heads it makes 384
+ * blocks, three for each multiprocessor of the largest cards. */
+enum { CHUNK = 1024 };
+
+static inline int chunk_count(int64_t tokens)
+{
+    return (int)((tokens + CHUNK - 1) / CHUNK);
+}
+
 template <int D, int HALVES> struct shape {
     static constexpr int WARPS = D / 16;   /* each owns 16 dimensions, and 16 tokens of a tile */
     static constexpr int ODD = D % 16 / 8; /* eight more dimensions? */
@@ -86,6 +96,25 @@ template <int D, int HALVES> struct shape {
         return f < EVEN ? f % (16 * WARPS) : 16 * WARPS + (f - EVEN) % 8;
     }
 };
+
+/* Bytes of the partial sums of a long sequence, behind which its states lie. */
+template <typename S> static inline int64_t partial_bytes(int64_t pairs, int chunks)
+{
+    return 4 * chunks * pairs * S::PARTIAL_ELEMENTS;
+}
+template <typename S> static inline int64_t workspace_bytes(int64_t pairs, int chunks)
+{
+    return chunks == 1 ? 0 : partial_bytes<S>(pairs, chunks) + 2 * pairs * S::STATE_ELEMENTS;
+}
+/* Sets chunk, partial and state; returns how many chunks of whole tiles there are. */
+template <typename S> static inline int divide(nl_nala_problem &p, int64_t pairs, void *workspace)
+{
+    const int chunks = chunk_count(p.tokens), tiles = (p.tokens + S::TILE - 1) / S::TILE;
+    p.chunk = (tiles + chunks - 1) / chunks * S::TILE;
+    p.partial = (float *)workspace;
+    p.state = (__nv_bfloat16 *)((char *)workspace + partial_bytes<S>(pairs, chunks));
+    return (p.tokens + p.chunk - 1) / p.chunk;
+}
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
@@ -676,7 +705,7 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
 
 /* Adds the chunks in order; one thread for two neighbours. grid (PARTIAL_ELEMENTS / 512, B h). */
 template <int D, int MAP>
-__global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs)
+static __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs)
 {
     constexpr int HALVES = nl_map_halves<MAP>::value;
     using S = shape<D, HALVES>;
@@ -706,6 +735,16 @@ __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs
         *(float2 *)(p.saved_state + row * d + column) = sum;
     if (total && p.saved_total) /* neighbours in f: dimensions come in eights, so both are there */
         p.saved_total[row] = sum.x, p.saved_total[row + 1] = sum.y;
+}
+
+template <int D, int MAP>
+static cudaError_t reduce(const nl_nala_problem &p, int chunks, int64_t pairs, cudaStream_t stream)
+{
+    using S = shape<D, nl_map_halves<MAP>::value>;
+    reduce_kernel<D, MAP>
+        <<<dim3((S::PARTIAL_ELEMENTS + 511) / 512, (unsigned)pairs), 256, 0, stream>>>(p, chunks,
+                                                                                       pairs);
+    return cudaGetLastError();
 }
 
 /* grid (heads, batch, chunks) */

@@ -19,12 +19,13 @@ static cudaError_t general(const nl_nala_problem &p, int batch, int d, void *wor
 {
     return nl_nala_forward(p, batch, d, NL_FEATURES_COSINE, 0, workspace, 0);
 }
-static cudaError_t hopper(const nl_nala_problem &problem, int batch, int d, void *)
+static cudaError_t hopper(const nl_nala_problem &problem, int batch, int d, void *workspace)
 {
     nl_nala_problem p = problem;
     p.head_size = d;
-    return nl_nala_sm90_serves(&p, NL_FEATURES_COSINE) ? nl_nala_sm90_forward(&p, batch, 0)
-                                                       : cudaErrorNotSupported;
+    return nl_nala_sm90_serves(&p, NL_FEATURES_COSINE)
+               ? nl_nala_sm90_forward(&p, batch, workspace, 0)
+               : cudaErrorNotSupported;
 }
 static const struct {
     const char *name;

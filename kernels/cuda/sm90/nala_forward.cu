@@ -1,7 +1,7 @@
 /*
- * NaLa attention forward of short sequences on Hopper: nala_tensor_core.cuh with the products of a warp group.
+ * NaLa attention forward on Hopper: nala_tensor_core.cuh with the products of a warp group.
  *
- * A block is one warp group and has one (image, head). A tile is 64 tokens of 64 dimensions, rows of 128 bytes, swizzled
+ * A block is one warp group and has one (image, head), or a chunk of its tokens. A tile is 64 tokens of 64 dimensions, rows of 128 bytes, swizzled
  * as TMA leaves them. Fragments of features stay in registers as A operands; v and the state S [128, 64] are B operands,
  * read from shared memory once for four warps:
  *
@@ -39,15 +39,17 @@ enum {
     ROWS_BYTES = 16 * D * 2, /* of a warp */
     Z_BYTES = FEATURES * 2,
     SCALES_BYTES = 2 * TILE * 2,
-    SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + STATE_BYTES + Z_BYTES + SCALES_BYTES + 64,
-    MOST_TOKENS = 1024
+    SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + STATE_BYTES + Z_BYTES + SCALES_BYTES + 64
 };
+typedef nl_nala::shape<D, 2> shape; /* of partial sums and states in device memory */
 
 struct problem {
     CUtensorMap q, k, v, out; /* [batch, heads, tokens, D] */
     float *saved_state;       /* [B h, FEATURES, D], or NULL */
     float *saved_total;       /* [B h, FEATURES], or NULL */
-    int tokens;
+    float *partial;           /* as in nl_nala_problem */
+    const __nv_bfloat16 *state;
+    int tokens, chunk;
     float lambda, tau;
 };
 
@@ -145,24 +147,29 @@ __device__ __forceinline__ void store_sums(const float (&d)[32], float low, floa
     }
 }
 
-/* Stage `number` of the whole sequence of stages: pairs of k and v, then pairs of queries. By one thread. */
-__device__ __forceinline__ void fetch(const problem &p, const shared_memory &m, int count,
+/* What a block goes through: tiles of keys, then of queries, from a token on. */
+struct range {
+    int first, keys, queries;
+};
+
+/* Stage `number` of the block's: a tile of k and v each, then pairs of queries. By one thread. */
+__device__ __forceinline__ void fetch(const problem &p, const shared_memory &m, const range &r,
                                       int number)
 {
     const uint32_t to = m.stages + number % STAGES * STAGE_BYTES;
-    if (number < count) {
+    if (number < r.keys) {
         uint64_t *barrier = m.keys + number % STAGES;
         barrier_expect(barrier, STAGE_BYTES);
-        copy_tile(to, &p.k, number * TILE, barrier);
-        copy_tile(to + TILE_BYTES, &p.v, number * TILE, barrier);
+        copy_tile(to, &p.k, r.first + number * TILE, barrier);
+        copy_tile(to + TILE_BYTES, &p.v, r.first + number * TILE, barrier);
     } else {
         for (int i = 0; i < 2; i++) {
-            const int tile = 2 * (number - count) + i;
-            if (tile >= count)
+            const int tile = 2 * (number - r.keys) + i;
+            if (tile >= r.queries)
                 return;
             uint64_t *barrier = m.queries + tile % (2 * STAGES);
             barrier_expect(barrier, TILE_BYTES);
-            copy_tile(to + i * TILE_BYTES, &p.q, tile * TILE, barrier);
+            copy_tile(to + i * TILE_BYTES, &p.q, r.first + tile * TILE, barrier);
         }
     }
 }
@@ -186,26 +193,34 @@ __device__ __forceinline__ void key_scales(uint32_t rows, float lambda, __nv_bfl
     }
 }
 
-/* The state of all tokens to shared memory, and where it is wanted to device memory. */
-__device__ __forceinline__ void make_state(const problem &p, const shared_memory &m, int count)
+/* Sums over tokens of a warp group: S of both halves of the features as its products leave them, and z, of which all
+ * columns hold the same. Row lane / 4 of the warp's sixteen is in elements 4 n and 4 n + 1, row lane / 4 + 8 in the next. */
+struct state_sums {
+    float s[2][32], z[2][4];
+};
+
+__device__ __forceinline__ void accumulate(const problem &p, const shared_memory &m, const range &r,
+                                           state_sums &sums)
 {
     constexpr uint32_t ONES = 0x3f803f80;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     /* Row and columns of the fragment of k^T: tokens lane % 8 + lane / 16 * 8, dimensions 16 warp + lane / 8 % 2 * 8. */
     const uint32_t keys_at =
         (lane % 8 + lane / 16 * 8) * 128 + (((uint32_t)warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
-    float sums[2][32], z[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sums.z[0][i] = sums.z[1][i] = 0.f;
 
-    for (int tile = 0; tile < count; tile++) {
+    for (int tile = 0; tile < r.keys; tile++) {
         const uint32_t kt = m.stages + tile % STAGES * STAGE_BYTES;
         const uint64_t vt = descriptor(kt + TILE_BYTES);
-        const __nv_bfloat16 *scales = m.scales + tile % 2 * TILE;
+        __nv_bfloat16 *scales = m.scales + tile % 2 * TILE;
         barrier_wait(m.keys + tile % STAGES, tile / STAGES % 2);
-        key_scales(kt + warp * ROWS_BYTES, p.lambda, m.scales + tile % 2 * TILE + warp * 16);
+        key_scales(kt + warp * ROWS_BYTES, p.lambda, scales + warp * 16);
         product_wait<0>();
         __syncthreads(); /* scales are there for all; nobody needs the tile before */
         if (tile > 0 && threadIdx.x == 0)
-            fetch(p, m, count, tile + 1);
+            fetch(p, m, r, tile + 1);
 #pragma unroll
         for (int step = 0; step < TILE / 16; step++) {
             uint32_t raw[4], features[2][4];
@@ -217,48 +232,85 @@ __device__ __forceinline__ void make_state(const problem &p, const shared_memory
                     p.lambda, &features[0][i], &features[1][i]);
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                nl_nala::multiply(z[half], features[half], ONES, ONES);
+                nl_nala::multiply(sums.z[half], features[half], ONES, ONES);
             if (step > 1)
                 product_wait<1>();
             product_fence();
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                multiply_rows(sums[half], features[half], vt + step * STEP, tile + step > 0);
+                multiply_rows(sums.s[half], features[half], vt + step * STEP, tile + step > 0);
             product_commit();
         }
     }
     product_wait<0>();
-    pin(sums[0]);
-    pin(sums[1]);
+    pin(sums.s[0]);
+    pin(sums.s[1]);
+}
 
+/* sums times scale to [FEATURES, D] and [FEATURES] in device memory, either NULL if it is not wanted. */
+__device__ __forceinline__ void write_sums(const state_sums &sums, float scale, float *state,
+                                           float *total)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int f = half * D + warp * 16 + lane / 4;
+        if (state) {
+            float *to = state + f * D + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                const float *x = sums.s[half] + 4 * n;
+                *(float2 *)(to + 8 * n) = make_float2(x[0] * scale, x[1] * scale);
+                *(float2 *)(to + 8 * D + 8 * n) = make_float2(x[2] * scale, x[3] * scale);
+            }
+        }
+        if (total && lane % 4 == 0) {
+            total[f] = sums.z[half][0] * scale;
+            total[f + 8] = sums.z[half][2] * scale;
+        }
+    }
+}
+
+/* The state of the whole sequence to shared memory, and where it is wanted to device memory. */
+__device__ __forceinline__ void finish_state(const problem &p, const shared_memory &m,
+                                             const state_sums &sums)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float mean = 1.f / p.tokens;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int first = half * D + warp * 16, f = first + lane / 4;
-        store_sums(sums[half], mean, mean, m.state + first * 128);
+        const int first = half * D + warp * 16;
+        store_sums(sums.s[half], mean, mean, m.state + first * 128);
         if (lane % 4 == 0) {
-            m.z[f] = __float2bfloat16(z[half][0] * mean);
-            m.z[f + 8] = __float2bfloat16(z[half][2] * mean);
-        }
-        if (p.saved_state) {
-            float *to = p.saved_state + (index * FEATURES + f) * D + lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < 8; n++) {
-                const float *x = sums[half] + 4 * n;
-                *(float2 *)(to + 8 * n) = make_float2(x[0] * mean, x[1] * mean);
-                *(float2 *)(to + 8 * D + 8 * n) = make_float2(x[2] * mean, x[3] * mean);
-            }
-        }
-        if (p.saved_total && lane % 4 == 0) {
-            p.saved_total[index * FEATURES + f] = z[half][0] * mean;
-            p.saved_total[index * FEATURES + f + 8] = z[half][2] * mean;
+            m.z[first + lane / 4] = __float2bfloat16(sums.z[half][0] * mean);
+            m.z[first + lane / 4 + 8] = __float2bfloat16(sums.z[half][2] * mean);
         }
     }
     shared_publish();
+    write_sums(sums, mean, p.saved_state ? p.saved_state + index * FEATURES * D : NULL,
+               p.saved_total ? p.saved_total + index * FEATURES : NULL);
 }
 
-__device__ __forceinline__ void apply_state(const problem &p, const shared_memory &m, int count)
+/* The state that reduce_kernel has left. */
+__device__ __forceinline__ void load_state(const problem &p, const shared_memory &m)
+{
+    const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
+    const __nv_bfloat16 *from = p.state + index * shape::STATE_ELEMENTS;
+    for (int i = threadIdx.x; i < FEATURES * D / 8; i += THREADS) {
+        const int f = i / (D / 8), unit = i % (D / 8);
+        const uint4 x = *(const uint4 *)(from + f * shape::STRIDE + unit * 8);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(m.state + f * 128 +
+                                                                      ((unit ^ f % 8) << 4)),
+                     "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                     : "memory");
+    }
+    m.z[threadIdx.x] = from[FEATURES * shape::STRIDE + threadIdx.x];
+    shared_publish();
+}
+
+__device__ __forceinline__ void apply_state(const problem &p, const shared_memory &m,
+                                            const range &r)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint64_t state = descriptor(m.state);
@@ -268,8 +320,8 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
         const __nv_bfloat16 *at = m.z + i * 16 + 2 * (lane % 4);
         z[i][0] = *(const uint32_t *)at, z[i][1] = *(const uint32_t *)(at + 8);
     }
-    for (int tile = 0; tile < count; tile++) {
-        const int slot = (count % STAGES * 2 + tile) % (2 * STAGES);
+    for (int tile = 0; tile < r.queries; tile++) {
+        const int slot = (r.keys % STAGES * 2 + tile) % (2 * STAGES);
         const uint32_t rows = m.stages + slot * TILE_BYTES + warp * ROWS_BYTES;
         barrier_wait(m.queries + tile % (2 * STAGES), tile / (2 * STAGES) % 2);
         uint32_t raw[4][4];
@@ -282,11 +334,11 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
         __nv_bfloat162 scale[2];
         float power[2], offset[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
+        for (int i = 0; i < 2; i++) {
             const nl_row_scalars row = nl_query_scalars<NL_FEATURES_COSINE, false>(
-                make_float2(norms[2 * r], 0.f), p.lambda, p.tau);
-            scale[r] = nl_pair_of(row.scale), power[r] = row.power;
-            offset[r] = row.power * __log2f(row.scale);
+                make_float2(norms[2 * i], 0.f), p.lambda, p.tau);
+            scale[i] = nl_pair_of(row.scale), power[i] = row.power;
+            offset[i] = row.power * __log2f(row.scale);
         }
         float sums[32], denominator[4] = {};
 #pragma unroll
@@ -317,23 +369,22 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
         shared_publish();
         __syncwarp();
         if (lane == 0)
-            store_rows(&p.out, tile * TILE + warp * 16, rows);
+            store_rows(&p.out, r.first + tile * TILE + warp * 16, rows);
         /* The pair of queries after the next takes the place of this one. */
-        if (tile % 2 == 1 && tile + 3 < count) {
+        if (tile % 2 == 1 && tile + 3 < r.queries) {
             if (lane == 0)
                 wait_stored();
             __syncthreads();
             if (threadIdx.x == 0)
-                fetch(p, m, count, count + (tile + 3) / 2);
+                fetch(p, m, r, r.keys + (tile + 3) / 2);
         }
     }
     if (lane == 0)
         wait_stored();
 }
 
-/* grid (heads, batch) */
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-    forward_kernel(const __grid_constant__ problem p)
+/* Barriers are ready and the first stages on their way. All threads. */
+__device__ __forceinline__ shared_memory begin(const problem &p, const range &r)
 {
     extern __shared__ unsigned char unaligned[];
     unsigned char *stages = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
@@ -342,20 +393,62 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     m.z = (__nv_bfloat16 *)(stages + STAGES * STAGE_BYTES + STATE_BYTES);
     m.scales = m.z + FEATURES;
     m.keys = (uint64_t *)(m.scales + 2 * TILE), m.queries = m.keys + STAGES;
-    const int count = (p.tokens + TILE - 1) / TILE;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 3 * STAGES; i++)
             barrier_init(m.keys + i, 1);
         barrier_publish();
         for (int i = 0; i < STAGES; i++)
-            fetch(p, m, count, i);
+            fetch(p, m, r, i);
     }
     __syncthreads();
-    make_state(p, m, count);
+    return m;
+}
+
+/* A whole sequence. grid (heads, batch) */
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    forward_kernel(const __grid_constant__ problem p)
+{
+    const int count = (p.tokens + TILE - 1) / TILE;
+    const range r = {0, count, count};
+    const shared_memory m = begin(p, r);
+    {
+        state_sums sums;
+        accumulate(p, m, r, sums);
+        finish_state(p, m, sums);
+    }
     __syncthreads();
     if (threadIdx.x == 0)
-        fetch(p, m, count, count + 1);
-    apply_state(p, m, count);
+        fetch(p, m, r, count + 1);
+    apply_state(p, m, r);
+}
+
+__device__ __forceinline__ int chunk_tiles(const problem &p)
+{
+    return (min(p.chunk, p.tokens - (int)blockIdx.z * p.chunk) + TILE - 1) / TILE;
+}
+
+/* Partial sums of a chunk. grid (heads, batch, chunks) */
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    partial_kernel(const __grid_constant__ problem p)
+{
+    const range r = {(int)blockIdx.z * p.chunk, chunk_tiles(p), 0};
+    const int64_t pairs = (int64_t)gridDim.x * gridDim.y;
+    const int64_t index = blockIdx.z * pairs + (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
+    float *to = p.partial + index * shape::PARTIAL_ELEMENTS;
+    const shared_memory m = begin(p, r);
+    state_sums sums;
+    accumulate(p, m, r, sums);
+    write_sums(sums, 1.f, to, to + FEATURES * D);
+}
+
+/* The queries of a chunk. grid (heads, batch, chunks) */
+__global__ void __launch_bounds__(THREADS, RESIDENT) apply_kernel(const __grid_constant__ problem p)
+{
+    const range r = {(int)blockIdx.z * p.chunk, 0, chunk_tiles(p)};
+    const shared_memory m = begin(p, r);
+    load_state(p, m);
+    __syncthreads();
+    apply_state(p, m, r);
 }
 
 bool describe(tensor_map_encoder encode, CUtensorMap *map, const void *data, int64_t tokens,
@@ -380,7 +473,7 @@ bool nl_nala_sm90_serves(const nl_nala_problem *p, nl_feature_map map)
     const int64_t strides = p->stride | p->head_stride | p->image_stride | p->out_stride |
                             p->out_head_stride | p->out_image_stride;
     return p->head_size == D && map == NL_FEATURES_COSINE && p->lambda == 3.f && p->tau > 0.f &&
-           !p->rope && p->tokens <= MOST_TOKENS && strides % 8 == 0 &&
+           !p->rope && strides % 8 == 0 &&
            ((uintptr_t)p->q | (uintptr_t)p->k | (uintptr_t)p->v | (uintptr_t)p->out) % 16 == 0 &&
            cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
@@ -388,25 +481,42 @@ bool nl_nala_sm90_serves(const nl_nala_problem *p, nl_feature_map map)
            major == 9;
 }
 
-cudaError_t nl_nala_sm90_forward(const nl_nala_problem *a, int64_t batch, cudaStream_t stream)
+/* A kernel of a warp group a block. */
+static cudaError_t launch(void (*kernel)(problem), const problem &p, dim3 grid, cudaStream_t stream)
 {
-    static const tensor_map_encoder encode = find_tensor_map_encoder();
-    problem p = {};
-    p.saved_state = a->saved_state, p.saved_total = a->saved_total;
-    p.tokens = a->tokens, p.lambda = a->lambda, p.tau = a->tau;
-    auto rows = [&](CUtensorMap *map, const void *data) {
-        return describe(encode, map, data, a->tokens, a->heads, batch, a->stride, a->head_stride,
-                        a->image_stride, TILE);
-    };
-    if (!encode || !rows(&p.q, a->q) || !rows(&p.k, a->k) || !rows(&p.v, a->v) ||
-        !describe(encode, &p.out, a->out, a->tokens, a->heads, batch, a->out_stride,
-                  a->out_head_stride, a->out_image_stride, 16))
-        return cudaErrorNotSupported;
-    cudaError_t error = cudaFuncSetAttribute(
-        forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
     if (error == cudaSuccess) {
-        forward_kernel<<<dim3(a->heads, (unsigned)batch), THREADS, SHARED_BYTES, stream>>>(p);
+        kernel<<<grid, THREADS, SHARED_BYTES, stream>>>(p);
         error = cudaGetLastError();
     }
     return error;
+}
+
+cudaError_t nl_nala_sm90_forward(const nl_nala_problem *given, int64_t batch, void *workspace,
+                                 cudaStream_t stream)
+{
+    static const tensor_map_encoder encode = find_tensor_map_encoder();
+    nl_nala_problem a = *given;
+    const dim3 pairs(a.heads, (unsigned)batch);
+    const int chunks = nl_nala::divide<shape>(a, batch * a.heads, workspace);
+    problem p = {};
+    p.saved_state = a.saved_state, p.saved_total = a.saved_total;
+    p.partial = a.partial, p.state = a.state;
+    p.tokens = a.tokens, p.chunk = a.chunk, p.lambda = a.lambda, p.tau = a.tau;
+    auto rows = [&](CUtensorMap *map, const void *data) {
+        return describe(encode, map, data, a.tokens, a.heads, batch, a.stride, a.head_stride,
+                        a.image_stride, TILE);
+    };
+    if (!encode || !rows(&p.q, a.q) || !rows(&p.k, a.k) || !rows(&p.v, a.v) ||
+        !describe(encode, &p.out, a.out, a.tokens, a.heads, batch, a.out_stride, a.out_head_stride,
+                  a.out_image_stride, 16))
+        return cudaErrorNotSupported;
+    if (chunks == 1)
+        return launch(forward_kernel, p, pairs, stream);
+    const dim3 grid(pairs.x, pairs.y, (unsigned)chunks);
+    cudaError_t error = launch(partial_kernel, p, grid, stream);
+    if (error == cudaSuccess)
+        error = nl_nala::reduce<D, NL_FEATURES_COSINE>(a, chunks, batch * a.heads, stream);
+    return error == cudaSuccess ? launch(apply_kernel, p, grid, stream) : error;
 }
