@@ -84,17 +84,26 @@ static nl_status by_products(nl_device *device, const nl_softmax_attention_args 
     return status == NL_OK ? NL_CUDA_LAUNCHED(device, "softmax_attention") : status;
 }
 
-template <int D>
-static cudaError_t flash(const nl_flash_problem &p, int64_t batch, cudaStream_t stream)
+template <int D, int M>
+static cudaError_t launch(const nl_flash_problem &p, int64_t batch, cudaStream_t stream)
 {
-    constexpr int bytes = nl_flash::shape<D>::SHARED_BYTES;
-    cudaError_t error = cudaFuncSetAttribute(nl_flash::kernel<D>,
+    constexpr int bytes = nl_flash::shape<D>::shared_bytes(M), queries = M * nl_flash::TILE;
+    cudaError_t error = cudaFuncSetAttribute(nl_flash::kernel<D, M>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess)
         return error;
-    const dim3 grid((p.tokens + nl_flash::TILE - 1) / nl_flash::TILE, p.heads, (unsigned)batch);
-    nl_flash::kernel<D><<<grid, nl_flash::THREADS, bytes, stream>>>(p);
+    const dim3 grid((p.tokens + queries - 1) / queries, p.heads, (unsigned)batch);
+    nl_flash::kernel<D, M><<<grid, nl_flash::THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
+}
+
+template <int D>
+static cudaError_t flash(const nl_flash_problem &p, int64_t batch, cudaStream_t stream)
+{
+    if constexpr (D <= 72) /* more would not fit the registers */
+        if (p.tokens > nl_flash::TILE)
+            return launch<D, 2>(p, batch, stream);
+    return launch<D, 1>(p, batch, stream);
 }
 
 extern "C" nl_status nl_cuda_softmax_attention(nl_device *device,

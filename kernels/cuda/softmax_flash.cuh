@@ -1,9 +1,10 @@
 /*
  * softmax(q k^T scale) v on tensor cores, bf16 in and out, fp32 sums; never a T x T matrix.
  *
- * A block of four warps owns 64 queries of one head and walks over tiles of 64 keys. The scores of a warp's 16 queries
- * stay in registers: their fp32 accumulators, as exponentials in bf16, are exactly the A fragments of the product with
- * v. The running maximum is rescaled lazily as usual (online softmax); exponentials base 2, scale folded in.
+ * A block of four warps owns 64 M queries of one head and walks over tiles of 64 keys. The scores of a warp's 16 M
+ * queries stay in registers: their fp32 accumulators, as exponentials in bf16, are exactly the A fragments of the
+ * product with v. Reading k and v from shared memory is what bounds a warp of 16 queries; with M = 2 every fragment
+ * serves twice. The running maximum is rescaled lazily as usual (online softmax); exponentials base 2, scale folded in.
  */
 #ifndef NL_SOFTMAX_FLASH_CUH
 #define NL_SOFTMAX_FLASH_CUH
@@ -37,15 +38,18 @@ template <int D> struct shape {
     static constexpr int DP = (D + 15) / 16 * 16, KT = DP / 16, NT = D / 8;
     static constexpr int STRIDE = DP / 8 % 2 ? DP : DP + 8; /* odd number of 16-byte units */
     static constexpr int ELEMENTS = TILE * STRIDE;
-    static constexpr int SHARED_BYTES = 2 * ELEMENTS * 5; /* q, two stages of k and v */
+    static constexpr int shared_bytes(int m) /* q, two stages of k and v */
+    {
+        return 2 * ELEMENTS * (m + 4);
+    }
 };
 
-template <int D>
+template <int D, int ROWS = TILE>
 __device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from,
                                           int64_t stride, int first, int tokens)
 {
     constexpr int CHUNKS = D / 8;
-    for (int i = threadIdx.x; i < TILE * CHUNKS; i += THREADS) {
+    for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
         const int row = i / CHUNKS, chunk = i % CHUNKS;
         const bool valid = first + row < tokens;
         copy_async(shared_address(tile + row * shape<D>::STRIDE + chunk * 8),
@@ -53,18 +57,57 @@ __device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat
     }
 }
 
-/* grid (query tiles, heads, batch) */
-template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flash_problem p)
+/* 2^x; 0 for what would be denormal. */
+__device__ __forceinline__ float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* One tile of 64 keys for 16 queries: scores to exponentials, the sums so far to the new maximum. */
+template <int NT>
+__device__ __forceinline__ void online_softmax(float (&s)[TILE / 8][4], float (&acc)[NT][4],
+                                               float (&most)[2], float (&total)[2], float scale)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) { /* rows lane / 4 and lane / 4 + 8 */
+        float high = most[r];
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++)
+            high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        high = fmaxf(high, __shfl_xor_sync(~0u, high, 1));
+        high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
+        const float shift = high * scale, correction = power_of_two(most[r] * scale - shift);
+        most[r] = high;
+        float sum = 0.f;
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) {
+                s[n][i] = power_of_two(fmaf(s[n][i], scale, -shift));
+                sum += s[n][i];
+            }
+        total[r] = fmaf(total[r], correction, sum);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            acc[n][2 * r] *= correction, acc[n][2 * r + 1] *= correction;
+    }
+}
+
+/* grid (tiles of 64 M queries, heads, batch) */
+template <int D, int M> __global__ void __launch_bounds__(THREADS) kernel(const nl_flash_problem p)
 {
     using S = shape<D>;
     extern __shared__ __align__(16) unsigned char shared[];
-    __nv_bfloat16 *qt = (__nv_bfloat16 *)shared, *tiles = qt + S::ELEMENTS;
+    __nv_bfloat16 *qt = (__nv_bfloat16 *)shared, *tiles = qt + M * S::ELEMENTS;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t offset = blockIdx.z * (int64_t)p.tokens * p.stride + blockIdx.y * D;
-    const int first = blockIdx.x * TILE, count = (p.tokens + TILE - 1) / TILE;
+    const int first = blockIdx.x * M * TILE, count = (p.tokens + TILE - 1) / TILE;
+    __nv_bfloat16 *rows = qt + warp * M * 16 * S::STRIDE; /* the warp's own queries */
 
-    if (S::DP > D) /* dimensions beyond the head are zeros in all five tiles */
-        for (int i = threadIdx.x; i < 5 * TILE; i += THREADS)
+    if (S::DP > D) /* dimensions beyond the head are zeros in all tiles */
+        for (int i = threadIdx.x; i < (M + 4) * TILE; i += THREADS)
             *(uint4 *)(qt + i * S::STRIDE + D) = make_uint4(0, 0, 0, 0);
     auto fetch = [&](int tile) {
         if (tile < count) {
@@ -74,11 +117,14 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
         }
         commit_async();
     };
-    load_tile<D>(qt, p.q + offset, p.stride, first, p.tokens);
+    load_tile<D, M * TILE>(qt, p.q + offset, p.stride, first, p.tokens);
     fetch(0);
 
-    uint32_t q[S::KT][4];
-    float acc[S::NT][4] = {}, most[2] = {-INFINITY, -INFINITY}, total[2] = {0.f, 0.f};
+    uint32_t q[M][S::KT][4];
+    float acc[M][S::NT][4] = {}, most[M][2], total[M][2] = {};
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        most[m][0] = most[m][1] = -INFINITY;
     for (int tile = 0; tile < count; tile++) {
         __syncthreads();
         fetch(tile + 1);
@@ -87,11 +133,13 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
         const __nv_bfloat16 *kt = tiles + tile % 2 * 2 * S::ELEMENTS, *vt = kt + S::ELEMENTS;
         if (tile == 0)
 #pragma unroll
-            for (int c = 0; c < S::KT; c++)
-                load_matrix(q[c], shared_address(qt + (warp * 16 + lane % 16) * S::STRIDE + c * 16 +
-                                                 lane / 16 * 8));
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int c = 0; c < S::KT; c++)
+                    load_matrix(q[m][c], shared_address(rows + (m * 16 + lane % 16) * S::STRIDE +
+                                                        c * 16 + lane / 16 * 8));
 
-        float s[TILE / 8][4] = {};
+        float s[M][TILE / 8][4] = {};
 #pragma unroll
         for (int c = 0; c < S::KT; c++)
 #pragma unroll
@@ -100,8 +148,11 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
                     b[4]; /* keys n 8 .. + 7 of dimensions 0-7, 8-15, then keys (n + 1) 8 .. + 7 */
                 load_matrix(b, shared_address(kt + (n * 8 + lane / 16 * 8 + lane % 8) * S::STRIDE +
                                               c * 16 + lane / 8 % 2 * 8));
-                multiply(s[n], q[c], b[0], b[1]);
-                multiply(s[n + 1], q[c], b[2], b[3]);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    multiply(s[m][n], q[m][c], b[0], b[1]);
+                    multiply(s[m][n + 1], q[m][c], b[2], b[3]);
+                }
             }
         if ((tile + 1) * TILE > p.tokens)
 #pragma unroll
@@ -109,71 +160,58 @@ template <int D> __global__ void __launch_bounds__(THREADS) kernel(const nl_flas
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (tile * TILE + n * 8 + lane % 4 * 2 + i % 2 >= p.tokens)
-                        s[n][i] = -INFINITY;
-
 #pragma unroll
-        for (int r = 0; r < 2; r++) { /* rows lane / 4 and lane / 4 + 8 */
-            float high = most[r];
+                        for (int m = 0; m < M; m++)
+                            s[m][n][i] = -INFINITY;
 #pragma unroll
-            for (int n = 0; n < TILE / 8; n++)
-                high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
-            high = fmaxf(high, __shfl_xor_sync(~0u, high, 1));
-            high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
-            const float shift = high * p.scale_log2,
-                        correction = exp2f(most[r] * p.scale_log2 - shift);
-            most[r] = high;
-            float sum = 0.f;
-#pragma unroll
-            for (int n = 0; n < TILE / 8; n++)
-#pragma unroll
-                for (int i = 2 * r; i < 2 * r + 2; i++) {
-                    s[n][i] = exp2f(fmaf(s[n][i], p.scale_log2, -shift));
-                    sum += s[n][i];
-                }
-            total[r] = fmaf(total[r], correction, sum);
-#pragma unroll
-            for (int n = 0; n < S::NT; n++)
-                acc[n][2 * r] *= correction, acc[n][2 * r + 1] *= correction;
-        }
+        for (int m = 0; m < M; m++)
+            online_softmax<S::NT>(s[m], acc[m], most[m], total[m], p.scale_log2);
 #pragma unroll
         for (int c = 0; c < TILE / 16; c++) {
-            const uint32_t a[4] = {pack(s[2 * c][0], s[2 * c][1]), pack(s[2 * c][2], s[2 * c][3]),
-                                   pack(s[2 * c + 1][0], s[2 * c + 1][1]),
-                                   pack(s[2 * c + 1][2], s[2 * c + 1][3])};
+            uint32_t a[M][4];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    a[m][i] =
+                        pack(s[m][2 * c + i / 2][i % 2 * 2], s[m][2 * c + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
                 uint32_t b[4];
                 nl_nala::load_columns<S::NT, S::STRIDE>(b, vt + c * 16 * S::STRIDE, n);
-                multiply(acc[n], a, b[0], b[1]);
-                if (n + 1 < S::NT)
-                    multiply(acc[n + 1], a, b[2], b[3]);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    multiply(acc[m][n], a[m], b[0], b[1]);
+                    if (n + 1 < S::NT)
+                        multiply(acc[m][n + 1], a[m], b[2], b[3]);
+                }
             }
         }
     }
     wait_async<0>();
+    __syncwarp(); /* with one tile of keys no barrier has come since the queries were read, whose place the result takes */
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        total[r] += __shfl_xor_sync(~0u, total[r], 1);
-        total[r] += __shfl_xor_sync(~0u, total[r], 2);
-        const int token = first + warp * 16 + lane / 4 + r * 8;
-        if (p.lse && token < p.tokens && lane % 4 == 0)
-            p.lse[((int64_t)blockIdx.z * p.heads + blockIdx.y) * p.tokens + token] =
-                0.6931471805599453f * (most[r] * p.scale_log2 + log2f(total[r]));
-        total[r] = 1.f / total[r];
-    }
-    __nv_bfloat16 *rows = qt + warp * 16 * S::STRIDE; /* the warp's own queries: no longer needed */
-    __syncwarp(); /* with one tile of keys no barrier has come since they were read */
+    for (int m = 0; m < M; m++)
 #pragma unroll
-    for (int n = 0; n < S::NT; n++)
+        for (int r = 0; r < 2; r++) {
+            float sum = total[m][r];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            const int row = m * 16 + lane / 4 + r * 8, token = first + warp * M * 16 + row;
+            if (p.lse && token < p.tokens && lane % 4 == 0)
+                p.lse[((int64_t)blockIdx.z * p.heads + blockIdx.y) * p.tokens + token] =
+                    0.6931471805599453f * (most[m][r] * p.scale_log2 + log2f(sum));
+            const float inverse = 1.f / sum;
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-            *(uint32_t *)(rows + (lane / 4 + r * 8) * S::STRIDE + n * 8 + lane % 4 * 2) =
-                pack(acc[n][2 * r] * total[r], acc[n][2 * r + 1] * total[r]);
+            for (int n = 0; n < S::NT; n++)
+                *(uint32_t *)(rows + row * S::STRIDE + n * 8 + lane % 4 * 2) =
+                    pack(acc[m][n][2 * r] * inverse, acc[m][n][2 * r + 1] * inverse);
+        }
     __syncwarp();
     constexpr int CHUNKS = D / 8;
     __nv_bfloat16 *out = p.out + blockIdx.z * (int64_t)p.tokens * p.out_stride + blockIdx.y * D;
-    for (int i = lane; i < 16 * CHUNKS; i += 32) {
-        const int row = i / CHUNKS, chunk = i % CHUNKS, token = first + warp * 16 + row;
+    for (int i = lane; i < M * 16 * CHUNKS; i += 32) {
+        const int row = i / CHUNKS, chunk = i % CHUNKS, token = first + warp * M * 16 + row;
         if (token < p.tokens)
             *(uint4 *)(out + token * p.out_stride + chunk * 8) =
                 *(const uint4 *)(rows + row * S::STRIDE + chunk * 8);
