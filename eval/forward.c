@@ -77,8 +77,9 @@ static void write_down(walk *w, const layer *l, int64_t channels)
     memcpy(c->shape, (int64_t[]){l->out, channels, l->height, l->width}, sizeof(c->shape));
 }
 
-/* y = relu(conv(x)); x [B, H, W, C], y [B, H', W', O] perhaps a part of wider pixels */
-static nl_status convolve(walk *w, const layer *l, const nl_tensor *x, const nl_tensor *y)
+/* y = activation(conv(x)); x [B, H, W, C], y [B, H', W', O] perhaps a part of wider pixels */
+static nl_status convolve_with(walk *w, const layer *l, const nl_tensor *x, const nl_tensor *y,
+                               nl_activation activation)
 {
     if (w->next >= NL_INCEPTION_CONVOLUTIONS)
         return nl_fail(w->device->context, NL_ERROR_INTERNAL, "Inception: too many convolutions");
@@ -92,8 +93,13 @@ static nl_status convolve(walk *w, const layer *l, const nl_tensor *x, const nl_
     int rows = l->same ? l->height / 2 : 0, columns = l->same ? l->width / 2 : 0;
     return NL_OP(w->device, conv2d, .x = *x, .weight = c->weight, .bias = c->bias, .y = *y,
                  .stride = l->stride, .pad_top = rows, .pad_bottom = rows, .pad_left = columns,
-                 .pad_right = columns, .activation = NL_ACT_RELU,
+                 .pad_right = columns, .activation = activation,
                  .tf32 = w->net->precision == NL_PRECISION_TF32);
+}
+
+static nl_status convolve(walk *w, const layer *l, const nl_tensor *x, const nl_tensor *y)
+{
+    return convolve_with(w, l, x, y, NL_ACT_RELU);
 }
 
 /* ---- The stem: one layer after the other */
@@ -201,14 +207,32 @@ cleanup:
     return status;
 }
 
-static nl_status pool_branch(walk *w, nl_pool kind, int64_t out)
+/* Averages of products are products of averages, which there are fewer of: then ReLU comes last. */
+static nl_status average_branch(walk *w, int64_t out)
+{
+    const layer l = {"tower_2/conv", "branch_pool", out, 1, 1, 1, true};
+    nl_status status;
+    int64_t mark = nl_arena_mark(w->device);
+    nl_tensor products;
+    NL_TRY(temporary(w, w->x.shape[1], out, &products));
+    NL_TRY(convolve_with(w, &l, &w->x, &products, NL_ACT_NONE));
+    nl_tensor y = take_channels(w, out);
+    if (!w->list)
+        NL_TRY(NL_OP(w->device, pool, .x = products, .y = y, .kind = NL_POOL_AVERAGE, .kernel = 3,
+                     .stride = 1, .pad = 1, .relu = true));
+cleanup:
+    nl_arena_release(w->device, mark);
+    return status;
+}
+
+static nl_status maximum_branch(walk *w, int64_t out)
 {
     const layer l = {"tower_2/conv", "branch_pool", out, 1, 1, 1, true};
     nl_status status;
     int64_t mark = nl_arena_mark(w->device);
     nl_tensor pooled;
     NL_TRY(temporary(w, w->x.shape[1], w->x.shape[3], &pooled));
-    NL_TRY(pool(w, &w->x, kind, 3, 1, 1, &pooled));
+    NL_TRY(pool(w, &w->x, NL_POOL_MAX, 3, 1, 1, &pooled));
     nl_tensor y = take_channels(w, out);
     NL_TRY(convolve(w, &l, &pooled, &y));
 cleanup:
@@ -237,7 +261,7 @@ static nl_status block_a(walk *w, const char *name, const char *torch, int64_t p
     NL_TRY(BRANCH({"tower_1/conv", "branch3x3dbl_1", 64, 1, 1, 1, true},
                   {"tower_1/conv_1", "branch3x3dbl_2", 96, 3, 3, 1, true},
                   {"tower_1/conv_2", "branch3x3dbl_3", 96, 3, 3, 1, true}));
-    NL_TRY(pool_branch(w, NL_POOL_AVERAGE, pooled));
+    NL_TRY(average_branch(w, pooled));
     end_block(w);
 cleanup:
     return status;
@@ -296,7 +320,7 @@ static nl_status block_c(walk *w, const char *name, const char *torch, int64_t i
                   {"tower_1/conv_2", "branch7x7dbl_3", inner, 1, 7, 1, true},
                   {"tower_1/conv_3", "branch7x7dbl_4", inner, 7, 1, 1, true},
                   {"tower_1/conv_4", "branch7x7dbl_5", 192, 1, 7, 1, true}));
-    NL_TRY(pool_branch(w, NL_POOL_AVERAGE, 192));
+    NL_TRY(average_branch(w, 192));
     end_block(w);
 cleanup:
     return status;
@@ -320,7 +344,8 @@ cleanup:
 }
 
 /* 8 x 8: 1x1 | 3x3 by parts | 3x3, then by parts | pool */
-static nl_status block_e(walk *w, const char *name, const char *torch, nl_pool kind)
+static nl_status block_e(walk *w, const char *name, const char *torch,
+                         nl_status (*pool_branch)(walk *, int64_t))
 {
     static const layer first[] = {{"tower/conv", "branch3x3_1", 384, 1, 1, 1, true}};
     static const layer first_fork[] = {{"tower/mixed/conv", "branch3x3_2a", 384, 1, 3, 1, true},
@@ -335,7 +360,7 @@ static nl_status block_e(walk *w, const char *name, const char *torch, nl_pool k
     NL_TRY(BRANCH({"conv", "branch1x1", 320, 1, 1, 1, true}));
     NL_TRY(forked_branch(w, first, NL_COUNT(first), first_fork));
     NL_TRY(forked_branch(w, second, NL_COUNT(second), second_fork));
-    NL_TRY(pool_branch(w, kind, 192));
+    NL_TRY(pool_branch(w, 192));
     end_block(w);
 cleanup:
     return status;
@@ -403,8 +428,8 @@ static nl_status walk_last(walk *w)
 {
     nl_status status;
     NL_TRY(block_d(w));
-    NL_TRY(block_e(w, "mixed_9", "Mixed_7b", NL_POOL_AVERAGE));
-    NL_TRY(block_e(w, "mixed_10", "Mixed_7c", NL_POOL_MAX));
+    NL_TRY(block_e(w, "mixed_9", "Mixed_7b", average_branch));
+    NL_TRY(block_e(w, "mixed_10", "Mixed_7c", maximum_branch));
 cleanup:
     return status;
 }

@@ -214,6 +214,7 @@ typedef struct nl_pool_args {
     nl_tensor y; /* [B, H', W', C]; its pixels may be strided */
     nl_pool kind;
     int kernel, stride, pad;
+    bool relu; /* y = max(y, 0) */
 } nl_pool_args;
 
 typedef enum nl_resize {

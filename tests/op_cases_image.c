@@ -201,6 +201,7 @@ static const struct pool_case {
     nl_pool kind;
     int kernel, stride, pad;
     int64_t gap; /* between the pixels of y */
+    bool relu;
 } pool_cases[] = {
     CASE(.batch = 1, .height = 3, .width = 3, .channels = 1, .kind = NL_POOL_MAX, .kernel = 3,
          .stride = 2),
@@ -218,6 +219,12 @@ static const struct pool_case {
          .stride = 2, .gap = 10),
     CASE(.batch = 2, .height = 37, .width = 37, .channels = 70, .kind = NL_POOL_AVERAGE,
          .kernel = 37, .stride = 1),
+    CASE(.batch = 2, .height = 9, .width = 11, .channels = 32, .kind = NL_POOL_AVERAGE, .kernel = 3,
+         .stride = 1, .pad = 1, .gap = 24, .relu = true),
+    CASE(.batch = 3, .height = 5, .width = 3, .channels = 20, .kind = NL_POOL_AVERAGE, .kernel = 5,
+         .stride = 2, .pad = 2, .relu = true),
+    CASE(.batch = 2, .height = 6, .width = 13, .channels = 16, .kind = NL_POOL_MAX, .kernel = 2,
+         .stride = 1, .relu = true),
 };
 
 static nl_status run_pool(op_run *run, const void *op_case)
@@ -228,10 +235,12 @@ static nl_status run_pool(op_run *run, const void *op_case)
     run->batch = c->batch;
     if (c->kind == NL_POOL_MAX)
         run->tolerance = 0;
-    nl_pool_args args = {.kind = c->kind, .kernel = c->kernel, .stride = c->stride, .pad = c->pad};
+    nl_pool_args args = {
+        .kind = c->kind, .kernel = c->kernel, .stride = c->stride, .pad = c->pad, .relu = c->relu};
     /* All negative in part, so that padding taken for 0 shows in a maximum. */
-    args.x = OP_TENSOR(run, .activation = true,
-                       .shape = {c->batch, c->height, c->width, c->channels}, .shift = -2);
+    args.x =
+        OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels},
+                  .shift = c->relu ? 0 : -2);
     args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->channels},
                        .gap = c->gap, .output = "y");
     return nl_op_pool(run->device, &args);

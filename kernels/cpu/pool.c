@@ -28,6 +28,8 @@ static void pool_pixel(const nl_pool_args *args, int64_t image, int64_t row, int
     if (!maximum)
         for (int64_t c = 0; c < shape[3]; c++)
             y[c] /= (float)count;
+    for (int64_t c = 0; args->relu && c < shape[3]; c++)
+        y[c] = y[c] < 0 ? 0 : y[c];
 }
 
 /* x [B, H, W, C] -> y [B, H', W', C] */

@@ -63,34 +63,48 @@ void nl_conv_finish(const nl_conv_problem *p, const nl_conv_problem *done, const
     });
 }
 
-/* A thread for an output pixel. */
-template <typename T>
-__global__ void pad_kernel(const T *x, T *y, int64_t count, int channels, int height, int width,
+/* 16 bytes that are written at once, or one element. */
+template <int V, typename T> struct alignas(V * sizeof(T)) pad_part {
+    T v[V];
+};
+
+/* A thread for V channels of an output pixel; lines: of all pictures. */
+template <int V, typename T>
+__global__ void pad_kernel(const T *x, T *y, int lines, int channels, int height, int width,
                            int to_channels, int to_height, int to_width, int top, int left)
 {
-    NL_GRID_LOOP(pixel, count)
-    {
-        const int64_t line = pixel / to_width, image = line / to_height;
-        const int row = (int)(line - image * to_height) - top;
-        const int column = (int)(pixel - line * to_width) - left;
+    const int parts = to_channels / V, i = blockIdx.x * blockDim.x + threadIdx.x;
+    const int pixel = i / parts, first = (i - pixel * parts) * V, column = pixel - left;
+    if (pixel >= to_width)
+        return;
+    for (int line = blockIdx.y; line < lines; line += gridDim.y) {
+        const int image = line / to_height, row = line - image * to_height - top;
         const bool inside = row >= 0 && row < height && column >= 0 && column < width;
-        const T *from = x + ((image * height + row) * width + column) * channels;
-        for (int c = 0; c < to_channels; c++)
-            nl_put(y + pixel * to_channels + c, inside && c < channels ? nl_get(from + c) : 0.f);
+        const T *from = x + (((int64_t)image * height + row) * width + column) * channels + first;
+        pad_part<V, T> part;
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            nl_put(part.v + j, inside && first + j < channels ? nl_get(from + j) : 0.f);
+        *(pad_part<V, T> *)(y + ((int64_t)line * to_width + pixel) * to_channels + first) = part;
     }
 }
 
 void nl_conv_pad(const nl_conv_problem *p, const nl_conv_problem *padded, const void *x, void *to,
                  cudaStream_t stream)
 {
-    const int64_t count = padded->batch * padded->height * padded->width;
+    enum { THREADS = 128 };
+    const int lines = (int)(padded->batch * padded->height);
     nl_tensor typed = {};
     typed.dtype = p->type;
     NL_FOR_IMAGE_TYPE(typed, T, {
-        pad_kernel<T><<<nl_blocks(count, 256), 256, 0, stream>>>(
-            (const T *)x, (T *)to, count, p->channels, p->height, p->width, padded->channels,
-            padded->height, padded->width, p->pad_top - padded->pad_top,
-            p->pad_left - padded->pad_left);
+        const int unit = 16 / (int)sizeof(T), v = padded->channels % unit == 0 ? unit : 1;
+        const int parts = padded->width * (padded->channels / v);
+        const dim3 grid((unsigned)(parts + THREADS - 1) / THREADS, (unsigned)NL_MIN(lines, 65535));
+        auto kernel = v > 1 ? pad_kernel<16 / sizeof(T), T> : pad_kernel<1, T>;
+        kernel<<<grid, THREADS, 0, stream>>>((const T *)x, (T *)to, lines, p->channels, p->height,
+                                             p->width, padded->channels, padded->height,
+                                             padded->width, p->pad_top - padded->pad_top,
+                                             p->pad_left - padded->pad_left);
     });
 }
 
@@ -140,13 +154,10 @@ static bool is_product(const nl_conv_problem *p, const void *x)
 static nl_status run_product(nl_device *device, const nl_conv_problem *p, const nl_conv2d_args *a)
 {
     const nl_conv_order order = {p->type, p->outputs, p->channels, false};
-    const nl_conv_order bias_order = {p->type, p->outputs, 1, false};
-    const int64_t column_shape[] = {p->outputs, 1, 1, 1};
-    const nl_tensor column = nl_tensor_of(a->bias.data, NL_F32, 4, column_shape);
     const void *weight, *bias = NULL;
     nl_status status = nl_cuda_conv_weight(device, &a->weight, &order, &weight);
     if (status == NL_OK && p->bias)
-        status = nl_cuda_conv_weight(device, &column, &bias_order, &bias);
+        status = nl_cuda_conv_bias(device, a->bias.data, p->type, p->outputs, &bias);
     if (status != NL_OK)
         return status;
     nl_product product = {};

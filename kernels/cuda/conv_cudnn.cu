@@ -117,9 +117,10 @@ static int64_t aligned(int64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-/* Runs the route, with x padded before and y finished after as it needs. */
+/* Runs the route, with x padded before and y finished after as it needs. bias: of the plan. */
 static nl_status run_route(nl_device *device, const nl_conv_cache *entry,
-                           const nl_conv_operands *operands, cudnnStatus_t *error)
+                           const nl_conv_operands *operands, const void *bias,
+                           cudnnStatus_t *error)
 {
     nl_cuda *cuda = nl_cuda_of(device);
     const nl_conv_problem *p = &entry->key, *inner = &entry->inner;
@@ -138,6 +139,7 @@ static nl_status run_route(nl_device *device, const nl_conv_cache *entry,
     if (status != NL_OK)
         return status;
     nl_conv_operands o = *operands;
+    o.bias = bias;
     if (pad) {
         nl_conv_pad(p, inner, operands->x, scratch, cuda->stream);
         o.x = scratch;
@@ -180,9 +182,12 @@ nl_status nl_conv_run(nl_device *device, const nl_conv_problem *p, const nl_tens
         const nl_conv_order order = {p->type, entry->inner.outputs, entry->inner.channels,
                                      p->doubled != 0};
         nl_conv_operands o = *operands;
+        const void *bias = o.bias;
         status = nl_cuda_conv_weight(device, weight, &order, &o.weight);
+        if (status == NL_OK && entry->inner.bias && nl_conv_plan_bias_type(p) != NL_F32)
+            status = nl_cuda_conv_bias(device, o.bias, p->type, p->outputs, &bias);
         if (status == NL_OK)
-            status = run_route(device, entry, &o, &error);
+            status = run_route(device, entry, &o, bias, &error);
     }
     if (error != CUDNN_STATUS_SUCCESS)
         return nl_fail(device->context, NL_ERROR_DEVICE,

@@ -174,6 +174,11 @@ static cudnnStatus_t add_pointwise(graph *g, cudnnPointwiseMode_t mode, descript
     return cudnnBackendFinalize(*operation);
 }
 
+nl_dtype nl_conv_plan_bias_type(const nl_conv_problem *p)
+{
+    return p->type == NL_F16 ? NL_F16 : NL_F32;
+}
+
 /* The operations one after the other, each on the result of the one before. */
 static cudnnStatus_t build(graph *g, cudnnHandle_t handle, const nl_conv_problem *p,
                            descriptor *finished)
@@ -183,7 +188,8 @@ static cudnnStatus_t build(graph *g, cudnnHandle_t handle, const nl_conv_problem
     TRY(add_result(g, p, left == 0, &result));
     TRY(add_convolution(g, p, result, &operations[count++]));
     if (p->bias) {
-        TRY(add_packed(g, CUDNN_DATA_FLOAT, ID_BIAS, 1, 1, 1, p->outputs, false, &operand));
+        TRY(add_packed(g, type_of(nl_conv_plan_bias_type(p)), ID_BIAS, 1, 1, 1, p->outputs, false,
+                       &operand));
         TRY(add_result(g, p, --left == 0, &next));
         TRY(add_pointwise(g, CUDNN_POINTWISE_ADD, result, operand, next, &operations[count++]));
         result = next;

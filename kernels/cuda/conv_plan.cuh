@@ -9,6 +9,8 @@
 
 struct nl_conv_plan;
 
+/* The type of the bias: cuDNN has its kernels of fp16 with a bias of fp16 only. */
+nl_dtype nl_conv_plan_bias_type(const nl_conv_problem *problem);
 /* All operands start at 16 bytes.
  * The first engine of cuDNN's heuristics that the rules allow, so that the same card with the same
  * cuDNN always runs the same arithmetic. CUDNN_STATUS_NOT_SUPPORTED when there is none. */

@@ -108,6 +108,15 @@ nl_status nl_cuda_conv_weight(nl_device *device, const nl_tensor *weight,
     return NL_CUDA_LAUNCHED(device, "a convolution's weight");
 }
 
+nl_status nl_cuda_conv_bias(nl_device *device, const void *bias, nl_dtype type, int outputs,
+                            const void **typed)
+{
+    const nl_conv_order order = {type, outputs, 1, false};
+    const int64_t shape[] = {outputs, 1, 1, 1};
+    const nl_tensor column = nl_tensor_of((void *)bias, NL_F32, 4, shape);
+    return nl_cuda_conv_weight(device, &column, &order, typed);
+}
+
 void nl_cuda_weights_changed(nl_device *device, const void *memory, int64_t bytes, bool freed)
 {
     nl_conv_weights **link = &nl_cuda_of(device)->weights;

@@ -16,6 +16,9 @@ struct nl_conv_order {
 
 nl_status nl_cuda_conv_weight(nl_device *device, const nl_tensor *weight,
                               const nl_conv_order *order, const void **ordered);
+/* A bias [outputs] of F32 in the type. */
+nl_status nl_cuda_conv_bias(nl_device *device, const void *bias, nl_dtype type, int outputs,
+                            const void **typed);
 /* Memory was written from outside of the operations, or is about to be freed. */
 void nl_cuda_weights_changed(nl_device *device, const void *memory, int64_t bytes, bool freed);
 void nl_cuda_weights_destroy(nl_device *device);

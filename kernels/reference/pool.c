@@ -16,7 +16,8 @@ static double pool(const nl_pool_args *args, int64_t image, int64_t row, int64_t
             sum += value;
             count++;
         }
-    return args->kind == NL_POOL_MAX ? maximum : sum / count;
+    double result = args->kind == NL_POOL_MAX ? maximum : sum / count;
+    return args->relu && result < 0 ? 0 : result;
 }
 
 /* x [B, H, W, C] -> y [B, H', W', C] */
