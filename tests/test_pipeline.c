@@ -41,6 +41,7 @@ typedef struct nl_album {
     nl_status answer; /* of the callback, after `answer_at` pictures */
     int answer_at;
     int cancel_at_step, steps_seen; /* of the progress callback; 0: never */
+    int64_t memory;                 /* most of the device's that was held, bytes */
 } nl_album;
 
 static nl_status keep(void *user, const nl_picture *picture)
@@ -92,6 +93,7 @@ static nl_status run(nl_context_options options, const char *path, nl_request re
     status = nl_generate(model, &request, keep, album);
     if (status != NL_OK)
         assert_true(nl_last_error(context)[0] != '\0');
+    album->memory = atomic_load(&context->memory_peak);
     nl_model_destroy(model);
     nl_context_destroy(context);
     return status;
@@ -236,11 +238,14 @@ static int64_t device_memory(void)
 static void memory_only_sets_the_batch(void **state)
 {
     (void)state;
+    enum { BUDGETS = 24 };
     int refused = 0, smaller = 0;
+    assert_int_equal(run(ON(0), sit_path, REQUEST(.count = 8, .batch = 1), &one), NL_OK);
+    int64_t least = device_memory() + (one.memory - device_memory()) / 2; /* not enough for one */
     assert_int_equal(run(ON(0), sit_path, REQUEST(.count = 8, .batch = 8), &one), NL_OK);
     int steps_whole = one.steps_seen;
-    for (int64_t more = 1 << 16; more < 1 << 25; more += more / 4) {
-        int64_t budget = device_memory() + more;
+    for (int i = 0; i <= BUDGETS; i++) {
+        int64_t budget = least + (one.memory - least) * i / BUDGETS;
         nl_context *context = NULL;
         nl_model *model = NULL;
         nl_context_options options = ON(0);
