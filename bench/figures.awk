@@ -6,6 +6,7 @@
 # A row of the peer is named as ours with "eager" or "compiled" behind it. The ratio says how many times better ours is
 # than the best of them; for NaLa a second one is to the best softmax row of the peer, which does the same work.
 BEGIN { FS = "\t" }
+function less_is_better(unit) { return unit == "ms" || unit == "MiB" }
 function trim(text) { gsub(/^ +| +$/, "", text); return text }
 /^#/ || NF < 3 { next }
 { name = trim($1); value = trim($2); unit = trim($3) }
@@ -20,14 +21,14 @@ FILENAME == ARGV[1] {
     row = name
     sub(/ (eager|compiled)$/, "", row)
     peer[name] = value
-    if (!(row in best) || (unit == "ms" ? value < best[row] : value > best[row]))
+    if (!(row in best) || (less_is_better(unit) ? value < best[row] : value > best[row]))
         best[row] = value
     said[row] = said[row] (said[row] == "" ? "" : ", ") sprintf("\"%s\": %s", name == row ? "PyTorch" : substr(name, length(row) + 2), value)
 }
 function ratio(name, row) {
     if (!(row in best) || ours[name] + 0 == 0)
         return ""
-    return sprintf("%.3g", units[name] == "ms" ? best[row] / ours[name] : ours[name] / best[row])
+    return sprintf("%.3g", less_is_better(units[name]) ? best[row] / ours[name] : ours[name] / best[row])
 }
 END {
     for (i = 1; i <= count; i++) {

@@ -1,17 +1,19 @@
 """The same work in PyTorch on one GPU, for a comparison on your own card.
 
-    python3 bench/peer_torch.py [limits] [attention] [forward] [decode] [inception] [--json FILE]
-                                [--seconds 600] [--wait]
+    python3 bench/peer_torch.py [limits] [attention] [forward] [train] [decode] [inception]
+                                [--json FILE] [--seconds 600] [--wait]
 
 Without a word: everything. One line for each measurement, name, value and unit between tabs: the median of timed
-calls after warm-up, bf16, random weights and inputs, eager and torch.compile; the FID network in fp16, TF32 and fp32.
-tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_bench_attention`, `nl_bench_forward`
-and `nl_bench_images`, with "eager" or "compiled" behind them.
+calls after warm-up, bf16, random weights and inputs, eager and torch.compile; the FID network in fp16, TF32 and fp32;
+a training step with autocast to bf16, fused AdamW and an average of the weights, with the memory that it takes.
+tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_bench_attention`, `nl_bench_forward`,
+`nl_bench_images` and tests/gpu.sh, with "eager" or "compiled" behind them.
 
 torch.compile works for a minute or more on the processor, so each row is a process, and all compile at the same time.
 When all have, or after --seconds (those left are given up), one after the other is measured alone; with --wait only
 after a line on standard input, which answers the line "ready".
 """
+import copy
 import json
 import math
 import multiprocessing
@@ -204,6 +206,38 @@ def forward(name, size, nala, batch):
         note(f"forward {name}-{size}/2 {batch} x 256 tokens {kind}", rate, "images/s")
 
 
+def train(name, nala, batch):
+    """A step of flow matching: velocity, uniform times, label dropout."""
+    model = Backbone("S", nala).to(CUDA)
+    average = copy.deepcopy(model).requires_grad_(False)
+    weights, averages = list(model.parameters()), list(average.parameters())
+    optimiser = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0, fused=True)
+    images, classes = torch.randn(batch, 4, 32, 32, device=CUDA), torch.randint(0, 1000, (batch,), device=CUDA)
+    compiled = torch.compile(model)
+
+    def step(call):
+        t = torch.rand(batch, device=CUDA)
+        noise = torch.randn_like(images)
+        x = torch.lerp(noise, images, t[:, None, None, None])
+        labels = torch.where(torch.rand(batch, device=CUDA) < 0.1, 1000, classes)
+        with torch.autocast(CUDA, BF16):
+            out = call(x, t, labels)
+        loss = (out[:, :4].float() - (images - noise)).square().mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        torch._foreach_lerp_(averages, weights, 1e-4)
+
+    step(compiled)
+    yield
+    for kind, call in (("eager", model), ("compiled", compiled)):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        rate = 1e3 * batch / milliseconds(lambda: step(call), 10)
+        note(f"train {name}-S/2 batch {batch} {kind}", rate, "images/s")
+        note(f"train {name}-S/2 batch {batch} memory {kind}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
+
+
 @torch.no_grad()
 def decode():
     model = kl_decoder().to(CUDA, BF16).to(memory_format=torch.channels_last)
@@ -246,7 +280,8 @@ def inception(precision):
 
 
 # The slowest to compile first.
-ROWS = [(forward, "NaLaDiT", "XL", True, 64), (forward, "DiT", "XL", False, 64), (forward, "NaLaSiT", "S", True, 256),
+ROWS = [(train, "NaLaSiT", True, 256), (train, "SiT", False, 256), (forward, "NaLaDiT", "XL", True, 64),
+        (forward, "DiT", "XL", False, 64), (forward, "NaLaSiT", "S", True, 256),
         (forward, "SiT", "S", False, 256), (decode,), *((inception, p) for p in ("fp16", "tf32", "fp32")),
         *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,)]
 

@@ -4,7 +4,7 @@
 # Logs go to $OUT (default out/gpu), figures to bench/results/DATE-CARD.json ($RESULT names another file).
 #   PARTS="correctness peer speed training sanitizers"
 #   PYTHON=python3                with PyTorch, for the peer
-#   PEER="attention forward decode limits"     its rows; PEER_SECONDS=300: what is not compiled by then is left out
+#   PEER="attention forward train decode limits"     its rows; PEER_SECONDS=300: what is not compiled by then is left out
 #   SANITIZER_SECONDS=200         at most as long for each tool
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -119,7 +119,7 @@ elif wanted peer; then
     rm -f "$peer"
     mkfifo "$peer"
     # shellcheck disable=SC2086
-    "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward decode limits} --seconds "${PEER_SECONDS:-300}" --wait \
+    "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward train decode limits} --seconds "${PEER_SECONDS:-300}" --wait \
         <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
     peer_process=$!
     exec 3>"$peer"
@@ -205,7 +205,8 @@ if wanted training; then # on noise, as the peer
     "$build/nalagen" encode "$out/pictures" -o "$data" --vae none --device cpu --force -q
     for run in NaLaSiT-S/2:256 SiT-S/2:256 NaLaSiT-XL/2:64; do
         "$build/nalagen" train --model "${run%:*}" --batch "${run#*:}" --data "$data" --out "$out/run" --dry-run 2>&1 |
-            sed -n "s|.*time: .* \([0-9.]*\) images/s.*|train ${run%:*} batch ${run#*:}\t\1\timages/s|p" >>"$out/ours.tsv"
+            sed -n -e "s|.*time: .* \([0-9.]*\) images/s.*|train ${run%:*} batch ${run#*:}\t\1\timages/s|p" \
+                -e "s|.*; \([0-9]*\) MiB in all.*|train ${run%:*} batch ${run#*:} memory\t\1\tMiB|p" >>"$out/ours.tsv"
     done
     "$build/nalagen" train --model NaLaSiT-S/2 --data "$data" --out "$out/run" --profile >"$out/profile.txt" 2>&1
     rm -rf "$out/data" "$out/pictures" "$out/run"
