@@ -46,6 +46,30 @@ void nl_release_interrupt(void)
     interrupt_context = NULL;
 }
 
+static const int interrupts[] = {SIGINT, SIGTERM, SIGUSR1};
+
+void nl_hold_interrupt(sigset_t *held)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < NL_COUNT(interrupts); i++)
+        sigaddset(&set, interrupts[i]);
+    sigprocmask(SIG_BLOCK, &set, held);
+}
+
+void nl_let_interrupt(const sigset_t *held)
+{
+    sigprocmask(SIG_SETMASK, held, NULL);
+}
+
+void nl_forget_interrupt(void)
+{
+    struct sigaction action;
+    for (int i = 0; i < NL_COUNT(interrupts); i++)
+        if (sigaction(interrupts[i], NULL, &action) == 0 && action.sa_handler == interrupt)
+            signal(interrupts[i], SIG_DFL);
+}
+
 bool nl_interrupted(void)
 {
     return interrupt_count > 0;

@@ -67,10 +67,13 @@ static nl_status choose_count(nl_crew *crew, const nl_launch_options *options)
     return NL_OK;
 }
 
-/* In the new process: nothing but system calls. */
-static void become_child(const nl_crew *crew, pid_t parent, char **arguments)
+/* In the new process: nothing but system calls. A signal that comes before the program is there ends the process: its
+ * handler here is the parent's. */
+static void become_child(const nl_crew *crew, pid_t parent, char **arguments, const sigset_t *held)
 {
     setpgid(0, 0);
+    nl_forget_interrupt();
+    nl_let_interrupt(held);
     fcntl(crew->reports[1], F_SETFD, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() == parent)
@@ -88,12 +91,16 @@ static nl_status start(nl_crew *crew, char **arguments)
                  (unsigned long long)crew->token, crew->reports[1], crew->gpus ? i : -1);
         if (setenv(NL_CHILD_VARIABLE, text, 1) != 0)
             return nl_fail(crew->context, NL_ERROR_MEMORY, "no memory for another process");
+        sigset_t held;
+        nl_hold_interrupt(&held);
         pid_t pid = fork();
         if (pid == 0)
-            become_child(crew, parent, arguments);
+            become_child(crew, parent, arguments, &held);
+        int reason = errno;
+        nl_let_interrupt(&held);
         if (pid < 0)
             return nl_fail(crew->context, NL_ERROR_MEMORY, "process %d of %d cannot be started: %s",
-                           i, crew->count, strerror(errno));
+                           i, crew->count, strerror(reason));
         crew->children[crew->started++].pid = pid;
     }
     return NL_OK;

@@ -2,6 +2,7 @@
 #ifndef NL_CONSOLE_H
 #define NL_CONSOLE_H
 
+#include <signal.h>
 #include <stdio.h>
 
 #include "nl_json.h"
@@ -36,6 +37,11 @@ nl_status nl_finish_stdout(nl_context *context);
 /* From now on the first SIGINT, SIGTERM or SIGUSR1 cancels `context`'s work and the second ends the process. */
 void nl_catch_interrupt(nl_context *context);
 void nl_release_interrupt(void);
+/* Holds these signals back and lets them in again. held: what was held back before. */
+void nl_hold_interrupt(sigset_t *held);
+void nl_let_interrupt(const sigset_t *held);
+/* In a new process: they do what they do to a program that does not catch them. */
+void nl_forget_interrupt(void);
 bool nl_interrupted(void);
 
 double nl_seconds(void); /* monotonic */

@@ -208,6 +208,33 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     cmp one.npz a.npz
 }
 
+@test "a process that is asked to stop leaves the others at work" {
+    need_tiny
+    many -o one.npz
+    start -o a.npz --processes 2
+    wait_for a.npz 10
+    kill -INT "$(pgrep -P $pid | tail -n 1)"
+    code=0; wait $pid || code=$?
+    [ "$code" -eq 130 ]
+    grep -q "process 1 of 2 ended with code 130 (cancelled)" err
+    [ ! -e a.npz ]
+    [ "$(grep -ao done a.npz.journal | wc -l)" -ge 100 ]
+    many -o a.npz
+    cmp one.npz a.npz
+}
+
+@test "where not all processes can be started, the others end" {
+    need_tiny
+    many+=(-n 100000)
+    code=0
+    LD_PRELOAD=$FORK_FAILS_LIBRARY FORK_FAILS=3 ASAN_OPTIONS=verify_asan_link_order=0 \
+        timeout -k 5 20 "$NALAGEN" sample -m "$tiny" "${batch[@]}" "${many[@]}" -o a.npz --processes 3 2>err || code=$?
+    [ "$code" -eq 4 ]
+    grep -q "process 2 of 3 cannot be started: Resource temporarily unavailable" err
+    [ "$(wc -l <err)" -eq 1 ]
+    ! pgrep -f -- "-o a.npz --processes 3"
+}
+
 @test "Ctrl-C reaches every process once; a parent that dies takes them along" {
     need_tiny
     many+=(-n 2000)
