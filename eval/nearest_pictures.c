@@ -44,12 +44,10 @@ static nl_status take_batch(void *user, const nl_picture_batch *batch)
 }
 
 static nl_status find_points(nl_inception *net, const nl_evaluation_options *options,
-                             const char *path, const char *what, nl_points *points)
+                             nl_pictures *pictures, const char *what, nl_points *points)
 {
     nl_context *context = nl_inception_context(net);
-    nl_pictures *pictures = NULL;
     nl_status status;
-    NL_TRY(nl_pictures_open(context, path, context->device->threads, &pictures));
     nl_picture_source source = nl_pictures_source(pictures);
     NL_TRY(nl_alloc_array(context, "colours", source.count * COLOURS, sizeof(float),
                           (void **)&points->pixels));
@@ -58,7 +56,6 @@ static nl_status find_points(nl_inception *net, const nl_evaluation_options *opt
     points->features.user = points;
     NL_TRY(nl_extract(net, options, &source, what, &points->features));
 cleanup:
-    nl_pictures_close(pictures);
     return status;
 }
 
@@ -150,6 +147,7 @@ nl_status nl_nearest_find(nl_inception *net, const nl_evaluation_options *option
 {
     nl_context *context = nl_inception_context(net);
     nl_points points[3] = {0};
+    nl_pictures *pictures[3] = {NULL};
     const char *paths[] = {samples, reference, held_out};
     const char *const what[] = {"samples", "reference", "held out"};
     nl_neighbours others = {0};
@@ -157,7 +155,13 @@ nl_status nl_nearest_find(nl_inception *net, const nl_evaluation_options *option
     *nearness = (nl_nearness){.context = context};
     for (int i = 0; i < NL_COUNT(points); i++)
         if (paths[i])
-            NL_TRY(find_points(net, options, paths[i], what[i], &points[i]));
+            NL_TRY(nl_pictures_open(context, paths[i], context->device->threads, &pictures[i]));
+    for (int i = 0; i < NL_COUNT(points); i++) {
+        if (paths[i])
+            NL_TRY(find_points(net, options, pictures[i], what[i], &points[i]));
+        nl_pictures_close(pictures[i]);
+        pictures[i] = NULL;
+    }
     nearness->samples = points[0].features.count;
     nearness->reference = points[1].features.count;
     nearness->held_out = points[2].features.count;
@@ -174,8 +178,10 @@ nl_status nl_nearest_find(nl_inception *net, const nl_evaluation_options *option
     }
 cleanup:
     free_neighbours(context, &others);
-    for (int i = 0; i < NL_COUNT(points); i++)
+    for (int i = 0; i < NL_COUNT(points); i++) {
         free_points(context, &points[i]);
+        nl_pictures_close(pictures[i]);
+    }
     return status;
 }
 

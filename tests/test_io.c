@@ -217,22 +217,36 @@ static void test_full_disk(void **state)
     assert_true(nl_path_exists("/dev/full"));
 }
 
+/* Known before there is anything to write, and said by the writer. */
+static void assert_no_place(fixture *f, const char *path, nl_status status, const char *reason)
+{
+    assert_int_equal(nl_writer_check(f->context, path), status);
+    assert_message(f, reason);
+    assert_int_equal(nl_write_file(f->context, path, true, "a", 1), status);
+    assert_message(f, reason);
+}
+
 static void test_places_that_cannot_be_written(void **state)
 {
     fixture *f = *state;
-    char path[192];
-    assert_int_equal(nl_write_file(f->context, f->folder, true, "a", 1), NL_ERROR_WRITE);
-    assert_message(f, "folder");
+    char path[512];
+    assert_no_place(f, f->folder, NL_ERROR_WRITE, "folder");
     snprintf(path, sizeof(path), "%s/missing/file", f->folder);
-    assert_int_equal(nl_write_file(f->context, path, true, "a", 1), NL_ERROR_WRITE);
-    assert_message(f, "No such file");
-    assert_int_equal(nl_write_file(f->context, "", true, "a", 1), NL_ERROR_USAGE);
+    assert_no_place(f, path, NL_ERROR_WRITE, "No such file");
+    assert_no_place(f, "", NL_ERROR_USAGE, "empty");
+    snprintf(path, sizeof(path), "%s/%0300d", f->folder, 0);
+    assert_no_place(f, path, NL_ERROR_WRITE, "too long");
+    assert_ok(f->context, nl_write_file(f->context, f->path, false, "a", 1));
+    snprintf(path, sizeof(path), "%s/within", f->path);
+    assert_no_place(f, path, NL_ERROR_WRITE, "Not a directory");
     if (geteuid() != 0) {
         assert_int_equal(chmod(f->folder, 0500), 0);
-        assert_int_equal(nl_write_file(f->context, f->path, true, "a", 1), NL_ERROR_WRITE);
-        assert_message(f, "Permission denied");
+        assert_no_place(f, f->path, NL_ERROR_WRITE, "Permission denied");
         assert_int_equal(chmod(f->folder, 0700), 0);
     }
+    const char *good[] = {"-", "/dev/null", f->path, "not_there_yet"};
+    for (int i = 0; i < NL_COUNT(good); i++)
+        assert_ok(f->context, nl_writer_check(f->context, good[i]));
 }
 
 static void *read_a_little(void *path)

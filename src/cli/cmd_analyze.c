@@ -151,7 +151,7 @@ static nl_status refuse(const nl_analyzing *a, const char *name)
     nl_status status = NL_OK;
     char *path = NULL;
     NL_TRY(in_folder(a, name, &path));
-    NL_TRY(nl_output_refuse(a->session.context, path));
+    NL_TRY(nl_output_check(a->session.context, path, a->options->sample.force, ""));
 cleanup:
     nl_free(a->session.context, path);
     return status;
@@ -168,8 +168,6 @@ static nl_status open_folder(const nl_analyzing *a)
     const nl_sample_options *o = &a->options->sample;
     char *path = NULL;
     NL_TRY(nl_make_folder(context, o->out));
-    if (o->force)
-        return NL_OK;
     NL_TRY(refuse(a, "analysis.json"));
     NL_TRY(refuse(a, "points.npy"));
     for (int i = 0; i < NL_RULES * 2; i++)
@@ -177,7 +175,7 @@ static nl_status open_folder(const nl_analyzing *a)
     for (int64_t i = 0; i < a->count * a->analysis.times; i++) {
         NL_TRY(map_path(a, o->first_index + i / a->analysis.times, (int)(i % a->analysis.times),
                         &path));
-        NL_TRY(nl_output_refuse(context, path));
+        NL_TRY(nl_output_check(context, path, o->force, ""));
         nl_free(context, path);
         path = NULL;
     }

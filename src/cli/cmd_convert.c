@@ -68,14 +68,6 @@ static bool names_folder(const char *path)
     return nl_path_is_folder(path) || (length > 0 && path[length - 1] == '/');
 }
 
-static nl_status refuse_existing(const nl_conversion *conversion, const char *path)
-{
-    if (conversion->options->force || !strcmp(path, "-") || !nl_path_exists(path))
-        return NL_OK;
-    return nl_fail(conversion->context, NL_ERROR_WRITE,
-                   "%s is there already: use --force to overwrite it", path);
-}
-
 /* config.json last: a folder without it is not taken for whole. */
 static nl_status write_folder(const nl_conversion *conversion, const nl_checkpoint *checkpoint,
                               const nl_config *config)
@@ -87,8 +79,8 @@ static nl_status write_folder(const nl_conversion *conversion, const nl_checkpoi
     NL_TRY(nl_path_join(context, conversion->out, "diffusion_pytorch_model.safetensors", &weights));
     NL_TRY(nl_path_join(context, conversion->out, "config.json", &json_path));
     NL_TRY(nl_dit_diffusers_config(context, config, &json));
-    NL_TRY(refuse_existing(conversion, json_path));
     NL_TRY(nl_make_folder(context, conversion->out));
+    NL_TRY(nl_output_check(context, json_path, force, ""));
     NL_TRY(nl_dit_convert(checkpoint, config, weights, force, conversion->dtype,
                           NL_SPELLING_DIFFUSERS));
     NL_TRY(nl_write_file(context, json_path, force, json, strlen(json)));
@@ -153,7 +145,7 @@ static nl_status convert_file(const nl_conversion *conversion)
                        "model.safetensors",
                        conversion->out);
     if (!names_folder(conversion->out))
-        NL_TRY(refuse_existing(conversion, conversion->out));
+        NL_TRY(nl_output_check(context, conversion->out, options->force, ""));
     if (is_format(conversion, "torch-names")) {
         NL_TRY(nl_checkpoint_open_key(context, conversion->in, options->key, &checkpoint));
         NL_TRY(nl_checkpoint_save(checkpoint, conversion->out, options->force, conversion->dtype));

@@ -142,10 +142,7 @@ static nl_status check(nl_context *context, const nl_nearest_options *options)
     if (!options->ref)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--ref is needed: the pictures that the model was trained on");
-    if (options->out && !options->force && nl_path_exists(options->out))
-        return nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it",
-                       options->out);
-    return NL_OK;
+    return options->out ? nl_output_check(context, options->out, options->force, "") : NL_OK;
 }
 
 static nl_status compare(nl_eval_session *session, const nl_nearest_options *options,

@@ -46,10 +46,7 @@ static nl_status check_out(nl_context *context, const nl_stats_options *options)
         return nl_fail(context, NL_ERROR_USAGE, "stats: name the file to write with -o ref.npz");
     if (options->per_class && options->merge)
         return nl_fail(context, NL_ERROR_USAGE, "--per-class and --merge do not go together");
-    if (!options->force && !options->per_class && nl_path_exists(options->out))
-        return nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it",
-                       options->out);
-    return NL_OK;
+    return options->per_class ? NL_OK : nl_output_check(context, options->out, options->force, "");
 }
 
 static nl_status make_reference(nl_eval_session *session, const nl_stats_options *options,
@@ -75,9 +72,7 @@ static nl_status make_class(nl_eval_session *session, const nl_stats_options *op
     if (name[0] == '.' || !nl_path_is_folder(folder))
         goto cleanup;
     NL_TRY(nl_format(context, &out, "%s/%s.npz", options->out, name));
-    if (!options->force && nl_path_exists(out))
-        NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it",
-                       out));
+    NL_TRY(nl_output_check(context, out, options->force, ""));
     NL_TRY(make_reference(session, options, folder, out));
     *made = true;
 cleanup:

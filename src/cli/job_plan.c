@@ -128,6 +128,9 @@ cleanup:
     return status;
 }
 
+static const char others[] = ", --resume to make only what is missing, another --out or another "
+                             "--seed";
+
 /* Whether picture i is there; refuses whatever else stands where something will be written, and one name for two
  * things. */
 static nl_status is_there(void *user, int64_t i, bool *there)
@@ -148,9 +151,9 @@ static nl_status is_there(void *user, int64_t i, bool *there)
     if (options->resume) {
         NL_TRY(nl_job_facts(job, nl_job_label(job, i), options->first_index + i, &facts));
         NL_TRY(nl_resume_check(context, path, facts, there));
-    } else if (!options->force) {
-        NL_TRY(nl_output_refuse(context, path));
     }
+    if (!*there)
+        NL_TRY(nl_output_check(context, path, options->force, others));
 cleanup:
     nl_free(context, path);
     cJSON_Delete(facts);
@@ -164,15 +167,16 @@ static nl_status look_for_files(nl_job *job, int64_t files)
     const nl_sample_options *options = job->options;
     nl_status status = NL_OK;
     bool there;
-    if (options->latents && !options->force)
-        NL_TRY(nl_output_refuse(context, options->latents));
+    if (options->latents)
+        NL_TRY(nl_output_check(context, options->latents, options->force, others));
     if (job->archive && nl_npz_finished(job->archive)) {
         job->work.there = job->count;
         job->work.units = job->work.todo = 0;
         nl_log(context, NL_LOG_INFO, "%s is finished: nothing to do", options->out);
-    } else if (options->grid[0] && files) {
+    } else if (files &&
+               (options->grid[0] || (options->force && !options->latents && !job->archive))) {
         NL_TRY(is_there(job, 0, &there));
-    } else if (files && (!options->force || options->latents || job->archive)) {
+    } else if (files) {
         NL_TRY(nl_work_list_scan(context, &job->work, is_there, job));
         if (job->work.there && session->share.ranks == 1)
             nl_log(context, NL_LOG_INFO, "going on: %lld of %lld pictures are there",

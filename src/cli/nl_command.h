@@ -60,6 +60,11 @@ typedef struct nl_command_line {
     bool reported; /* what the outcome is has been said */
 } nl_command_line;
 
+/* Before the work: NL_ERROR_WRITE where no file can be made, and where one stands that may not be overwritten; advice
+ * follows that of --force. */
+nl_status nl_output_check(nl_context *context, const char *path, bool overwrite,
+                          const char *advice);
+
 /* Reads the command line into `values`, before there is a device, so that --help and mistakes need none. Then work: its
  * failure is reported and returned. */
 nl_status nl_command_main(const nl_command *command, int argc, char **argv, void *values,

@@ -86,8 +86,6 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
 /* Allocated name of the picture; "-" is standard output. */
 nl_status nl_output_name(nl_context *context, const nl_output *output, const char *class_name,
                          int64_t index, char **path);
-/* NL_ERROR_WRITE with advice when something stands there already. */
-nl_status nl_output_refuse(nl_context *context, const char *path);
 /* Allocated: "a/b.png" and 5 become "a/b-step0005.png". */
 nl_status nl_output_preview_name(nl_context *context, const char *path, int64_t step, char **name);
 

@@ -9,9 +9,10 @@ static nl_status find_number(nl_context *context, const char *pattern, const cha
 {
     *start = strchr(pattern, '%');
     *end = *start + 1 + strspn(*start + 1, "0123456789");
-    if (**end != 'd' || *end - *start > 4 || strchr(*end, '%'))
+    if (**end != 'd' || *end - *start > 4 || strpbrk(*end, "%/"))
         return nl_fail(context, NL_ERROR_USAGE,
-                       "--out %s: expected one %%d or %%06d in it, for the picture's index",
+                       "--out %s: expected one %%d or %%06d in the file's name, for the picture's "
+                       "index",
                        pattern);
     (*end)++;
     return NL_OK;
@@ -140,15 +141,14 @@ cleanup:
     return status;
 }
 
-nl_status nl_output_refuse(nl_context *context, const char *path)
+nl_status nl_output_check(nl_context *context, const char *path, bool overwrite, const char *advice)
 {
-    if (!strcmp(path, "-") || !nl_path_exists(path) || is_device(path))
-        return NL_OK;
-    return nl_fail(
-        context, NL_ERROR_WRITE,
-        "%s is there already: use --force to overwrite it, --resume to make only what is missing, "
-        "another --out or another --seed",
-        path);
+    nl_status status = nl_writer_check(context, path);
+    if (status != NL_OK || overwrite || !strcmp(path, "-") || !nl_path_exists(path) ||
+        is_device(path))
+        return status;
+    return nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it%s",
+                   path, advice);
 }
 
 nl_status nl_output_preview_name(nl_context *context, const char *path, int64_t step, char **name)

@@ -37,6 +37,8 @@ nl_status nl_writer_printf(nl_writer *writer, const char *format, ...) NL_PRINTF
 /* Ends and frees the writer in every case; *writer becomes NULL. */
 nl_status nl_writer_commit(nl_writer **writer);
 void nl_writer_abort(nl_writer **writer); /* NULL inside is allowed */
+/* Whether a writer could make a file at `path`, as far as can be known before there is anything to write. */
+nl_status nl_writer_check(nl_context *context, const char *path);
 
 nl_status nl_write_file(nl_context *context, const char *path, bool overwrite, const void *data,
                         size_t size);

@@ -128,6 +128,39 @@ static nl_status open_target(nl_writer *writer)
     return open_temporary(writer, info.st_mode);
 }
 
+static nl_status fail_empty(nl_context *context)
+{
+    return nl_fail(context, NL_ERROR_USAGE, "the name of a file to write is empty");
+}
+
+nl_status nl_writer_check(nl_context *context, const char *path)
+{
+    nl_status status = NL_OK;
+    struct stat info;
+    char *real = NULL, *folder = NULL;
+    if (path[0] == '\0')
+        return fail_empty(context);
+    if (!strcmp(path, "-"))
+        return NL_OK;
+    bool exists = stat(path, &info) == 0;
+    if (!exists && errno != ENOENT)
+        return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be made: %s", path, strerror(errno));
+    if (exists && S_ISDIR(info.st_mode))
+        return nl_fail(context, NL_ERROR_WRITE, "%s: expected a file to write, found a folder",
+                       path);
+    if (exists && !S_ISREG(info.st_mode))
+        return NL_OK;
+    real = exists ? realpath(path, NULL) : NULL;
+    NL_TRY(folder_of(context, real ? real : path, &folder));
+    if (faccessat(AT_FDCWD, *folder ? folder : ".", W_OK | X_OK, AT_EACCESS) != 0)
+        NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: cannot be made in its folder: %s", path,
+                       strerror(errno)));
+cleanup:
+    free(real);
+    nl_free(context, folder);
+    return status;
+}
+
 nl_status nl_writer_open(nl_context *context, const char *path, bool overwrite, nl_writer **writer)
 {
     nl_status status = NL_OK;
@@ -135,7 +168,7 @@ nl_status nl_writer_open(nl_context *context, const char *path, bool overwrite, 
     void *pointer;
     *writer = NULL;
     if (path[0] == '\0')
-        return nl_fail(context, NL_ERROR_USAGE, "the name of a file to write is empty");
+        return fail_empty(context);
     NL_TRY(nl_alloc_zero(context, "a file writer", sizeof(*opened), &pointer));
     opened = pointer;
     opened->context = context;

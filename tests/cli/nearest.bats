@@ -71,6 +71,10 @@ for space in ('pool_64', 'pixels'):
 np.savez('four.npz', np.load('train.npz')['arr_0'][:4])"
     run -3 "$NALAGEN" nearest -w "$inception" -q --features pool_64 samples.npz --ref four.npz
     [[ $output == *"5 nearest pictures of 4"* ]]
+    run -3 nearest --held-out nowhere
+    [[ $output == *"error: nowhere"* && $output != *"samples 0/"* ]]
+    run -7 nearest -o nowhere/a.png
+    [[ $output != *"samples 0/"* ]]
     run -2 "$NALAGEN" nearest samples.npz
     [[ $output == *"--ref is needed"* ]]
 }

@@ -31,13 +31,26 @@ load helper
     mkdir there
     quick -c 4 -o there
     [ -f there/church-seed0.png ]
-    for out in a.jpg a "%d%d.png" "%s.png" "%n.png" "%09999d.png" "%*d.png" "a%"; do
+    for out in a.jpg a "%d%d.png" "%s.png" "%n.png" "%09999d.png" "%*d.png" "a%" "%d/a.png"; do
         run quick -c 4 -o "$out"
         [ "$status" -eq 2 ] || { echo "$out: $status"; false; }
     done
     run quick -c 4 -n 2 -o one.png
     [ "$status" -eq 2 ]
     [[ $output == *%06d* ]]
+}
+
+@test "a place that cannot be written is refused before the work" {
+    need_model
+    long=$(printf 'a%.0s' {1..300}).png
+    echo mine >file
+    for arguments in "-o $long" "-o file/a.png" "-o a.png --latents nowhere/l.npy" "-o $long --force" \
+        "-n 2 -o %d-$long --resume"; do
+        run timeout -k 5 20 "$NALAGEN" sample --vae "$vae" --size 64 -c 4 --sampler euler --steps 10000 $arguments
+        [ "$status" -eq 7 ] || { echo "$arguments: $status $output"; false; }
+        [[ $output == *"cannot be made"* ]] || { echo "$output"; false; }
+    done
+    [ "$(ls -I cache)" = file ]
 }
 
 @test "--out - writes one PNG and nothing else to stdout" {
