@@ -313,6 +313,7 @@ static void names(void **state)
         nl_config before = c;
         if (nl_config_from_name(context, bad[i], &c) != NL_ERROR_USAGE)
             fail_msg("\"%s\" is not refused", bad[i]);
+        assert_null(strstr(nl_last_error(context), "missing"));
         assert_memory_equal(&before, &c, sizeof(c));
     }
 }

@@ -78,7 +78,7 @@ nl_status nl_requests_run(nl_session *session)
     if (!file)
         return nl_fail(context, NL_ERROR_INPUT, "%s: %s", path, strerror(errno));
     for (int64_t line = 1; (errno = 0, size = getline(&text, &room, file)) >= 0; line++) {
-        if (text[strspn(text, " \t\r\n")] == '\0')
+        if ((ssize_t)strspn(text, " \t\r\n") == size)
             continue;
         NL_TRY(serve(session, text, (size_t)size, line, &one));
         if (one == NL_CANCELLED)

@@ -122,7 +122,7 @@ static bool parse_size(const char *text, nl_config *config)
         }
     return sscanf(text, "%5dx%6dx%5d%n", &config->depth, &config->hidden_size, &config->num_heads,
                   &end) == 3 &&
-           text[end] == 0;
+           text[end] == 0 && config->depth > 0 && config->hidden_size > 0 && config->num_heads > 0;
 }
 
 nl_status nl_config_from_name(nl_context *context, const char *name, nl_config *config)

@@ -65,6 +65,9 @@ J
     run --separate-stderr quick --requests /dev/null
     [ "$status" -eq 0 ]
     [ -z "$output" ]
+    run --separate-stderr quick --requests <(printf '\n  \n\0\n')
+    [ "$status" -eq 3 ] # a zero byte is no empty line
+    [[ $output == '{"line":3,'*0x00* ]]
     run quick --requests missing
     [ "$status" -eq 3 ]
 }
