@@ -383,6 +383,28 @@ static void test_folders(void **state)
 }
 
 /* Examples of FIPS 180-4, and every length around the block size against one long update. */
+static void test_within(void **state)
+{
+    fixture *f = *state;
+    char inner[256], path[512];
+    snprintf(inner, sizeof(inner), "%s/a", f->folder);
+    assert_ok(f->context, nl_make_folder(f->context, inner));
+    const char *within[] = {"", "/", "/new", "/new/newer/", "/../a/b", "/../b"};
+    for (int i = 0; i < NL_COUNT(within); i++) {
+        snprintf(path, sizeof(path), "%s%s", inner, within[i]);
+        assert_true(nl_path_is_within(path, f->folder));
+        assert_int_equal(nl_path_is_within(path, inner), i >= 2 && i <= 4);
+        assert_true(nl_path_is_within(path, "/"));
+        assert_false(nl_path_is_within(path, "nowhere"));
+    }
+    snprintf(path, sizeof(path), "%sb", inner); /* another one whose name begins alike */
+    assert_false(nl_path_is_within(path, inner));
+    assert_false(nl_path_is_within(f->folder, inner));
+    assert_true(nl_path_is_within("new", "."));
+    assert_false(nl_path_is_within(".", "."));
+    assert_false(nl_path_is_within("/", "/"));
+}
+
 static void test_sha256(void **state)
 {
     (void)state;
@@ -473,6 +495,7 @@ int main(void)
         TEST(test_files_that_cannot_be_read),
         TEST(test_standard_streams),
         TEST(test_folders),
+        TEST(test_within),
         cmocka_unit_test(test_sha256),
         cmocka_unit_test(test_sha256_blocks),
     };

@@ -53,6 +53,8 @@ void nl_unlock_folder(int lock); /* -1 is allowed */
 
 bool nl_path_exists(const char *path);
 bool nl_path_is_folder(const char *path);
+/* Whether `path`, which need not be there, is or will be something in the folder or below it. */
+bool nl_path_is_within(const char *path, const char *folder);
 /* Creates the folder and its parents; no error when it is there. */
 nl_status nl_make_folder(nl_context *context, const char *path);
 /* Allocated "folder/name". */

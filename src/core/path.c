@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -14,6 +15,35 @@ bool nl_path_is_folder(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Shortens a path to its parent, in place. false: it has none. */
+static bool to_parent(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (!strcmp(path, ".") || !strcmp(path, "/") || !*path)
+        return false;
+    if (!slash)
+        strcpy(path, ".");
+    else
+        slash[slash == path] = '\0';
+    return true;
+}
+
+bool nl_path_is_within(const char *path, const char *folder)
+{
+    char *outer = realpath(folder, NULL), *part = strdup(path), *inner = NULL;
+    bool new = false;
+    while (part && !(inner = realpath(part, NULL)) && to_parent(part))
+        new = true;
+    size_t length = outer && strcmp(outer, "/") ? strlen(outer) : 0;
+    bool within = outer && inner && !strncmp(inner, outer, length) &&
+                  (inner[length] == '/' || inner[length] == '\0') &&
+                  (new || strlen(inner + length) > 1);
+    free(outer);
+    free(part);
+    free(inner);
+    return within;
 }
 
 nl_status nl_make_folder(nl_context *context, const char *path)

@@ -106,5 +106,13 @@ assert (x['images'][0] == first[:, 4:44]).all()
     run -2 encode nothing
     [[ $output == *"-o DATA"* ]]
     run -3 encode nothing -o data
+    mkdir -p set/a
+    head -c 3073 /dev/zero >set/a/a.png
+    for data in set/data set/a/data ./set/../set/b/c/; do
+        run -2 encode set -o "$data"
+        [[ $output == *"lies in set"* ]]
+    done
+    (cd set && run -2 encode . -o data)
+    [ "$(find set | wc -l)" -eq 3 ]
     run -0 encode --help
 }
