@@ -16,6 +16,7 @@ typedef struct watch {
     nl_eval_options options; /* the sample's model is the checkpoint at work */
     char *folder;            /* RUN/checkpoints */
     char *metrics;           /* RUN/metrics.jsonl */
+    cJSON *asked;            /* options of sampling that were given */
     cJSON *known;            /* array of lines of metrics.jsonl that are evaluations */
 } watch;
 
@@ -30,6 +31,21 @@ static bool is_checkpoint(const char *name, int64_t *step)
 }
 
 /* ---- What is there */
+
+/* As they will be when a line of theirs is read again. */
+static nl_status note_options(watch *w)
+{
+    const nl_eval_options defaults = {.sample = nl_sample_defaults};
+    cJSON *object = cJSON_CreateObject();
+    bool listed =
+        nl_options_to_json(&nl_eval_command, &w->options, &defaults, NL_IN_PICTURE, object);
+    char *text = listed ? cJSON_PrintUnformatted(object) : NULL;
+    w->asked = text ? cJSON_Parse(text) : NULL;
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return w->asked ? NL_OK
+                    : nl_fail(w->session->context, NL_ERROR_MEMORY, "no memory for options");
+}
 
 static nl_status read_known(watch *w)
 {
@@ -60,13 +76,22 @@ static bool same_text(const cJSON *object, const char *key, const char *text)
     return cJSON_IsString(item) && !strcmp(item->valuestring, text);
 }
 
-/* Whether the checkpoint has been held against this reference, under these features. */
+/* A line that does not say is taken to have the same. */
+static bool same_options(const watch *w, const cJSON *line)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(line, "options");
+    return !options || cJSON_Compare(options, w->asked, true);
+}
+
+/* Whether samples of the checkpoint, made like this, have been held against this reference like this. */
 static bool is_known(const watch *w, const char *name)
 {
     for (const cJSON *line = w->known->child; line; line = line->next) {
         const cJSON *report = cJSON_GetObjectItemCaseSensitive(line, "evaluation");
+        const nl_evaluation_options *options = &w->session->options;
         if (same_text(line, "checkpoint", name) && same_text(report, "reference", w->options.ref) &&
-            same_text(report, "features", nl_feature_name(w->session->options.feature)))
+            same_text(report, "features", nl_feature_name(options->feature)) &&
+            same_text(report, "preset", options->preprocessing->name) && same_options(w, line))
             return true;
     }
     return false;
@@ -120,7 +145,7 @@ cleanup:
 }
 
 /* Step, checkpoint and metrics come first, where `nalagen plot` looks for them. */
-static cJSON *line_of(const char *name, int64_t step, const cJSON *report)
+static cJSON *line_of(const watch *w, const char *name, int64_t step, const cJSON *report)
 {
     cJSON *line = cJSON_CreateObject();
     const cJSON *metrics = cJSON_GetObjectItemCaseSensitive(report, "metrics");
@@ -128,6 +153,7 @@ static cJSON *line_of(const char *name, int64_t step, const cJSON *report)
     cJSON_AddStringToObject(line, "checkpoint", name);
     for (const cJSON *metric = metrics ? metrics->child : NULL; metric; metric = metric->next)
         cJSON_AddItemToObject(line, metric->string, cJSON_Duplicate(metric, true));
+    cJSON_AddItemToObject(line, "options", cJSON_Duplicate(w->asked, true));
     cJSON_AddItemToObject(line, "evaluation", cJSON_Duplicate(report, true));
     return line;
 }
@@ -148,7 +174,7 @@ static nl_status evaluate(watch *w, const char *name, int64_t step)
         goto cleanup;
     }
     NL_TRY(status);
-    line = line_of(name, step, report);
+    line = line_of(w, name, step, report);
     text = cJSON_PrintUnformatted(line);
     if (!text)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a line of JSON"));
@@ -192,6 +218,7 @@ nl_status nl_eval_watch(nl_eval_session *session, const nl_eval_options *options
     char *done = NULL;
     nl_status status = NL_OK;
     w.known = cJSON_CreateArray();
+    NL_TRY(note_options(&w));
     if (!nl_path_is_folder(options->watch))
         NL_TRY(nl_fail(context, NL_ERROR_INPUT, "--watch %s: expected the folder of a training run",
                        options->watch));
@@ -206,6 +233,7 @@ nl_status nl_eval_watch(nl_eval_session *session, const nl_eval_options *options
             nanosleep(&(struct timespec){.tv_sec = POLL_SECONDS}, NULL); /* or until Ctrl-C */
     }
 cleanup:
+    cJSON_Delete(w.asked);
     cJSON_Delete(w.known);
     nl_free(context, w.folder);
     nl_free(context, w.metrics);

@@ -358,6 +358,11 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     grep -q fid_64 fid.svg
     # another reference is another evaluation
     evaluate --watch run "${sampling[@]}" --ref a.npz --once | json_lines "x['evaluation']['reference'] == 'a.npz'"
+    # and so are other samples
+    watch -n 71 >more
+    [ "$(wc -l <more)" -eq 3 ] && json_lines "x['evaluation']['n'] == 71 and x['options']['number'] == 71" <more
+    watch -n 71 >more
+    [ ! -s more ]
 }
 
 @test "references by class, put together, are the reference of all" {
