@@ -79,6 +79,17 @@ __device__ __forceinline__ void shared_publish()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* ---- Registers a thread of a warp group, which its four warps give up or wait for together; a multiple of eight. */
+
+template <int N> __device__ __forceinline__ void fewer_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ __forceinline__ void more_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 /* ---- Products of a warp group */
 
 __device__ __forceinline__ void product_fence()

@@ -4,8 +4,9 @@
  * epilogue as on multiplying.
  *
  * A block owns a panel of PANEL columns, whose weights [PANEL, K] stay in shared memory, and walks over tiles of 64 rows.
- * One warp queues the copies of x; two warp groups take tiles in turn, so that one multiplies while the other runs its
- * epilogue on the ordinary units: the GELU costs no time of its own.
+ * Two warp groups take tiles in turn, so that one multiplies while the other runs its epilogue on the ordinary units. A
+ * third queues the copies of x: one of its threads would do, but it has registers to give up to the two, and what a
+ * thread has changes for a warp group at a time.
  */
 #include "panel_product.cuh"
 
@@ -24,9 +25,12 @@ enum {
     STEP = 64, /* of K, in one copy */
     STAGES = 6,
     MAX_STEPS = 7,
-    CONSUMERS = 256,
+    GROUPS = 2, /* warp groups that multiply */
+    CONSUMERS = GROUPS * 128,
     WARPS = CONSUMERS / 32,
-    THREADS = CONSUMERS + 32,
+    THREADS = CONSUMERS + 128,
+    PRODUCER_REGISTERS = 24, /* a thread; with those of the consumers no more than at the start */
+    REGISTERS = 240,
     X_BYTES = ROWS * STEP * 2,
     W_BYTES = PANEL * STEP * 2
 };
@@ -84,21 +88,22 @@ __device__ __forceinline__ void pin(float (&d)[PANEL / 2])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* sqrt(2 / pi) (x + 0.044715 x^3) through the hardware's tanh, off by 2^-11: an eighth of bf16's step. */
-__device__ __forceinline__ float gelu_tanh(float x)
+/* By the hardware, off by 2^-11: an eighth of bf16's step. */
+__device__ __forceinline__ float fast_tanh(float x)
 {
-    float t = x * fmaf(x * x, 0.03567740814f, 0.7978845608f);
-    asm("tanh.approx.f32 %0, %0;" : "+f"(t));
-    return t;
+    asm("tanh.approx.f32 %0, %0;" : "+f"(x));
+    return x;
 }
-__device__ __forceinline__ float gelu(float x)
+/* GELU of 2 h, h (1 + tanh(sqrt(2 / pi) (2 h + 0.044715 (2 h)^3))) */
+__device__ __forceinline__ float gelu_of_twice(float h)
 {
-    return fmaf(0.5f * x, gelu_tanh(x), 0.5f * x);
+    return fmaf(h, fast_tanh(h * fmaf(h * h, 0.28541926512f, 1.5957691216f)), h);
 }
 /* With g = (1 + tanh) / 2: GELU is x g, its derivative g + 2 x g (1 - g) sqrt(2 / pi) (1 + 0.134145 x^2). */
 __device__ __forceinline__ float gelu_and_derivative(float x, float *derivative)
 {
-    const float g = fmaf(0.5f, gelu_tanh(x), 0.5f), y = x * g;
+    const float g = fmaf(0.5f, fast_tanh(x * fmaf(x * x, 0.03567740814f, 0.7978845608f)), 0.5f),
+                y = x * g;
     *derivative = fmaf(fmaf(-y, g, y), fmaf(x * x, 0.2140644488f, 1.595769122f), g);
     return y;
 }
@@ -122,86 +127,87 @@ __device__ __forceinline__ uint4 pack(const float (&v)[8])
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* ---- A thread's part of a tile: rows `row` and row + 8, in each GROUP of 32 columns eight neighbouring ones. The
+/* ---- A thread's part of a tile: rows `row` and row + 8, in each run of 32 columns eight neighbouring ones. The
  * products leave a thread the columns 8 n + 2 q, 8 n + 2 q + 1 of a tile (q = lane % 4), so the weights of column
- * 8 q + 2 i + e lie in row 8 i + 2 q + e of their group. */
+ * 8 q + 2 i + e lie in row 8 i + 2 q + e of their run. */
 
-enum { GROUPS = PANEL / 32 };
+enum { RUNS = PANEL / 32 };
 
-struct place {
-    int64_t row;
-    int column; /* in the panel, in group 0 */
-};
-
-__device__ __forceinline__ float sum_at(const float (&d)[PANEL / 2], int group, int r, int i)
+__device__ __forceinline__ float sum_at(const float (&d)[PANEL / 2], int run, int r, int i)
 {
-    return d[(group * 4 + i / 2) * 4 + 2 * r + i % 2];
+    return d[(run * 4 + i / 2) * 4 + 2 * r + i % 2];
 }
 
-/* pre of a tile; zeros beyond the last row. */
-__device__ __forceinline__ void load_pre(const problem &p, place at, int panel,
-                                         uint4 (&pre)[GROUPS][2])
-{
-    const __nv_bfloat16 *from = p.pre + at.row * p.columns + panel * PANEL + at.column;
-#pragma unroll
-    for (int group = 0; group < GROUPS; group++)
+/* Where run 0 of a thread's two rows starts in one of the large matrices; NULL beyond the last row. */
+struct two_rows {
+    __nv_bfloat16 *at[2];
+    __device__ __forceinline__ two_rows(__nv_bfloat16 *base, int64_t stride, const problem &p,
+                                        int64_t row, int64_t column)
+    {
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            pre[group][r] = at.row + 8 * r < p.rows
-                                ? *(const uint4 *)(from + 8 * r * p.columns + group * 32)
-                                : make_uint4(0, 0, 0, 0);
+            at[r] = row + 8 * r < p.rows ? base + (row + 8 * r) * stride + column : NULL;
+    }
+};
+
+__device__ __forceinline__ void load_tile(const two_rows &from, uint4 (&to)[RUNS][2])
+{
+#pragma unroll
+    for (int run = 0; run < RUNS; run++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            to[run][r] =
+                from.at[r] ? *(const uint4 *)(from.at[r] + run * 32) : make_uint4(0, 0, 0, 0);
 }
 
-/* y, and pre or GELU(pre), of one tile from a warp group's sums; adds the sums over its rows to `columns`. */
+/* One tile from a warp group's sums: rows of y, and of pre or GELU(pre); adds the sums over its rows to `columns`.
+ * Under GELU alone the bias is halved. */
 template <nl_panel_epilogue EPILOGUE>
-__device__ __forceinline__ void write_tile(const problem &p, const float (&d)[PANEL / 2],
-                                           const uint4 (&pre)[GROUPS][2], const float *bias,
-                                           place at, int panel, float (&columns)[GROUPS])
+__device__ __forceinline__ void write_tile(const float (&d)[PANEL / 2], const uint4 (&pre)[RUNS][2],
+                                           const float *bias, const two_rows &y_rows,
+                                           const two_rows &other_rows, float (&columns)[RUNS])
 {
-    const int64_t column = panel * PANEL + at.column;
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
+    for (int run = 0; run < RUNS; run++) {
         float b[8], sums[8];
         if (EPILOGUE != NL_PANEL_GELU_GRADIENT) {
-            *(float4 *)b = *(const float4 *)(bias + group * 32 + at.column);
-            *(float4 *)(b + 4) = *(const float4 *)(bias + group * 32 + at.column + 4);
+            *(float4 *)b = *(const float4 *)(bias + run * 32);
+            *(float4 *)(b + 4) = *(const float4 *)(bias + run * 32 + 4);
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const bool there = at.row + 8 * r < p.rows;
-            const int64_t to = (at.row + 8 * r) * p.columns + column + group * 32;
-            float y[8], other[8]; /* pre, or GELU of it */
+            float y[8], other[8]; /* pre, or GELU of it; under GELU alone half of pre */
             if (EPILOGUE == NL_PANEL_GELU_GRADIENT)
-                unpack(pre[group][r], other);
+                unpack(pre[run][r], other);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const float sum = sum_at(d, group, r, i);
+                const float sum = sum_at(d, run, r, i);
                 if (EPILOGUE == NL_PANEL_GELU_GRADIENT) {
                     float derivative;
                     other[i] = gelu_and_derivative(other[i], &derivative);
                     y[i] = sum * derivative;
                     sums[i] = r ? sums[i] + y[i] : y[i];
                 } else {
-                    other[i] = sum + b[i];
-                    y[i] = EPILOGUE == NL_PANEL_PLAIN ? other[i] : gelu(other[i]);
+                    other[i] = EPILOGUE == NL_PANEL_GELU ? fmaf(0.5f, sum, b[i]) : sum + b[i];
+                    y[i] = EPILOGUE == NL_PANEL_PLAIN  ? other[i]
+                           : EPILOGUE == NL_PANEL_GELU ? gelu_of_twice(other[i])
+                                                       : gelu_of_twice(0.5f * other[i]);
                 }
             }
-            if (!there)
-                continue;
-            *(uint4 *)(p.y + (at.row + 8 * r) * p.y_stride + column + group * 32) = pack(y);
-            if (EPILOGUE == NL_PANEL_GELU_PRE)
-                *(uint4 *)(p.pre + to) = pack(other);
-            if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.gelu)
-                *(uint4 *)(p.gelu + to) = pack(other);
+            const uint4 packed = pack(y), other_packed = pack(other);
+            if (y_rows.at[r])
+                *(uint4 *)(y_rows.at[r] + run * 32) = packed;
+            if (EPILOGUE >= NL_PANEL_GELU_PRE && y_rows.at[r])
+                *(uint4 *)(other_rows.at[r] + run * 32) = other_packed;
         }
-        if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.parts)
-            columns[group] += nl_sum_over_rows(sums);
+        if (EPILOGUE == NL_PANEL_GELU_GRADIENT)
+            columns[run] += nl_sum_over_rows(sums);
     }
 }
 
 /* ---- The weights of a panel in shared memory: [steps][PANEL, STEP] as TMA leaves them, rows in the order above. */
 
-/* From [N, K]: eight rows of a group at a time, which lie two and two in memory. One warp. */
+/* From [N, K]: eight rows of a run at a time, which lie two and two in memory. One warp. */
 __device__ __forceinline__ void copy_weights(const problem &p, unsigned char *tiles, int panel,
                                              uint64_t *barrier)
 {
@@ -212,34 +218,145 @@ __device__ __forceinline__ void copy_weights(const problem &p, unsigned char *ti
     for (int i = lane; i < p.steps * PANEL / 8; i += 32) {
         const int step = i / (PANEL / 8), eight = i % (PANEL / 8);
         copy_box(tiles + step * W_BYTES + eight * 8 * STEP * 2, &p.w, step * STEP, eight % 4 * 2,
-                 (panel * GROUPS + eight / 4) * 4, barrier);
+                 (panel * RUNS + eight / 4) * 4, barrier);
     }
 }
 
 /* From [K, N]: pairs of columns of eight rows become 16 bytes of two rows of a tile. All consumers. */
 __device__ __forceinline__ void transpose_weights(const problem &p, unsigned char *tiles, int panel)
 {
-#pragma unroll 6
-    for (int i = threadIdx.x; i < p.steps * 8 * PANEL / 2; i += CONSUMERS) {
-        const int row = i % (PANEL / 2) * 2, eight = i / (PANEL / 2);
-        const int column = row / 32 * 32 + row / 2 % 4 * 8 + row / 8 % 4 * 2;
-        const __nv_bfloat16 *from = p.w_by_depth + panel * PANEL + column;
-        uint32_t pairs[8], low[4], high[4];
+    constexpr int BATCH = 6; /* on their way at a time */
+    const int count = p.steps * (STEP / 8) * (PANEL / 2);
+    for (int first = threadIdx.x; first < count; first += BATCH * CONSUMERS) {
+        uint32_t pairs[BATCH][8] = {};
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            pairs[k] =
-                eight * 8 < p.depth ? *(const uint32_t *)(from + (eight * 8 + k) * p.w_stride) : 0;
+        for (int b = 0; b < BATCH; b++) {
+            const int i = first + b * CONSUMERS, row = i % (PANEL / 2) * 2, eight = i / (PANEL / 2);
+            const int column = row / 32 * 32 + row / 2 % 4 * 8 + row / 8 % 4 * 2;
+            const __nv_bfloat16 *from =
+                p.w_by_depth + eight * 8 * p.w_stride + panel * PANEL + column;
+            if (eight * 8 < p.depth)
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            low[k] = __byte_perm(pairs[2 * k], pairs[2 * k + 1], 0x5410),
-            high[k] = __byte_perm(pairs[2 * k], pairs[2 * k + 1], 0x7632);
-        unsigned char *to = tiles + eight / 8 * W_BYTES + row * STEP * 2;
-        *(uint4 *)(to + (eight ^ row) % 8 * 16) = make_uint4(low[0], low[1], low[2], low[3]);
-        *(uint4 *)(to + STEP * 2 + (eight ^ (row + 1)) % 8 * 16) =
-            make_uint4(high[0], high[1], high[2], high[3]);
+                for (int k = 0; k < 8; k++)
+                    pairs[b][k] = *(const uint32_t *)(from + k * p.w_stride);
+        }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            const int i = first + b * CONSUMERS, row = i % (PANEL / 2) * 2, eight = i / (PANEL / 2);
+            uint32_t low[4], high[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                low[k] = __byte_perm(pairs[b][2 * k], pairs[b][2 * k + 1], 0x5410),
+                high[k] = __byte_perm(pairs[b][2 * k], pairs[b][2 * k + 1], 0x7632);
+            unsigned char *to = tiles + eight / 8 * W_BYTES + row * STEP * 2;
+            if (i < count) {
+                *(uint4 *)(to + (eight ^ row) % 8 * 16) =
+                    make_uint4(low[0], low[1], low[2], low[3]);
+                *(uint4 *)(to + STEP * 2 + (eight ^ (row + 1)) % 8 * 16) =
+                    make_uint4(high[0], high[1], high[2], high[3]);
+            }
+        }
     }
     shared_publish();
-    named_wait(3, CONSUMERS);
+    named_wait(1 + GROUPS, CONSUMERS);
+}
+
+/* ---- The tiles of x that a block walks through, step by step, in a ring. */
+
+struct ring {
+    unsigned char *tiles; /* [STAGES][ROWS, STEP] */
+    uint64_t *full, *empty;
+    int first, stride, count; /* tiles */
+
+    /* Queues all copies; one thread. */
+    __device__ __forceinline__ void produce(const problem &p) const
+    {
+        int stage = 0, parity = 1, column = 0, row = first * ROWS;
+        for (int i = 0; i < count * p.steps; i++) {
+            barrier_wait(empty + stage, parity);
+            barrier_expect(full + stage, X_BYTES);
+            copy_box(tiles + stage * X_BYTES, &p.x, column, row, full + stage);
+            if (++stage == STAGES)
+                stage = 0, parity ^= 1;
+            if ((column += STEP) == p.steps * STEP)
+                column = 0, row += stride * ROWS;
+        }
+    }
+    /* This warp's products have read step i. */
+    __device__ __forceinline__ void release(int i) const
+    {
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(empty + i % STAGES);
+    }
+};
+
+/* d = the products of tile number `tile` of the block, and leave to multiply for the next group. */
+__device__ __forceinline__ void multiply_tile(const problem &p, const ring &x, int tile,
+                                              const unsigned char *w_tiles, float (&d)[PANEL / 2])
+{
+    const int first = tile * p.steps;
+    for (int step = 0; step < p.steps; step++) {
+        const int i = first + step;
+        barrier_wait(x.full + i % STAGES, i / STAGES % 2);
+        const uint64_t a = tile_descriptor(x.tiles + i % STAGES * X_BYTES);
+        const uint64_t b = tile_descriptor(w_tiles + step * W_BYTES);
+        product_fence();
+#pragma unroll
+        for (int k = 0; k < STEP / 16; k++) /* 16 elements are 32 bytes */
+            multiply(d, a + 2 * k, b + 2 * k, step + k > 0);
+        product_commit();
+        if (step > 0) {
+            product_wait<1>(); /* the products of the step before have read their tile */
+            x.release(i - 1);
+        }
+    }
+    if (tile + 1 < x.count)
+        named_arrive(1 + (tile + 1) % GROUPS, 256);
+    product_wait<0>();
+    pin(d);
+    x.release(first + p.steps - 1);
+}
+
+/* Warp group g takes tiles g, g + GROUPS, ... of the block's; named barrier 1 + g lets it multiply. */
+template <nl_panel_epilogue EPILOGUE>
+__device__ __forceinline__ void consume(const problem &p, const ring &x, int panel,
+                                        const unsigned char *w_tiles, const float *bias,
+                                        float (&columns)[RUNS])
+{
+    const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+    const int column = lane % 4 * 8; /* in the panel */
+    __nv_bfloat16 *other = EPILOGUE == NL_PANEL_GELU_GRADIENT ? p.gelu : p.pre;
+    for (int tile = group; tile < x.count; tile += GROUPS) {
+        const int64_t row =
+            (int64_t)(x.first + tile * x.stride) * ROWS + threadIdx.x / 32 % 4 * 16 + lane / 4;
+        const two_rows y(p.y, p.y_stride, p, row, panel * PANEL + column);
+        const two_rows other_rows(other, p.columns, p, row, panel * PANEL + column);
+        float d[PANEL / 2];
+        uint4 pre[RUNS][2];
+        if (EPILOGUE == NL_PANEL_GELU_GRADIENT) /* on its way while the products run */
+            load_tile(two_rows(p.pre, p.columns, p, row, panel * PANEL + column), pre);
+        if (tile > 0)
+            named_wait(1 + group, 256);
+        multiply_tile(p, x, tile, w_tiles, d);
+        write_tile<EPILOGUE>(d, pre, bias + column, y, other_rows, columns);
+    }
+}
+
+/* parts [warps, PANEL] of the block, added up to those of the panel. */
+__device__ __forceinline__ void write_parts(const problem &p, const float (&columns)[RUNS],
+                                            float *parts, int first, int panel)
+{
+#pragma unroll
+    for (int i = 0; i < RUNS; i++)
+        parts[threadIdx.x / 32 * PANEL + i * 32 + threadIdx.x % 4 * 8 + nl_kept_column()] =
+            columns[i];
+    named_wait(1 + GROUPS, CONSUMERS);
+    for (int i = threadIdx.x; i < PANEL; i += CONSUMERS) {
+        float sum = 0.f;
+        for (int warp = 0; warp < WARPS; warp++)
+            sum += parts[warp * PANEL + i];
+        p.parts[first * p.columns + panel * PANEL + i] = sum;
+    }
 }
 
 template <nl_panel_epilogue EPILOGUE>
@@ -248,94 +365,49 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
     extern __shared__ unsigned char unaligned[];
     unsigned char *w_tiles =
         unaligned + (1024 - shared_address(unaligned) % 1024) % 1024; /* [steps][PANEL, STEP] */
-    unsigned char *x_tiles = w_tiles + p.steps * W_BYTES;             /* [STAGES][ROWS, STEP] */
-    float *bias = (float *)(x_tiles + STAGES * X_BYTES);
+    ring x;
+    x.tiles = w_tiles + p.steps * W_BYTES;
+    float *bias = (float *)(x.tiles + STAGES * X_BYTES);
     float *parts = bias + PANEL; /* [warps, PANEL] */
-    uint64_t *full = (uint64_t *)(parts + WARPS * PANEL), *empty = full + STAGES,
-             *weights = empty + STAGES;
+    x.full = (uint64_t *)(parts + WARPS * PANEL), x.empty = x.full + STAGES;
+    uint64_t *weights = x.empty + STAGES;
 
-    const int panel = blockIdx.x % p.panels, first = blockIdx.x / p.panels;
-    const int stride = gridDim.x / p.panels;
+    const int panel = blockIdx.x % p.panels;
     const int tiles = (int)((p.rows + ROWS - 1) / ROWS);
-    const int count = first < tiles ? (tiles - first + stride - 1) / stride : 0;
+    x.first = blockIdx.x / p.panels, x.stride = gridDim.x / p.panels;
+    x.count = x.first < tiles ? (tiles - x.first + x.stride - 1) / x.stride : 0;
     for (int i = threadIdx.x; i < PANEL; i += THREADS)
-        bias[i] = !p.bias ? 0.f
-                  : p.bias_f32
-                      ? ((const float *)p.bias)[panel * PANEL + i]
-                      : __bfloat162float(((const __nv_bfloat16 *)p.bias)[panel * PANEL + i]);
+        bias[i] =
+            (EPILOGUE == NL_PANEL_GELU ? 0.5f : 1.f) *
+            (!p.bias      ? 0.f
+             : p.bias_f32 ? ((const float *)p.bias)[panel * PANEL + i]
+                          : __bfloat162float(((const __nv_bfloat16 *)p.bias)[panel * PANEL + i]));
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
-            barrier_init(full + i, 1), barrier_init(empty + i, 4 /* warps */);
+            barrier_init(x.full + i, 1), barrier_init(x.empty + i, 4 /* warps */);
         barrier_init(weights, 1);
         barrier_publish();
     }
     __syncthreads();
 
-    if (threadIdx.x >= CONSUMERS) { /* the producer */
-        if (count > 0 && !p.w_by_depth)
-            copy_weights(p, w_tiles, panel, weights);
-        if (threadIdx.x == CONSUMERS)
-            for (int i = 0; i < count * p.steps; i++) {
-                const int stage = i % STAGES;
-                barrier_wait(empty + stage, (i / STAGES + 1) % 2);
-                barrier_expect(full + stage, X_BYTES);
-                copy_box(x_tiles + stage * X_BYTES, &p.x, i % p.steps * STEP,
-                         (first + i / p.steps * stride) * ROWS, full + stage);
-            }
-        return;
-    }
-
-    /* Warp group g takes tiles g, g + 2, ... of the block's; named barrier 1 + g lets it multiply. */
-    const int group = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const bool leader = lane == 0;
-    float columns[GROUPS] = {};
-    if (p.w_by_depth)
-        transpose_weights(p, w_tiles, panel);
-    else if (count > group)
-        barrier_wait(weights, 0);
-    for (int tile = group; tile < count; tile += 2) {
-        float d[PANEL / 2];
-        uint4 pre[GROUPS][2];
-        const place at = {(int64_t)(first + tile * stride) * ROWS + warp % 4 * 16 + lane / 4,
-                          lane % 4 * 8};
-        if (EPILOGUE == NL_PANEL_GELU_GRADIENT) /* on its way while the products run */
-            load_pre(p, at, panel, pre);
-        if (tile > 0)
-            named_wait(1 + group, CONSUMERS);
-        for (int step = 0; step < p.steps; step++) {
-            const int i = tile * p.steps + step, stage = i % STAGES;
-            barrier_wait(full + stage, i / STAGES % 2);
-            const uint64_t x = tile_descriptor(x_tiles + stage * X_BYTES);
-            const uint64_t w = tile_descriptor(w_tiles + step * W_BYTES);
-            product_fence();
-#pragma unroll
-            for (int k = 0; k < STEP / 16; k++) /* 16 elements are 32 bytes */
-                multiply(d, x + 2 * k, w + 2 * k, step + k > 0);
-            product_commit();
-            if (step > 0) {
-                product_wait<1>(); /* the products of the step before have read their tile */
-                if (leader)
-                    barrier_arrive(empty + (i - 1) % STAGES);
-            }
+    if (threadIdx.x >= CONSUMERS) {
+        fewer_registers<PRODUCER_REGISTERS>();
+        if (threadIdx.x / 32 == WARPS) {
+            if (!p.w_by_depth)
+                copy_weights(p, w_tiles, panel, weights);
+            if (threadIdx.x == CONSUMERS)
+                x.produce(p);
         }
-        if (tile + 1 < count)
-            named_arrive(2 - group, CONSUMERS);
-        product_wait<0>();
-        pin(d);
-        if (leader)
-            barrier_arrive(empty + (tile * p.steps + p.steps - 1) % STAGES);
-        write_tile<EPILOGUE>(p, d, pre, bias, at, panel, columns);
-    }
-    if (EPILOGUE == NL_PANEL_GELU_GRADIENT && p.parts) {
-        for (int i = 0; i < GROUPS; i++)
-            parts[warp * PANEL + i * 32 + lane % 4 * 8 + nl_kept_column()] = columns[i];
-        named_wait(3, CONSUMERS);
-        for (int i = threadIdx.x; i < PANEL; i += CONSUMERS) {
-            float sum = 0.f;
-            for (int w = 0; w < WARPS; w++)
-                sum += parts[w * PANEL + i];
-            p.parts[first * p.columns + panel * PANEL + i] = sum;
-        }
+    } else {
+        more_registers<REGISTERS>();
+        if (p.w_by_depth)
+            transpose_weights(p, w_tiles, panel);
+        else
+            barrier_wait(weights, 0);
+        float columns[RUNS] = {};
+        consume<EPILOGUE>(p, x, panel, w_tiles, bias, columns);
+        if (EPILOGUE == NL_PANEL_GELU_GRADIENT)
+            write_parts(p, columns, parts, x.first, panel);
     }
 }
 
