@@ -125,6 +125,16 @@ cleanup:
 
 /* ---- One checkpoint */
 
+/* Before the first samples are made. */
+static nl_status check_append(nl_context *context, const char *path)
+{
+    if (!nl_path_exists(path))
+        return nl_writer_check(context, path);
+    if (access(path, W_OK) != 0)
+        return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be written: %s", path, strerror(errno));
+    return NL_OK;
+}
+
 /* One write of a whole line, so that it does not mix with those of the trainer. */
 static nl_status append_line(nl_context *context, const char *path, const char *line)
 {
@@ -225,6 +235,7 @@ nl_status nl_eval_watch(nl_eval_session *session, const nl_eval_options *options
     NL_TRY(nl_path_join(context, options->watch, "checkpoints", &w.folder));
     NL_TRY(nl_path_join(context, options->watch, "metrics.jsonl", &w.metrics));
     NL_TRY(nl_path_join(context, options->watch, "done", &done));
+    NL_TRY(check_append(context, w.metrics));
     NL_TRY(read_known(&w));
     for (bool over = false; !over;) {
         over = options->once || nl_path_exists(done); /* before looking: the last one counts */

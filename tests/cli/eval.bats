@@ -363,6 +363,12 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     [ "$(wc -l <more)" -eq 3 ] && json_lines "x['evaluation']['n'] == 71 and x['options']['number'] == 71" <more
     watch -n 71 >more
     [ ! -s more ]
+    # a place for the results is looked for first
+    if [ "$(id -u)" -ne 0 ]; then
+        chmod 444 run/metrics.jsonl
+        run -7 watch -n 72
+        [[ $output == *"metrics.jsonl: cannot be written: Permission denied"* ]]
+    fi
 }
 
 @test "references by class, put together, are the reference of all" {
