@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -95,7 +96,10 @@ static void print_help(FILE *stream)
 
 static nl_status finish(void)
 {
-    return fflush(stdout) == EOF || ferror(stdout) ? NL_ERROR_WRITE : NL_OK;
+    if (fflush(stdout) != EOF && !ferror(stdout))
+        return NL_OK;
+    fprintf(stderr, "nalagen: error: standard output: cannot be written: %s\n", strerror(errno));
+    return NL_ERROR_WRITE;
 }
 
 static nl_status complain(const char *what, const char *word, const char *near)

@@ -93,6 +93,7 @@ load helper
     [ "$status" -eq 7 ]
     run bash -c '"$NALAGEN" generate-man >/dev/full'
     [ "$status" -eq 7 ]
+    [[ $output == *"standard output: cannot be written: No space left"* ]]
     run bash -c '"$NALAGEN" version >&-'
     [ "$status" -eq 7 ]
 }
