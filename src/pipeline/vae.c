@@ -99,6 +99,9 @@ nl_status nl_model_open_vae(nl_model *model, const char *path)
     nl_checkpoint *file = NULL, *other = NULL;
     char *own = NULL;
     bool pixels = config->autoencoder == NL_AUTOENCODER_NONE;
+    if (pixels && path && strcmp(path, "none"))
+        nl_log(context, NL_LOG_WARNING, "%s works on pixels: the autoencoder %s is not used",
+               model->path, path);
     if (pixels && config->in_channels == 3)
         return nl_vae_none(context->device, &model->vae);
     if (pixels || (path && !strcmp(path, "none")))

@@ -165,6 +165,15 @@ inside = (d > 0) & (d < 255)
 assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[inside].mean() < 0.6'
 }
 
+@test "a model of pixels says that it uses no autoencoder" {
+    need_tiny
+    run --separate-stderr few -n 1 -o a.png --no-metadata --vae "$vae"
+    [[ $stderr == *"the autoencoder $vae is not used"* ]]
+    run --separate-stderr few -n 1 -o b.png --no-metadata --vae none
+    [ -z "$stderr" ]
+    cmp a.png b.png
+}
+
 @test "several processes make the pictures of one" {
     need_tiny
     few -n 21 -o one.npz
