@@ -21,7 +21,8 @@ FILENAME == ARGV[1] {
     row = name
     sub(/ (eager|compiled)$/, "", row)
     peer[name] = value
-    if (!(row in best) || (less_is_better(unit) ? value < best[row] : value > best[row]))
+    # trim() makes text of a number, and "4251" is more than "13609"
+    if (!(row in best) || (less_is_better(unit) ? value + 0 < best[row] + 0 : value + 0 > best[row] + 0))
         best[row] = value
     said[row] = said[row] (said[row] == "" ? "" : ", ") sprintf("\"%s\": %s", name == row ? "PyTorch" : substr(name, length(row) + 2), value)
 }
