@@ -119,7 +119,7 @@ typedef struct nl_sampling {
                             NULL: the model's default */
     int steps;           /* steps taken; 0: the sampler's default */
     const char *respacing; /* DDPM/DDIM: "250", "ddim50", or NULL: from steps */
-    double cfg_scale;      /* guidance; 1: none; negative: the model's default */
+    double cfg_scale;      /* guidance; 1: none; negative: the model's default, for SiT with its interval */
     int cfg_channels;      /* channels guided; 0: all; 3: the public code's habit */
     double cfg_low, cfg_high; /* guidance only for t in [low, high]; both 0: everywhere */
     double eta;               /* DDIM: 0 deterministic, 1 as noisy as DDPM */

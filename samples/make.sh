@@ -32,7 +32,7 @@ make_grid parachute parachute
     cat <<END
 # What the shipped model draws
 
-Five pictures of each class, seed 0, picture indices 0 to 4, default sampler ($(fact sampler), $(fact steps) steps, guidance $(fact cfg_scale)). Nothing was
+Five pictures of each class, seed 0, picture indices 0 to 4, default sampler ($(fact sampler), $(fact steps) steps, guidance $(fact cfg_scale) for t in $(fact cfg_interval)). Nothing was
 picked out. \`samples/make.sh\` makes these files and this page; each PNG carries its parameters too:
 \`./nalagen info samples/church.png\` prints them and \`./nalagen sample --from samples/church.png\` makes it again.
 

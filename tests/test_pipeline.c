@@ -332,7 +332,7 @@ static void defaults_by_kind_of_model(void **state)
 {
     (void)state;
     const char *const paths[] = {sit_path, dit_path}, *const samplers[] = {"heun", "ddpm"};
-    const int steps[] = {20, 250};
+    const int steps[] = {10, 250};
     for (int i = 0; i < 2; i++) {
         nl_context *context = NULL;
         nl_model *model = NULL;
@@ -343,6 +343,11 @@ static void defaults_by_kind_of_model(void **state)
         assert_string_equal(sampling.sampler, samplers[i]);
         assert_int_equal(sampling.steps, steps[i]);
         assert_true(sampling.cfg_scale == (i ? 4 : 3));
+        assert_true(sampling.cfg_low == (i ? 0 : 0.1) && sampling.cfg_high == (i ? 0 : 0.9));
+        sampling = NL_SAMPLING_DEFAULT;
+        sampling.cfg_scale = 3; /* given, so without the default's interval */
+        assert_ok(context, nl_model_resolve(model, &sampling, &sampling));
+        assert_true(sampling.cfg_low == 0 && sampling.cfg_high == 0);
         nl_model_destroy(model);
         nl_context_destroy(context);
     }

@@ -76,12 +76,18 @@ static nl_status unknown_key(nl_context *context, const nl_command *command, con
     return nl_fail(context, NL_ERROR_USAGE, "unknown key \"%s\"; did you mean \"%s\"?", key, text);
 }
 
-/* The shortest text that reads back as the number, for messages. */
-static nl_status number_text(nl_context *context, double number, char **text)
+typedef struct nl_number_text {
+    char text[32];
+} nl_number_text;
+
+/* A short text that reads back as the number. */
+static nl_number_text number_text(double number)
 {
-    char shorter[32];
-    snprintf(shorter, sizeof(shorter), "%.15g", number);
-    return nl_format(context, text, strtod(shorter, NULL) == number ? "%.15g" : "%.17g", number);
+    nl_number_text t;
+    snprintf(t.text, sizeof(t.text), "%.15g", number);
+    if (strtod(t.text, NULL) != number)
+        snprintf(t.text, sizeof(t.text), "%.17g", number);
+    return t;
 }
 
 /* A number, a string or a list of them as the text that the command line would take. */
@@ -90,7 +96,7 @@ static nl_status value_text(nl_context *context, const char *key, const cJSON *v
     if (cJSON_IsString(value))
         return nl_strdup(context, value->valuestring, text);
     if (cJSON_IsNumber(value))
-        return number_text(context, value->valuedouble, text);
+        return nl_strdup(context, number_text(value->valuedouble).text, text);
     if (!cJSON_IsArray(value) || !value->child)
         return nl_fail(context, NL_ERROR_USAGE,
                        "key \"%s\": expected a number, a string or a list of them", key);
@@ -171,7 +177,7 @@ static cJSON *option_json(const nl_option *option, const void *place)
     case NL_OPTION_REAL:
         return cJSON_CreateNumber(*real);
     case NL_OPTION_INTERVAL:
-        snprintf(text, sizeof(text), "%.17g,%.17g", real[0], real[1]);
+        snprintf(text, sizeof(text), "%s,%s", number_text(real[0]).text, number_text(real[1]).text);
         return cJSON_CreateString(text);
     case NL_OPTION_EXTENT:
         snprintf(text, sizeof(text), "%lldx%lld", (long long)integer[0], (long long)integer[1]);

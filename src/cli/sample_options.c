@@ -77,9 +77,9 @@ static const nl_option options_table[] = {
 };
 
 static const char notes[] =
-    "Defaults: SiT, NaLaSiT (the shipped model): heun, 20 steps, guidance 3. DiT,\n"
-    "  NaLaDiT: ddpm, 250 steps, guidance 4. No classes: guidance 1. Other samplers:\n"
-    "  ddim 50, euler 40, midpoint heun2 20, rk4 10, sde-euler sde-heun 250 steps.\n";
+    "Defaults: SiT, NaLaSiT (the shipped model): heun, 10 steps (euler 40,\n"
+    "  sde-* 250), guidance 3 for 0.1 <= t <= 0.9 (a given scale acts everywhere).\n"
+    "  DiT, NaLaDiT: ddpm, 250 steps (ddim 50), guidance 4. No classes: guidance 1.\n";
 
 static const char examples[] =
     "  nalagen sample --class church\n"

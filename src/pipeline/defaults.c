@@ -5,7 +5,8 @@
 #include "nl_json.h"
 #include "nl_random.h"
 
-/* About 40 evaluations of the network for the deterministic methods; the noisy ones as the public code. */
+/* 20 evaluations of the network for the methods of second order, whose pictures 40 do not better (docs/results.md), 40
+ * for the others; the noisy ones as the public code. */
 static int default_steps(nl_method method)
 {
     switch (method) {
@@ -22,7 +23,7 @@ static int default_steps(nl_method method)
     case NL_METHOD_DOPRI5:
         return 0;
     default:
-        return 20;
+        return 10;
     }
 }
 
@@ -61,8 +62,11 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
         resolved->steps = default_steps((nl_method)method);
     if (dit && !given->respacing)
         resolved->steps = NL_MIN(resolved->steps, config->diffusion_steps);
-    if (given->cfg_scale < 0)
+    if (given->cfg_scale < 0) {
         resolved->cfg_scale = !config->num_classes ? 1 : dit ? 4 : 3;
+        if (!dit && config->num_classes && given->cfg_low == 0 && given->cfg_high == 0)
+            resolved->cfg_low = 0.1, resolved->cfg_high = 0.9;
+    }
 cleanup:
     return status;
 }
