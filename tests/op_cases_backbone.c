@@ -257,6 +257,10 @@ static const struct softmax_attention_case {
     CASE(.batch = 2, .tokens = 70, .heads = 1, .d = 512),
     CASE(.batch = 2, .tokens = 131, .heads = 2, .d = 72, .gap = 8, .lse = true),
     CASE(.batch = 1, .tokens = 300, .heads = 2, .d = 64, .lse = true),
+    CASE(.batch = 1, .tokens = 65, .heads = 3, .d = 56),
+    CASE(.batch = 2, .tokens = 257, .heads = 1, .d = 80, .gap = 16, .lse = true),
+    CASE(.batch = 1, .tokens = 1000, .heads = 1, .d = 72, .lse = true),
+    CASE(.batch = 150, .tokens = 70, .heads = 1, .d = 64),
 };
 
 static nl_status run_softmax_attention(op_run *run, const void *op_case)

@@ -1,6 +1,7 @@
 /* Softmax attention: flash-style on tensor cores for the backbone's heads in bf16; otherwise (fp32, or the wide single
  * head of the VAE) scores of some rows at a time through cuBLASLt and a softmax between the two products. */
 #include "product.cuh"
+#include "sm90/softmax_forward.cuh"
 #include "softmax_flash.cuh"
 
 /* Rows of scores [rows, tokens] to probabilities in place, one block a row. lse may be NULL. */
@@ -119,7 +120,14 @@ extern "C" nl_status nl_cuda_softmax_attention(nl_device *device,
     p.stride = a->qkv.row_stride, p.out_stride = hidden;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.head_size = (int)a->head_size;
     p.scale_log2 = a->scale * 1.4426950408889634f;
-    if (a->qkv.dtype == NL_BF16 && a->out.dtype == NL_BF16 && a->qkv.row_stride % 8 == 0)
+    const bool bf16 = a->qkv.dtype == NL_BF16 && a->out.dtype == NL_BF16;
+    if (bf16 && nl_softmax_sm90_serves(&p, a->batch, nl_cuda_of(device)->index)) {
+        const cudaError_t error =
+            nl_softmax_sm90_forward(&p, a->batch, nl_cuda_of(device)->multiprocessors, stream);
+        if (error != cudaErrorNotSupported)
+            return nl_cuda_check(device, error, "softmax_attention");
+    }
+    if (bf16 && a->qkv.row_stride % 8 == 0)
         switch (a->head_size) {
         case 32:
             return nl_cuda_check(device, flash<32>(p, a->batch, stream), "softmax_attention");

@@ -28,19 +28,24 @@ __device__ __forceinline__ void barrier_publish()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+__device__ __forceinline__ void barrier_arrive(uint32_t address)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+}
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+    barrier_arrive(shared_address(barrier));
+}
+__device__ __forceinline__ void barrier_expect(uint32_t address, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                  : "memory");
 }
 __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-        "r"(bytes)
-        : "memory");
+    barrier_expect(shared_address(barrier), bytes);
 }
-__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
+__device__ __forceinline__ void barrier_wait(uint32_t address, uint32_t parity)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -49,9 +54,13 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
                  "@done bra over;\n"
                  "bra again;\n"
                  "over:\n"
-                 "}" ::"r"(shared_address(barrier)),
+                 "}" ::"r"(address),
                  "r"(parity)
                  : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    barrier_wait(shared_address(barrier), parity);
 }
 
 /* ---- TMA: the box of `map` at (column, row) to shared memory. */
@@ -105,12 +114,24 @@ template <int N> __device__ __forceinline__ void product_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
+/* The products write d behind the compiler's back: its uses stay on their side of this. */
+template <int N> __device__ __forceinline__ void pin(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
 /* Descriptor of a tile [rows, 64] of 16-bit elements as TMA leaves it with 128-byte swizzling: rows of 128 bytes, groups
  * of eight rows 1,024 bytes apart, the whole aligned to 1,024. */
+__device__ __forceinline__ uint64_t tile_descriptor(uint32_t tile)
+{
+    return (uint64_t)((tile & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
 __device__ __forceinline__ uint64_t tile_descriptor(const void *tile)
 {
-    return (uint64_t)((shared_address(tile) & 0x3ffff) >> 4) | (uint64_t)1 << 16 |
-           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    return tile_descriptor(shared_address(tile));
 }
 
 /* Named barrier `id` of `threads` threads, some of which wait and some of which only arrive. */

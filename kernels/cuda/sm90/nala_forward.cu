@@ -13,8 +13,8 @@
  */
 #include "nala_forward.cuh"
 
-#include "hopper.cuh"
 #include "tensor_map.cuh"
+#include "tiles.cuh"
 
 using namespace nl_hopper;
 
@@ -60,90 +60,29 @@ struct shared_memory {
     uint64_t *keys, *queries; /* barriers [STAGES], [2 STAGES] */
 };
 
-#define NL_EIGHT(d, i)                                                                             \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-
-/* d [64, 64] (+)= a [64, 16] b [16, 64], b in rows of 128 bytes */
-__device__ __forceinline__ void multiply_rows(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
-                                              int add)
-{
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "setp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n"
-                 "}"
-                 : NL_EIGHT(d, 0), NL_EIGHT(d, 8), NL_EIGHT(d, 16), NL_EIGHT(d, 24)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-#undef NL_EIGHT
-
-/* The products write d behind the compiler's back: its uses stay on their side of this. */
-__device__ __forceinline__ void pin(float (&d)[32])
-{
-#pragma unroll
-    for (int i = 0; i < 32; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
-}
-
-__device__ __forceinline__ uint64_t descriptor(uint32_t address)
-{
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
-           (uint64_t)1 << 62;
-}
-enum { STEP = 16 * D * 2 >> 4 }; /* sixteen rows, in descriptors */
-
+/* A tile of the block's head. */
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, int token,
                                           uint64_t *barrier)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-                 "l"(map), "r"(shared_address(barrier)), "r"(0), "r"(token), "r"(blockIdx.x),
-                 "r"(blockIdx.y)
-                 : "memory");
+    copy_box(to, map, 0, token, blockIdx.x, blockIdx.y, shared_address(barrier));
 }
 /* Rows of one warp, to tokens from `token` on; those beyond the last are left out. */
 __device__ __forceinline__ void store_rows(const CUtensorMap *map, int token, uint32_t from)
 {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
-                 "[%1];\n"
-                 "cp.async.bulk.commit_group;" ::"l"(map),
-                 "r"(from), "r"(0), "r"(token), "r"(blockIdx.x), "r"(blockIdx.y)
-                 : "memory");
-}
-__device__ __forceinline__ void wait_stored()
-{
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-__device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&r)[4])
-{
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
-}
-
-/* Where a thread's row of four matrices, rows lane % 16 of 16, columns 16 j + lane / 16 * 8 on, lies: rows_at() ^ j << 5. */
-__device__ __forceinline__ uint32_t rows_at()
-{
-    const uint32_t lane = threadIdx.x % 32;
-    return lane % 16 * 128 + ((lane / 16 ^ lane % 8) << 4);
+    store_box(map, 0, token, blockIdx.x, blockIdx.y, from);
+    commit_stores();
 }
 
 /* sums [64, 64] of a warp group as bf16, those of this warp to its sixteen rows at `rows`. */
 __device__ __forceinline__ void store_sums(const float (&d)[32], float low, float high,
                                            uint32_t rows)
 {
-    const uint32_t at = rows + rows_at();
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const float *x = d + 8 * j;
         const uint32_t words[4] = {pack(x[0] * low, x[1] * low), pack(x[2] * high, x[3] * high),
                                    pack(x[4] * low, x[5] * low), pack(x[6] * high, x[7] * high)};
-        store_matrix(at ^ j << 5, words);
+        store_matrices(wide_at(rows, j), words);
     }
 }
 
@@ -178,12 +117,11 @@ __device__ __forceinline__ void fetch(const problem &p, const shared_memory &m, 
 __device__ __forceinline__ void key_scales(uint32_t rows, float lambda, __nv_bfloat16 *scales)
 {
     const int lane = threadIdx.x % 32;
-    const uint32_t at = rows + rows_at();
     float sums[4] = {};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         uint32_t raw[4];
-        load_matrix(raw, at ^ j << 5);
+        load_matrix(raw, wide_at(rows, j));
         add_squares(sums, raw);
     }
     if (lane % 4 < 2) {
@@ -213,7 +151,7 @@ __device__ __forceinline__ void accumulate(const problem &p, const shared_memory
 
     for (int tile = 0; tile < r.keys; tile++) {
         const uint32_t kt = m.stages + tile % STAGES * STAGE_BYTES;
-        const uint64_t vt = descriptor(kt + TILE_BYTES);
+        const uint64_t vt = tile_descriptor(kt + TILE_BYTES);
         __nv_bfloat16 *scales = m.scales + tile % 2 * TILE;
         barrier_wait(m.keys + tile % STAGES, tile / STAGES % 2);
         key_scales(kt + warp * ROWS_BYTES, p.lambda, scales + warp * 16);
@@ -238,7 +176,8 @@ __device__ __forceinline__ void accumulate(const problem &p, const shared_memory
             product_fence();
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                multiply_rows(sums.s[half], features[half], vt + step * STEP, tile + step > 0);
+                multiply_along(sums.s[half], features[half], vt + step * WIDE_ALONG,
+                               tile + step > 0);
             product_commit();
         }
     }
@@ -313,7 +252,7 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
                                             const range &r)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint64_t state = descriptor(m.state);
+    const uint64_t state = tile_descriptor(m.state);
     uint32_t z[8][2];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -328,7 +267,7 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
         float norms[4] = {};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            load_matrix(raw[j], rows + rows_at() ^ j << 5);
+            load_matrix(raw[j], wide_at(rows, j));
             add_squares(norms, raw[j]);
         }
         __nv_bfloat162 scale[2];
@@ -357,7 +296,8 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
             product_fence();
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                multiply_rows(sums, features[half], state + (4 * half + j) * STEP, j + half > 0);
+                multiply_along(sums, features[half], state + (4 * half + j) * WIDE_ALONG,
+                               j + half > 0);
             product_commit();
         }
         const float low = nl_reciprocal<false>(denominator[0] + 1e-6f),

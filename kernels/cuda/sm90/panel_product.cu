@@ -80,14 +80,6 @@ __device__ __forceinline__ void multiply(float (&d)[PANEL / 2], uint64_t x, uint
 
 #undef NL_EIGHT
 
-/* The products write d behind the compiler's back: its uses stay on their side of this. */
-__device__ __forceinline__ void pin(float (&d)[PANEL / 2])
-{
-#pragma unroll
-    for (int i = 0; i < PANEL / 2; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
-}
-
 /* By the hardware, off by 2^-11: an eighth of bf16's step. */
 __device__ __forceinline__ float fast_tanh(float x)
 {

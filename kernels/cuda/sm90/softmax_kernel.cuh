@@ -1,0 +1,566 @@
+/*
+ * Softmax attention forward on Hopper, bf16 in and out, fp32 sums; never a T x T matrix.
+ *
+ * A unit of work is 64 GROUPS queries of one (image, head); a block takes every gridDim.x-th. Each of its GROUPS warp
+ * groups has 64 of the queries and walks over all tiles of KEYS keys:
+ *
+ *   scores  s [64, KEYS] = q [64, d] k [KEYS, d]^T
+ *   values  o [64, d] += exp(s scale - most) [64, KEYS] v [KEYS, d]: what comes out of the one product, made exponentials,
+ *           is element by element the A operand of the other
+ *
+ * The scores of the next tile and the values of this one start together; while the tensor cores add up the values, the
+ * exponentials of the next are taken, and other groups are at other points. Exponentials are base 2, the scale folded in;
+ * o and the sum move to a new maximum only where it is GROWTH larger, for 2^GROWTH is far from overflow in fp32 and bf16.
+ *
+ * Tiles pass through a ring of stages, which runs on into the next unit, as do queries through two buffers. The warps
+ * take turns in sending for what comes into a stage, LEAD tiles ahead: a warp of its own for the copies would take the
+ * registers of four, and if the last to leave a stage sent, it would fall behind the more. Heads beyond 64 have a tail of
+ * 16 dimensions, zeros behind the last.
+ *
+ * (Tried on an H200 and slower: scores behind the values or a whole tile ahead of the exponentials, an order of turns
+ * among the groups, two blocks a multiprocessor. Queries in registers as A operands of all tiles: nvcc 13.0 gives
+ * registers of loop-invariant A operands to others.)
+ */
+#ifndef NL_CUDA_SOFTMAX_KERNEL_CUH
+#define NL_CUDA_SOFTMAX_KERNEL_CUH
+
+#include "softmax_forward.cuh"
+
+#include "tensor_map.cuh"
+#include "tiles.cuh"
+
+namespace nl_softmax_sm90
+{
+
+using namespace nl_hopper;
+
+struct problem {
+    CUtensorMap q, k, v, out;                     /* [batch, heads, tokens, head size] */
+    CUtensorMap q_tail, k_tail, v_tail, out_tail; /* the same in boxes of TAIL columns */
+    float *lse;                                   /* [B h, T] or NULL */
+    int tokens, heads;
+    int tiles, blocks; /* of keys, of queries in a sequence */
+    int units;
+    float scale_log2; /* scale * log2(e) */
+};
+
+template <bool HAS_TAIL_, int GROUPS_, int KEYS_> struct shape {
+    static constexpr bool HAS_TAIL = HAS_TAIL_;
+    static constexpr int GROUPS = GROUPS_, KEYS = KEYS_;
+    static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * GROUPS, WARPS = 4 * GROUPS;
+    static constexpr int ROW_BYTES = 2 * (WIDE + (HAS_TAIL ? TAIL : 0));
+    static constexpr int QUERY_BYTES = QUERIES * ROW_BYTES, STAGE_BYTES = 2 * KEYS * ROW_BYTES;
+    static constexpr int FIXED_BYTES =
+        1024 + 3 * QUERY_BYTES + 256; /* alignment, two of queries and one of results, barriers */
+    static constexpr int FIT = (232448 - FIXED_BYTES) / STAGE_BYTES;
+    static constexpr int STAGES = FIT < 8 ? FIT : 8;
+    static constexpr int LEAD = STAGES / 2, LAG = STAGES - LEAD;
+    static constexpr int SHARED_BYTES = FIXED_BYTES + STAGES * STAGE_BYTES;
+};
+
+constexpr float GROWTH = 8.f;
+
+/* Addresses, aligned to 1,024 bytes. Each array has its wide rows, then those of its tail. */
+template <typename S> struct shared_memory {
+    uint32_t start;
+
+    __device__ __forceinline__ uint32_t queries(int buffer) const /* [QUERIES, 64], [QUERIES, 16] */
+    {
+        return start + buffer * S::QUERY_BYTES;
+    }
+    __device__ __forceinline__ uint32_t out() const
+    {
+        return start + 2 * S::QUERY_BYTES;
+    }
+    __device__ __forceinline__ uint32_t keys(int stage) const
+    {
+        return start + 3 * S::QUERY_BYTES + stage * S::STAGE_BYTES;
+    }
+    __device__ __forceinline__ uint32_t values(int stage) const
+    {
+        return keys(stage) + S::KEYS * 128;
+    }
+    __device__ __forceinline__ uint32_t tail_keys(int stage) const
+    {
+        return keys(stage) + S::KEYS * 256;
+    }
+    __device__ __forceinline__ uint32_t tail_values(int stage) const
+    {
+        return tail_keys(stage) + S::KEYS * 32;
+    }
+    /* Barriers: what was sent for is there, all warps have left it. */
+    __device__ __forceinline__ uint32_t full(int stage) const
+    {
+        return keys(S::STAGES) + stage * 8;
+    }
+    __device__ __forceinline__ uint32_t empty(int stage) const
+    {
+        return full(S::STAGES + stage);
+    }
+    __device__ __forceinline__ uint32_t queries_full(int buffer) const
+    {
+        return full(2 * S::STAGES + buffer);
+    }
+    __device__ __forceinline__ uint32_t queries_empty(int buffer) const
+    {
+        return full(2 * S::STAGES + 2 + buffer);
+    }
+};
+
+struct place {
+    int first, head, image; /* the first query's token */
+};
+template <typename S> __device__ __forceinline__ place place_of(const problem &p, int unit)
+{
+    const int pair = unit / p.blocks;
+    place at;
+    at.first = (unit - pair * p.blocks) * S::QUERIES;
+    at.image = pair / p.heads, at.head = pair - at.image * p.heads;
+    return at;
+}
+
+/* ---- Copies, each by one thread */
+
+template <typename S>
+__device__ __forceinline__ void fetch_queries(const problem &p, const shared_memory<S> &m,
+                                              const place &u, int buffer)
+{
+    const uint32_t to = m.queries(buffer), full = m.queries_full(buffer);
+    barrier_expect(full, S::QUERY_BYTES);
+    copy_box(to, &p.q, 0, u.first, u.head, u.image, full);
+    if (S::HAS_TAIL)
+        copy_box(to + S::QUERIES * 128, &p.q_tail, WIDE, u.first, u.head, u.image, full);
+}
+
+template <typename S>
+__device__ __forceinline__ void fetch_keys(const problem &p, const shared_memory<S> &m,
+                                           const place &u, int tile, int stage)
+{
+    const int token = tile * S::KEYS;
+    const uint32_t full = m.full(stage);
+    barrier_expect(full, S::STAGE_BYTES);
+    copy_box(m.keys(stage), &p.k, 0, token, u.head, u.image, full);
+    if (S::HAS_TAIL)
+        copy_box(m.tail_keys(stage), &p.k_tail, WIDE, token, u.head, u.image, full);
+    copy_box(m.values(stage), &p.v, 0, token, u.head, u.image, full);
+    if (S::HAS_TAIL)
+        copy_box(m.tail_values(stage), &p.v_tail, WIDE, token, u.head, u.image, full);
+}
+
+/* To `stage` what comes `tile` tiles after the first of the unit, if anything does. */
+template <typename S>
+__device__ __forceinline__ void fetch_ahead(const problem &p, const shared_memory<S> &m, int unit,
+                                            int tile, int stage)
+{
+    for (; tile >= p.tiles; tile -= p.tiles)
+        unit += gridDim.x;
+    if (unit < p.units)
+        fetch_keys(p, m, place_of<S>(p, unit), tile, stage);
+}
+
+/* ---- A warp on its way through the units of the block and the ring */
+
+template <typename S> struct walk {
+    int unit;
+    place here, next;     /* the unit and the one after it */
+    bool more;            /* is there one after it? */
+    int tile;             /* of the unit */
+    int stage, parity;    /* of the ring, of its barrier */
+    int buffer, q_parity; /* of the queries */
+    int turn;             /* how many tiles until this warp sends */
+
+    __device__ __forceinline__ walk(const problem &p)
+    {
+        const int warp = threadIdx.x / 32;
+        unit = blockIdx.x, next = place_of<S>(p, unit);
+        stage = parity = buffer = q_parity = 0;
+        turn = warp / 4 + warp % 4 * S::GROUPS; /* groups in turn */
+    }
+    __device__ __forceinline__ void begin_unit(const problem &p)
+    {
+        here = next, more = unit + (int)gridDim.x < p.units, tile = 0;
+        if (more)
+            next = place_of<S>(p, unit + gridDim.x);
+    }
+    __device__ __forceinline__ void end_unit()
+    {
+        unit += gridDim.x, buffer ^= 1, q_parity ^= !buffer;
+    }
+    __device__ __forceinline__ void advance()
+    {
+        tile++;
+        if (++stage == S::STAGES)
+            stage = 0, parity ^= 1;
+    }
+    /* If it is this warp's turn, LEAD tiles on go into the stage of LAG tiles ago. */
+    __device__ __forceinline__ void send(const problem &p, const shared_memory<S> &m)
+    {
+        if (turn-- > 0)
+            return;
+        turn = S::WARPS - 1;
+        if (threadIdx.x % 32)
+            return;
+        const bool wraps = stage < S::LAG;
+        const int to = wraps ? stage + S::LEAD : stage - S::LAG, ahead = tile + S::LEAD;
+        barrier_wait(m.empty(to), parity ^ wraps);
+        if (ahead < p.tiles)
+            fetch_keys(p, m, here, ahead, to);
+        else if (!more)
+            return;
+        else if (ahead < 2 * p.tiles)
+            fetch_keys(p, m, next, ahead - p.tiles, to);
+        else
+            fetch_ahead(p, m, unit, ahead, to);
+    }
+};
+
+/* Queries of the next unit to the buffer of the one before. */
+template <typename S>
+__device__ __forceinline__ void send_queries(const problem &p, const shared_memory<S> &m,
+                                             const walk<S> &w)
+{
+    if (threadIdx.x == 0 && w.more) {
+        barrier_wait(m.queries_empty(w.buffer ^ 1), w.q_parity ^ !w.buffer);
+        fetch_queries(p, m, w.next, w.buffer ^ 1);
+    }
+}
+
+/* This warp needs what the barrier stands for no more. */
+__device__ __forceinline__ void leave(uint32_t barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(barrier);
+}
+
+/* 2^x; 0 for what would be denormal. */
+__device__ __forceinline__ float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ uint32_t pack(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+/* Over the four threads that share rows. */
+template <typename F> __device__ __forceinline__ float over_row(float x, F combine)
+{
+    x = combine(x, __shfl_xor_sync(~0u, x, 1));
+    return combine(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+/* What a warp group knows of its 64 queries; a thread has rows lane / 4 and lane / 4 + 8 of its warp's sixteen. */
+template <typename S> struct query_group {
+    uint64_t q, q_tail; /* descriptors */
+    float o[WIDE / 2], o_tail[TAIL / 2];
+    float most[2], total[2]; /* the maximum that exponentials refer to, times scale_log2; this
+                                thread's part of their sum */
+
+    __device__ __forceinline__ void begin(uint32_t queries)
+    {
+        const uint32_t rows = threadIdx.x / 128 * 64;
+        q = tile_descriptor(queries + rows * 128);
+        q_tail = tail_descriptor(queries + S::QUERIES * 128 + rows * 32);
+        most[0] = most[1] = -INFINITY, total[0] = total[1] = 0.f;
+    }
+
+    /* Starts s = q k^T. */
+    __device__ __forceinline__ void start_scores(float (&s)[S::KEYS / 2], const shared_memory<S> &m,
+                                                 int stage) const
+    {
+        const uint64_t k = tile_descriptor(m.keys(stage));
+        product_fence();
+#pragma unroll
+        for (int j = 0; j < WIDE / 16; j++)
+            multiply_across(s, q + j * WIDE_ACROSS, k + j * WIDE_ACROSS, j > 0);
+        if (S::HAS_TAIL)
+            multiply_across(s, q_tail, tail_descriptor(m.tail_keys(stage)), 1);
+        product_commit();
+    }
+
+    /* Of tokens from `first` on, those beyond the last get no weight. */
+    __device__ __forceinline__ static void mask(float (&s)[S::KEYS / 2], int first, int tokens)
+    {
+        const int left = tokens - first - threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < S::KEYS / 2; i++)
+            if (i / 4 * 8 + i % 2 >= left)
+                s[i] = -INFINITY;
+    }
+
+    /* Takes the maxima of s in. Have they grown, so that o has to be moved by `correction`? */
+    __device__ __forceinline__ bool grow(const float (&s)[S::KEYS / 2], float scale,
+                                         float (&correction)[2])
+    {
+        float high[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) /* four chains */
+                x[i] = s[i / 2 * 4 + 2 * r + i % 2];
+#pragma unroll
+            for (int n = 2; n < S::KEYS / 8; n += 2)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    x[i] = fmaxf(x[i], s[(n + i / 2) * 4 + 2 * r + i % 2]);
+            high[r] = scale * over_row(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])),
+                                       [](float a, float b) { return fmaxf(a, b); });
+        }
+        if (!__any_sync(~0u, high[0] > most[0] + GROWTH || high[1] > most[1] + GROWTH))
+            return false;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float higher = fmaxf(most[r], high[r]);
+            correction[r] = power_of_two(most[r] - higher);
+            most[r] = higher, total[r] *= correction[r];
+        }
+        return true;
+    }
+    __device__ __forceinline__ void move(const float (&correction)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < WIDE / 2; i++)
+            o[i] *= correction[i / 2 % 2];
+        if (S::HAS_TAIL)
+#pragma unroll
+            for (int i = 0; i < TAIL / 2; i++)
+                o_tail[i] *= correction[i / 2 % 2];
+    }
+    __device__ __forceinline__ void raise(const float (&s)[S::KEYS / 2], float scale)
+    {
+        float correction[2];
+        if (grow(s, scale, correction))
+            move(correction);
+    }
+
+    /* s to exp(s), and to their sums. */
+    __device__ __forceinline__ void exponentials(float (&s)[S::KEYS / 2], float scale)
+    {
+        float sums[4] = {};
+#pragma unroll
+        for (int i = 0; i < S::KEYS / 2; i++) {
+            s[i] = power_of_two(fmaf(s[i], scale, -most[i / 2 % 2]));
+            sums[i % 4] += s[i];
+        }
+        total[0] += sums[0] + sums[1], total[1] += sums[2] + sums[3];
+    }
+    /* Starts o (+)= weights v. */
+    __device__ __forceinline__ void start_values(const uint32_t (&weights)[S::KEYS / 16][4],
+                                                 const shared_memory<S> &m, int stage, bool add)
+    {
+        const uint64_t v = tile_descriptor(m.values(stage)),
+                       v_tail = tail_descriptor(m.tail_values(stage));
+        product_fence();
+#pragma unroll
+        for (int c = 0; c < S::KEYS / 16; c++) {
+            multiply_along(o, weights[c], v + c * WIDE_ALONG, add || c > 0);
+            if (S::HAS_TAIL)
+                multiply_along(o_tail, weights[c], v_tail + c * TAIL_ALONG, add || c > 0);
+        }
+        product_commit();
+    }
+
+    __device__ __forceinline__ void pin_sums()
+    {
+        pin(o);
+        if (S::HAS_TAIL)
+            pin(o_tail);
+    }
+
+    /* o / total and the log-sum-exp leave. */
+    __device__ __forceinline__ void finish(const problem &p, const shared_memory<S> &m,
+                                           const place &u)
+    {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = u.first + warp * 16;
+        float inverse[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float sum = over_row(total[r], [](float a, float b) { return a + b; });
+            const int row = token + lane / 4 + 8 * r;
+            inverse[r] = 1.f / sum;
+            if (p.lse && lane % 4 == 0 && row < p.tokens)
+                p.lse[((int64_t)u.image * p.heads + u.head) * p.tokens + row] =
+                    0.6931471805599453f * (most[r] + log2f(sum));
+        }
+        const uint32_t rows = m.out() + warp * 16 * 128,
+                       tail_rows = m.out() + S::QUERIES * 128 + warp * 16 * 32;
+        auto words = [&](const float *x, uint32_t at) {
+            const uint32_t w[4] = {pack(x[0] * inverse[0], x[1] * inverse[0]),
+                                   pack(x[2] * inverse[1], x[3] * inverse[1]),
+                                   pack(x[4] * inverse[0], x[5] * inverse[0]),
+                                   pack(x[6] * inverse[1], x[7] * inverse[1])};
+            store_matrices(at, w);
+        };
+        if (lane == 0)
+            wait_stored(); /* of the unit before */
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            words(o + 8 * j, wide_at(rows, j));
+        if (S::HAS_TAIL)
+            words(o_tail, tail_at(tail_rows));
+        shared_publish();
+        __syncwarp();
+        if (lane == 0) {
+            store_box(&p.out, 0, token, u.head, u.image, rows);
+            if (S::HAS_TAIL)
+                store_box(&p.out_tail, WIDE, token, u.head, u.image, tail_rows);
+            commit_stores();
+        }
+    }
+};
+
+/* A unit of whose queries this group has none. */
+template <typename S>
+__device__ __forceinline__ void pass_over(const problem &p, const shared_memory<S> &m, walk<S> &w)
+{
+    for (; w.tile < p.tiles; w.advance()) {
+        barrier_wait(m.full(w.stage), w.parity);
+        leave(m.empty(w.stage));
+        w.send(p, m);
+    }
+}
+
+template <typename S>
+__device__ __forceinline__ void attend(const problem &p, const shared_memory<S> &m, walk<S> &w,
+                                       query_group<S> &g)
+{
+    float s[S::KEYS / 2], correction[2];
+    uint32_t weights[S::KEYS / 16][4];
+    auto to_weights = [&](bool grown) {
+        if (grown)
+            g.move(correction);
+#pragma unroll
+        for (int i = 0; i < S::KEYS / 4; i++)
+            weights[i / 4][i % 4] = pack(s[2 * i], s[2 * i + 1]);
+    };
+    barrier_wait(m.full(w.stage), w.parity);
+    g.start_scores(s, m, w.stage);
+    product_wait<0>();
+    pin(s);
+    if (S::KEYS > p.tokens)
+        g.mask(s, 0, p.tokens);
+    g.raise(s, p.scale_log2);
+    g.exponentials(s, p.scale_log2);
+    to_weights(false);
+    while (w.tile + 1 < p.tiles) {
+        const int before = w.stage;
+        const bool add = w.tile > 0;
+        w.send(p, m);
+        w.advance();
+        barrier_wait(m.full(w.stage), w.parity);
+        g.start_scores(s, m, w.stage);
+        g.start_values(weights, m, before, add);
+        product_wait<1>();
+        pin(s);
+        if ((w.tile + 1) * S::KEYS > p.tokens)
+            g.mask(s, w.tile * S::KEYS, p.tokens);
+        const bool grown = g.grow(s, p.scale_log2, correction);
+        g.exponentials(s, p.scale_log2);
+        product_wait<0>();
+        g.pin_sums();
+        leave(m.empty(before));
+        to_weights(grown);
+    }
+    g.start_values(weights, m, w.stage, w.tile > 0);
+    w.send(p, m);
+    product_wait<0>();
+    g.pin_sums();
+    leave(m.empty(w.stage));
+    w.advance();
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::THREADS, 1) forward_kernel(const __grid_constant__ problem p)
+{
+    extern __shared__ unsigned char unaligned[];
+    unsigned char *start = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
+    const shared_memory<S> m = {shared_address(start)};
+    if (threadIdx.x == 0) {
+        uint64_t *barriers = (uint64_t *)(start + 3 * S::QUERY_BYTES + S::STAGES * S::STAGE_BYTES);
+        for (int i = 0; i < 2 * S::STAGES + 4; i++) /* full and empty of stages, of queries */
+            barrier_init(barriers + i, i < S::STAGES || i / 2 == S::STAGES ? 1 : S::WARPS);
+        barrier_publish();
+        fetch_queries(p, m, place_of<S>(p, blockIdx.x), 0);
+        for (int i = 0; i < S::LEAD; i++)
+            fetch_ahead(p, m, blockIdx.x, i, i);
+    }
+    __syncthreads();
+
+    walk<S> w(p);
+    query_group<S> g;
+    for (; w.unit < p.units; w.end_unit()) {
+        w.begin_unit(p);
+        send_queries(p, m, w);
+        barrier_wait(m.queries_full(w.buffer), w.q_parity);
+        g.begin(m.queries(w.buffer));
+        if (w.here.first + (int)threadIdx.x / 128 * 64 < p.tokens) {
+            attend(p, m, w, g);
+            leave(m.queries_empty(w.buffer));
+            g.finish(p, m, w.here);
+        } else {
+            pass_over(p, m, w);
+            leave(m.queries_empty(w.buffer));
+        }
+    }
+    if (threadIdx.x % 32 == 0)
+        wait_stored();
+}
+
+/* ---- Launch */
+
+inline bool describe(tensor_map_encoder encode, CUtensorMap *map, const void *data,
+                     const nl_flash_problem &a, int64_t batch, int64_t stride, int columns,
+                     int rows)
+{
+    const cuuint64_t sizes[] = {(cuuint64_t)a.head_size, (cuuint64_t)a.tokens, (cuuint64_t)a.heads,
+                                (cuuint64_t)batch};
+    const cuuint64_t strides[] = {2 * (cuuint64_t)stride, 2 * (cuuint64_t)a.head_size,
+                                  2 * (cuuint64_t)stride * (cuuint64_t)a.tokens};
+    const cuuint32_t box[] = {(cuuint32_t)columns, (cuuint32_t)rows, 1, 1}, steps[] = {1, 1, 1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)data, sizes, strides, box,
+                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  columns == WIDE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <typename S>
+inline cudaError_t launch(const nl_flash_problem &a, int64_t batch, int multiprocessors,
+                          cudaStream_t stream)
+{
+    static const tensor_map_encoder encode = find_tensor_map_encoder();
+    problem p = {};
+    if (!encode)
+        return cudaErrorNotSupported;
+    for (int tail = 0; tail < (S::HAS_TAIL ? 2 : 1); tail++) {
+        const int columns = tail ? TAIL : WIDE;
+        if (!describe(encode, tail ? &p.q_tail : &p.q, a.q, a, batch, a.stride, columns,
+                      S::QUERIES) ||
+            !describe(encode, tail ? &p.k_tail : &p.k, a.k, a, batch, a.stride, columns, S::KEYS) ||
+            !describe(encode, tail ? &p.v_tail : &p.v, a.v, a, batch, a.stride, columns, S::KEYS) ||
+            !describe(encode, tail ? &p.out_tail : &p.out, a.out, a, batch, a.out_stride, columns,
+                      16))
+            return cudaErrorNotSupported;
+    }
+    p.lse = a.lse, p.tokens = a.tokens, p.heads = a.heads, p.scale_log2 = a.scale_log2;
+    p.tiles = (a.tokens + S::KEYS - 1) / S::KEYS;
+    p.blocks = (a.tokens + S::QUERIES - 1) / S::QUERIES;
+    p.units = (int)(batch * a.heads * p.blocks);
+    cudaError_t error = cudaFuncSetAttribute(
+        forward_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
+    if (error != cudaSuccess)
+        return error;
+    const int blocks = p.units < multiprocessors ? p.units : multiprocessors;
+    forward_kernel<S><<<blocks, S::THREADS, S::SHARED_BYTES, stream>>>(p);
+    return cudaGetLastError();
+}
+
+} // namespace nl_softmax_sm90
+
+#endif
