@@ -41,7 +41,7 @@ typedef struct nl_network_options {
     {                                                                                              \
         "precision", 0, NL_OPTION_CHOICE, FIELD(precision), "TYPE",                                \
             .choices = nl_precision_names,                                                         \
-            .help = "of Inception on a GPU: fp32, tf32, fp16 (fp32)",                              \
+            .help = "of Inception on a GPU: fp32, tf32, fp16 (tf32)",                              \
             .detail = "fp16 keeps weights and activations in 16 bits, tf32 rounds the factors of " \
                       "products to 10 bits of mantissa; sums are fp32. "                           \
                       "A CPU computes in fp32 only."                                               \

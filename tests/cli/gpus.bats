@@ -1,7 +1,7 @@
 load helper
 
 data() {
-    [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge 2 ] || skip "no two GPUs"
+    "$NALAGEN" info --json --device cuda 2>/dev/null | json_lines 'x["gpus"] >= 2' 2>/dev/null || skip "no two GPUs"
     one_colour
 }
 
