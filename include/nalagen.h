@@ -105,7 +105,7 @@ NL_API nl_status nl_model_load(nl_context *context, const nl_model_options *opti
                                nl_model **model);
 NL_API void nl_model_destroy(nl_model *model);
 
-/* The model's configuration as the JSON text of config.md. Owned by the model. */
+/* The model's configuration as JSON text (docs/formats.md, Configuration). Owned by the model. */
 NL_API const char *nl_model_config(const nl_model *model);
 /* sha256 of the checkpoint file in hexadecimal (computed on first use). Owned by the model. */
 NL_API nl_status nl_model_sha256(nl_model *model, const char **hex);

@@ -61,7 +61,7 @@ typedef struct nl_layernorm_modulate_args {
     float eps; /* 1e-6 in DiT */
 } nl_layernorm_modulate_args;
 
-typedef enum nl_feature_map { /* config.md */
+typedef enum nl_feature_map { /* docs/formats.md */
                               NL_FEATURES_COSINE,
                               NL_FEATURES_SPLIT,
                               NL_FEATURES_RELU,

@@ -1,5 +1,5 @@
 /*
- * The features of one query or key, all six maps of config.md: x [d] -> phi [F].
+ * The features of one query or key, all six maps of docs/formats.md: x [d] -> phi [F].
  *
  * Elements of a direction lie within [-1, 1], so that cos and sin of pi/4 tanh(x) are short
  * polynomials; only powers that are not the cube need log2 and exp2.

@@ -1,5 +1,5 @@
 /*
- * The feature maps of norm-aware linear attention on the GPU (config.md, nala-attention.md), one element at a
+ * The feature maps of norm-aware linear attention on the GPU (docs/formats.md, nala-attention.md), one element at a
  * time, from scalars that belong to the whole query or key:
  *
  *   scale   multiplies the element first: 1 / (norm2 + 1e-6) where the map wants the direction

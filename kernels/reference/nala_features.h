@@ -1,4 +1,4 @@
-/* The features of one query or key, and their rotation: nala-attention.md, config.md. */
+/* The features of one query or key, and their rotation: nala-attention.md, docs/formats.md. */
 #ifndef NL_REFERENCE_NALA_FEATURES_H
 #define NL_REFERENCE_NALA_FEATURES_H
 

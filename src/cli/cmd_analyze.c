@@ -353,11 +353,11 @@ const nl_command nl_analyze_command = {
     .arguments = "[OPTION...] [MODEL]",
     .most = 1,
     .operands = "one model at most",
-    .notes = "Pictures are sampled as by nalagen sample; at some steps the queries and keys of\n"
-             "every layer are looked at: entropy of each query's attention distribution\n"
-             "against the query's norm, by softmax and by NaLa, as numbers (analysis.json,\n"
-             "points.npy) and plots (entropy-*.svg, .png), and maps of where chosen queries\n"
-             "look (attention-*.png). docs/analysis.md has the definitions.\n",
+    .notes = "Pictures are sampled as by nalagen sample, with its defaults; at some steps the\n"
+             "queries and keys of every layer are looked at: entropy of each query's attention\n"
+             "distribution against the query's norm, by softmax and by NaLa, as numbers\n"
+             "(analysis.json, points.npy) and plots (entropy-*.svg, .png), and maps of where\n"
+             "chosen queries look (attention-*.png). docs/analysis.md has the definitions.\n",
     .examples = "  nalagen analyze model.safetensors -c church -o analysis\n"
                 "  nalagen analyze -c 0-9 --at 0.5 --layers 0,6,11 --cfg-scale 1 -o middle\n",
     .options = options_table,

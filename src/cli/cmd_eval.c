@@ -237,7 +237,7 @@ const nl_command nl_eval_command = {
     .options = options_table,
     .notes = "SAMPLES: an .npz with arr_0 (uint8 [N, height, width, 3]), or a folder of PNG\n"
              "  and JPEG files and of folders of them. With --model instead, samples are made\n"
-             "  and evaluated without being written.\n"
+             "  and evaluated without being written, by the defaults of nalagen sample.\n"
              "What the weights or the reference cannot give is named; the rest is computed.\n",
     .examples = "  nalagen eval samples.npz --ref VIRTUAL_imagenet256_labeled.npz\n"
                 "  nalagen eval out/ --ref photographs/ --preset clean-fid --metrics fid,kid\n"

@@ -21,10 +21,17 @@ static void option_head(const nl_option *option, char *text, size_t size)
              option->argument ? option->argument : "", *before == '[' ? "]" : "");
 }
 
+/* The full stop that a text lacks. */
+static const char *stop(const char *text)
+{
+    size_t length = strlen(text);
+    return length && strchr(".?", text[length - 1]) ? "" : ".";
+}
+
 void nl_print_help(FILE *stream, const nl_command *command)
 {
-    fprintf(stream, "Usage: nalagen %s %s\n%s.\n", command->name, command->arguments,
-            command->summary);
+    fprintf(stream, "Usage: nalagen %s %s\n%s%s\n", command->name, command->arguments,
+            command->summary, stop(command->summary));
     for (const nl_option *o = command->options; o->name; o++) {
         char head[80];
         if (o->where & NL_ONLY_MAN)
@@ -67,7 +74,7 @@ static void roff_command(FILE *stream, const nl_command *command)
     roff(stream, command->arguments);
     fputs("\n.PP\n", stream);
     roff(stream, command->summary);
-    fputs(".\n", stream);
+    fprintf(stream, "%s\n", stop(command->summary));
     for (const nl_option *o = command->options; o->name; o++) {
         char head[80];
         if (o->group) {
@@ -80,7 +87,7 @@ static void roff_command(FILE *stream, const nl_command *command)
         roff(stream, head + strspn(head, " "));
         fputc('\n', stream);
         roff(stream, o->help);
-        fputs(".\n", stream);
+        fprintf(stream, "%s\n", stop(o->help));
         if (o->detail) {
             roff(stream, o->detail);
             fputc('\n', stream);

@@ -1,4 +1,4 @@
-/* What a checkpoint is: config.md as a structure. JSON in, JSON out; the same text stands in checkpoints,
+/* What a checkpoint is: docs/formats.md as a structure. JSON in, JSON out; the same text stands in checkpoints,
  * PNG metadata, run folders and --config files. */
 #ifndef NL_CONFIG_H
 #define NL_CONFIG_H
@@ -62,7 +62,7 @@ typedef struct nl_config {
     char *trained_on, *license;
 } nl_config;
 
-/* Defaults of config.md. */
+/* Defaults of docs/formats.md. */
 void nl_config_init(nl_config *config);
 void nl_config_free(nl_context *context, nl_config *config);
 /* *copy, uninitialised before, owns its strings. */

@@ -1,5 +1,5 @@
 /*
- * The backbone: DiT, SiT and their NaLa twins are one transformer (config.md), written once in terms of
+ * The backbone: DiT, SiT and their NaLa twins are one transformer (docs/formats.md), written once in terms of
  * operations. Source: facts.md A and B, nala-attention.md, reference nala_torch.py.
  */
 #ifndef NL_DIT_H

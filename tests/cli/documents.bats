@@ -1,0 +1,34 @@
+load helper
+
+# FILE:TARGET of every link and picture that leads into the repository, without its #part.
+links() {
+    cd "$NL_SOURCE_DIR" || return
+    find . -name '*.md' -not -path './build*' -not -path './out/*' -not -path './.*/*' |
+        while read -r file; do
+            grep -Eo '\]\([^) ]+\)' "$file" | sed -E 's/^\]\(//; s/\)$//; s/#.*//' |
+                grep -Ev '^([a-z]+:|$)' | sed "s|^|$file:|"
+        done
+}
+
+@test "every link of the documents leads somewhere" {
+    broken=
+    count=0
+    while IFS=: read -r file target; do
+        count=$((count + 1))
+        [ -e "$NL_SOURCE_DIR/$(dirname "$file")/$target" ] || broken+="$file: $target"$'\n'
+    done < <(links)
+    printf '%s' "$broken"
+    [ -z "$broken" ]
+    [ "$count" -ge 100 ]
+}
+
+@test "every option that the documents name is one of the program" {
+    known=$("$NALAGEN" generate-man | sed 's/\\-/-/g' | grep -Eo -- '--[a-z][a-z0-9-]+' | sort -u)
+    named=$(grep -Eho '^ *nalagen [a-z]+ .*|`--[a-z][a-z0-9-]+' "$NL_SOURCE_DIR"/README.md "$NL_SOURCE_DIR"/docs/*.md |
+        sed 's/ #.*//' | grep -Eo -- '(^|[ `])--[a-z][a-z0-9-]+' | tr -d ' `' | sort -u)
+    others='--(kill-on-bad-exit|prefix)' # of srun and CMake
+    unknown=$(comm -23 <(grep -vxE -- "$others" <<<"$named") <(printf '%s\n' "$known"))
+    printf '%s' "$unknown"
+    [ -z "$unknown" ]
+    [ "$(wc -l <<<"$named")" -ge 50 ]
+}
