@@ -23,6 +23,9 @@
 #   with --ema-warmup, or it would hold the first weights (docs/pitfalls.md).
 # - Times logit-normal: the middle of the path is where classes and shapes are decided, and errors are largest.
 #
+# The figures on the card (weights/MODEL_CARD.md): GUIDANCE="2.5 3" SAMPLE="--steps 20"; steps and guidance of the program by
+# default were measured beside.
+#
 # From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (6), BATCH (512), TRAIN, SAMPLE, EVAL
 # (further options), ENCODE (arithmetic of the autoencoder, bf16), WEIGHTS (of the FID network), OTHER (a model to judge in
 # the same way, such as the one that shipped before), PICTURES (judged by so many, 10000), GUIDANCE (a list, "1.5 3"),

@@ -29,7 +29,6 @@ int main(int argc, char **argv)
         int labels[] = {label, label, label, label};
         nl_request request = {
             .labels = labels, .count = 4, .seed = 7, .sampling = NL_SAMPLING_DEFAULT};
-        request.sampling.steps = 20;
         status = nl_generate(model, &request, write_picture, context);
     }
     if (status != NL_OK)
