@@ -4,19 +4,32 @@
 
 #include "nl_thread.h"
 
-/* 64 bits of a picture's bytes, to find copies: eight at a time through a multiplication whose halves are
- * folded together. */
+/* Eight bytes through a multiplication whose halves are folded together. */
+static uint64_t mix(uint64_t hash, const uint8_t *bytes, int64_t size)
+{
+    uint64_t word = 0;
+    memcpy(&word, bytes, (size_t)size);
+    unsigned __int128 product =
+        (unsigned __int128)(hash ^ word) * 0xd6e8feb86659fd93u + 0x2545f4914f6cdd1du;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* 64 bits of a picture's bytes, to find copies. Four chains, because each multiplication waits for the one before it. */
 static uint64_t hash_bytes(const uint8_t *bytes, int64_t size)
 {
-    uint64_t hash = 0x9e3779b97f4a7c15u ^ (uint64_t)size;
-    for (int64_t i = 0; i < size; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, bytes + i, (size_t)NL_MIN(8, size - i));
-        unsigned __int128 product =
-            (unsigned __int128)(hash ^ word) * 0xd6e8feb86659fd93u + 0x2545f4914f6cdd1du;
-        hash = (uint64_t)product ^ (uint64_t)(product >> 64);
-    }
-    return hash;
+    enum { CHAINS = 4, STEP = 8 * CHAINS };
+    uint64_t hash[CHAINS];
+    int64_t i = 0;
+    for (int chain = 0; chain < CHAINS; chain++)
+        hash[chain] = 0x9e3779b97f4a7c15u * (uint64_t)(chain + 1) ^ (uint64_t)size;
+    for (; i + STEP <= size; i += STEP)
+        for (int chain = 0; chain < CHAINS; chain++)
+            hash[chain] = mix(hash[chain], bytes + i + 8 * chain, 8);
+    for (; i < size; i += 8)
+        hash[0] = mix(hash[0], bytes + i, NL_MIN(8, size - i));
+    for (int chain = 1; chain < CHAINS; chain++)
+        hash[0] = mix(hash[0], (const uint8_t *)&hash[chain], 8);
+    return hash[0];
 }
 
 /* A pass at work. */
