@@ -1,10 +1,8 @@
 load helper
 
-inception=$NL_SOURCE_DIR/../shared/weights/inception-2015-12-05-partial.safetensors
-
 # Writes pictures with numpy: 80 of 32 x 24 and 40 of another kind, as .npz of every sort, and as PNG.
-need_inception() {
-    [ -f "$inception" ] || skip "no weights of Inception in this checkout"
+make_pictures() {
+    need_inception
     numpy "
 rng = np.random.default_rng(0)
 def pictures(n, low):
@@ -32,7 +30,7 @@ evaluate() {
 }
 
 @test "eval of stored and deflated archives is the same and agrees with stats" {
-    need_inception
+    make_pictures
     evaluate a.npz --ref b.npz >one
     evaluate packed.npz --ref b.npz >two
     "$NALAGEN" stats -w "$inception" --allow-small -q b.npz -o ref.npz --images 66
@@ -45,7 +43,7 @@ assert one == two == three, (one, two, three)'
 }
 
 @test "what stats writes numpy reads, and the other way round" {
-    need_inception
+    make_pictures
     "$NALAGEN" stats -w "$inception" --allow-small -q b.npz -o ref.npz --images 10
     numpy "
 r, b = np.load('ref.npz'), np.load('b.npz')['arr_0']
@@ -83,7 +81,7 @@ assert abs(ours - fid) < 1e-6 * fid, (ours, fid)
 }
 
 @test "a folder of pictures gives what the archive of them gives" {
-    need_inception
+    make_pictures
     numpy "
 import zlib, struct, os
 def png(path, x):
@@ -121,7 +119,7 @@ assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
 }
 
 @test "files that are not what they should be are refused by name" {
-    need_inception
+    make_pictures
     declare -A expected=(
         [fortran.npz]="Fortran order" [planes.npz]="not channels first" [floats.npz]="arr_0 is F64"
         [grey.npz]="expected U8 [N, height, width, 3]" [other.npz]="it holds images"
@@ -137,7 +135,7 @@ assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
 }
 
 @test "statistics that are no covariance are refused" {
-    need_inception
+    make_pictures
     numpy "
 mu, one = np.zeros(64), np.eye(64)
 bent, hole = one.copy(), one.copy()
@@ -168,7 +166,7 @@ np.savez('single.npz', np.load('a.npz')['arr_0'][:1])
 }
 
 @test "a deviation is there, and said of how many, where there are several parts" {
-    need_inception
+    make_pictures
     evaluate a.npz --ref b.npz | json_lines "x['metrics']['kid_64_std'] > 0 and x['kid_subsets'] == 100 and \
         x['kid_subset_size'] == 66 and 'is_splits' not in x"
     numpy "
@@ -184,7 +182,7 @@ np.savez('same.npz', np.load('b.npz')['arr_0'][::-1])"
 }
 
 @test "what is missing is named and the rest computed" {
-    need_inception
+    make_pictures
     "$NALAGEN" eval -w "$inception" --json --allow-small a.npz --ref b.npz 2>err | json_lines \
         "x['features'] == 'mixed_7' and x['small'] and 'is' in x['missing'] and \
          set(x['metrics']) == {'fid_768', 'sfid', 'precision_768', 'recall_768', 'kid_768', 'kid_768_std'}"
@@ -212,7 +210,7 @@ np.savez('stats.npz', mu=np.zeros(64), sigma=np.eye(64))"
 }
 
 @test "guards: too few pictures, copies, options" {
-    need_inception
+    make_pictures
     run -2 "$NALAGEN" eval -w "$inception" --features mixed_7 --metrics fid a.npz --ref b.npz
     [[ $output == *"70 pictures are too few"*--allow-small* ]]
     run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 --metrics fid a.npz --ref a.npz
@@ -235,7 +233,7 @@ np.savez('stats.npz', mu=np.zeros(64), sigma=np.eye(64))"
 }
 
 @test "presets differ, batches and threads do not" {
-    need_inception
+    make_pictures
     for preset in openai pytorch-fid clean-fid torch-fidelity; do
         evaluate --preset $preset a.npz --ref b.npz >$preset
     done
@@ -266,7 +264,7 @@ assert metrics[0] and all(m == metrics[0] for m in metrics), metrics' "$@"
 }
 
 @test "samples made on the fly are those of an archive, which says how it was made" {
-    need_inception
+    make_pictures
     need_tiny
     "$NALAGEN" sample -q -m "$tiny" "${sampling[@]}" -o samples.npz
     evaluate samples.npz --ref b.npz >stored
@@ -288,7 +286,7 @@ assert made["metrics"] != adm["metrics"] and "sampling" not in foreign'
 }
 
 @test "what is evaluated is said once" {
-    need_inception
+    make_pictures
     need_tiny
     run -2 evaluate --ref b.npz
     [[ $output == *--model* ]]
@@ -323,7 +321,7 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
 }
 
 @test "--watch evaluates the averages of each checkpoint once" {
-    need_inception
+    make_pictures
     need_tiny
     mkdir -p run/checkpoints
     run -3 evaluate --watch none --ref b.npz
@@ -372,7 +370,7 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
 }
 
 @test "references by class, put together, are the reference of all" {
-    need_inception
+    make_pictures
     numpy "
 import zlib, struct, os
 def png(path, x):
@@ -422,7 +420,7 @@ np.savez('fewer.npz', mu_64=a['mu_64'], sigma_64=a['sigma_64'], count=np.int64(9
 }
 
 @test "intervals, extrapolation, fp16, all of them deterministic" {
-    need_inception
+    make_pictures
     evaluate a.npz --ref b.npz --allow-small --bootstrap 30 --fid-infinity >one
     evaluate packed.npz --ref b.npz --allow-small --bootstrap 30 --fid-infinity >two
     same_metrics one two

@@ -9,10 +9,15 @@ setup() {
     export XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache TERM=dumb
     model=$NL_SOURCE_DIR/weights/nalasit-s2-imagenette-256.safetensors
     vae=${NALAGEN_TEST_VAE:-$NL_SOURCE_DIR/weights/tae.safetensors}
+    inception=$NL_SOURCE_DIR/../shared/weights/inception-2015-12-05-partial.safetensors
 }
 
 need_model() {
     [ -f "$model" ] && [ -f "$vae" ] || skip "the shipped weights are not in this checkout"
+}
+
+need_inception() {
+    [ -f "$inception" ] || skip "no weights of Inception in this checkout"
 }
 
 # The shipped model at 64 pixels, two steps, no guidance: a fraction of a second.

@@ -1,10 +1,8 @@
 load helper
 
-inception=$NL_SOURCE_DIR/../shared/weights/inception-2015-12-05-partial.safetensors
-
 # 40 pictures of training, 200 others, and 12 samples: the first is a picture of training, the second nearly one.
 make_pictures() {
-    [ -f "$inception" ] || skip "no weights of Inception in this checkout"
+    need_inception
     numpy "
 rng = np.random.default_rng(0)
 def pictures(n):

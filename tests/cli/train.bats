@@ -1,7 +1,5 @@
 load helper
 
-inception=$NL_SOURCE_DIR/../shared/weights/inception-2015-12-05-partial.safetensors
-
 # CIFAR-10's format: 64 pictures, smooth, each class of its own colour.
 data() {
     mkdir set
