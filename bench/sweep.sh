@@ -121,14 +121,22 @@ def lines(path, some):
 
 lines(os.path.join(out, "sweep.json"), rows)
 lines(os.path.join(out, "guidance", "%s, %s steps" % (guided[0]["sampler"], guided[0].get("steps")), "metrics.jsonl"), guided)
-for sampler in {r["sampler"] for r in plain}:
-    lines(os.path.join(out, "quality", sampler, "metrics.jsonl"),
-          [r for r in plain if r["sampler"] == sampler and r["cfg_scale"] == best])
+
+
+def where(r):
+    return " in %g to %g" % tuple(map(float, r["cfg_interval"].split(","))) if "cfg_interval" in r else ""
+
+
+curves = {}
+for r in rows:
+    if r["cfg_scale"] == best or where(r):
+        curves.setdefault("%s, %g%s" % (r["sampler"], r["cfg_scale"], where(r)), []).append(r)
+for name, some in curves.items():
+    lines(os.path.join(out, "quality", name, "metrics.jsonl"), some)
 print("| sampler | steps | guidance | ms a picture | " + fid + " | sFID | precision | recall |\n" + "|---" * 8 + "|")
 for r in rows:
-    more = " in %g to %g" % tuple(map(float, r["cfg_interval"].split(","))) if "cfg_interval" in r else ""
     tail = [r.get(k) for k in r if k == fid or k.split("_")[0] in ("sfid", "precision", "recall")]
-    print("| %s | %s | %g%s | %.3g | %s |" % (r["sampler"], r.get("steps", "-"), r["cfg_scale"], more, 1000 * r["seconds"],
+    print("| %s | %s | %g%s | %.3g | %s |" % (r["sampler"], r.get("steps", "-"), r["cfg_scale"], where(r), 1000 * r["seconds"],
                                              " | ".join("%.4g" % v for v in tail)))
 open(os.path.join(out, "fid-key"), "w").write(fid)
 END
