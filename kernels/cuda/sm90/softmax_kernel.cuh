@@ -34,14 +34,19 @@ namespace nl_softmax_sm90
 
 using namespace nl_hopper;
 
+/* 64 GROUPS queries, number `block` of those of a head. */
+struct place {
+    int block, head, image;
+};
+
 struct problem {
     CUtensorMap q, k, v, out;                     /* [batch, heads, tokens, head size] */
     CUtensorMap q_tail, k_tail, v_tail, out_tail; /* the same in boxes of TAIL columns */
     float *lse;                                   /* [B h, T] or NULL */
-    int tokens, heads;
+    int batch, heads, tokens;
     int tiles, blocks; /* of keys, of queries in a sequence */
-    int units;
-    float scale_log2; /* scale * log2(e) */
+    place step;        /* from a unit of a block to its next */
+    float scale_log2;  /* scale * log2(e) */
 };
 
 template <bool HAS_TAIL_, int GROUPS_, int KEYS_> struct shape {
@@ -107,15 +112,14 @@ template <typename S> struct shared_memory {
     }
 };
 
-struct place {
-    int first, head, image; /* the first query's token */
-};
-template <typename S> __device__ __forceinline__ place place_of(const problem &p, int unit)
+/* The next unit of the block; beyond the last its image is none of the batch. */
+__device__ __forceinline__ place after(const problem &p, place at)
 {
-    const int pair = unit / p.blocks;
-    place at;
-    at.first = (unit - pair * p.blocks) * S::QUERIES;
-    at.image = pair / p.heads, at.head = pair - at.image * p.heads;
+    at.block += p.step.block, at.head += p.step.head, at.image += p.step.image;
+    if (at.block >= p.blocks)
+        at.block -= p.blocks, at.head++;
+    if (at.head >= p.heads)
+        at.head -= p.heads, at.image++;
     return at;
 }
 
@@ -123,68 +127,57 @@ template <typename S> __device__ __forceinline__ place place_of(const problem &p
 
 template <typename S>
 __device__ __forceinline__ void fetch_queries(const problem &p, const shared_memory<S> &m,
-                                              const place &u, int buffer)
+                                              const place &at, int buffer)
 {
     const uint32_t to = m.queries(buffer), full = m.queries_full(buffer);
+    const int token = at.block * S::QUERIES;
     barrier_expect(full, S::QUERY_BYTES);
-    copy_box(to, &p.q, 0, u.first, u.head, u.image, full);
+    copy_box(to, &p.q, 0, token, at.head, at.image, full);
     if (S::HAS_TAIL)
-        copy_box(to + S::QUERIES * 128, &p.q_tail, WIDE, u.first, u.head, u.image, full);
-}
-
-template <typename S>
-__device__ __forceinline__ void fetch_keys(const problem &p, const shared_memory<S> &m,
-                                           const place &u, int tile, int stage)
-{
-    const int token = tile * S::KEYS;
-    const uint32_t full = m.full(stage);
-    barrier_expect(full, S::STAGE_BYTES);
-    copy_box(m.keys(stage), &p.k, 0, token, u.head, u.image, full);
-    if (S::HAS_TAIL)
-        copy_box(m.tail_keys(stage), &p.k_tail, WIDE, token, u.head, u.image, full);
-    copy_box(m.values(stage), &p.v, 0, token, u.head, u.image, full);
-    if (S::HAS_TAIL)
-        copy_box(m.tail_values(stage), &p.v_tail, WIDE, token, u.head, u.image, full);
+        copy_box(to + S::QUERIES * 128, &p.q_tail, WIDE, token, at.head, at.image, full);
 }
 
 /* To `stage` what comes `tile` tiles after the first of the unit, if anything does. */
 template <typename S>
-__device__ __forceinline__ void fetch_ahead(const problem &p, const shared_memory<S> &m, int unit,
-                                            int tile, int stage)
+__device__ __forceinline__ void fetch_keys(const problem &p, const shared_memory<S> &m, place at,
+                                           int tile, int stage)
 {
     for (; tile >= p.tiles; tile -= p.tiles)
-        unit += gridDim.x;
-    if (unit < p.units)
-        fetch_keys(p, m, place_of<S>(p, unit), tile, stage);
+        at = after(p, at);
+    if (at.image >= p.batch)
+        return;
+    const int token = tile * S::KEYS;
+    const uint32_t full = m.full(stage);
+    barrier_expect(full, S::STAGE_BYTES);
+    copy_box(m.keys(stage), &p.k, 0, token, at.head, at.image, full);
+    if (S::HAS_TAIL)
+        copy_box(m.tail_keys(stage), &p.k_tail, WIDE, token, at.head, at.image, full);
+    copy_box(m.values(stage), &p.v, 0, token, at.head, at.image, full);
+    if (S::HAS_TAIL)
+        copy_box(m.tail_values(stage), &p.v_tail, WIDE, token, at.head, at.image, full);
 }
 
 /* ---- A warp on its way through the units of the block and the ring */
 
 template <typename S> struct walk {
-    int unit;
-    place here, next;     /* the unit and the one after it */
-    bool more;            /* is there one after it? */
-    int tile;             /* of the unit */
-    int stage, parity;    /* of the ring, of its barrier */
-    int buffer, q_parity; /* of the queries */
-    int turn;             /* how many tiles until this warp sends */
+    place here;              /* the unit */
+    int tile;                /* of it */
+    int stage, parity;       /* in the ring, of its barrier */
+    int buffer, unit_parity; /* the same of queries */
+    int turn;                /* how many tiles until this warp sends */
 
     __device__ __forceinline__ walk(const problem &p)
     {
-        const int warp = threadIdx.x / 32;
-        unit = blockIdx.x, next = place_of<S>(p, unit);
-        stage = parity = buffer = q_parity = 0;
+        const int warp = threadIdx.x / 32, pair = blockIdx.x / p.blocks;
+        here.block = blockIdx.x - pair * p.blocks;
+        here.image = pair / p.heads, here.head = pair - here.image * p.heads;
+        tile = stage = parity = buffer = unit_parity = 0;
         turn = warp / 4 + warp % 4 * S::GROUPS; /* groups in turn */
     }
-    __device__ __forceinline__ void begin_unit(const problem &p)
+    __device__ __forceinline__ void next_unit(const problem &p)
     {
-        here = next, more = unit + (int)gridDim.x < p.units, tile = 0;
-        if (more)
-            next = place_of<S>(p, unit + gridDim.x);
-    }
-    __device__ __forceinline__ void end_unit()
-    {
-        unit += gridDim.x, buffer ^= 1, q_parity ^= !buffer;
+        here = after(p, here), tile = 0;
+        buffer ^= 1, unit_parity ^= !buffer;
     }
     __device__ __forceinline__ void advance()
     {
@@ -192,7 +185,8 @@ template <typename S> struct walk {
         if (++stage == S::STAGES)
             stage = 0, parity ^= 1;
     }
-    /* If it is this warp's turn, LEAD tiles on go into the stage of LAG tiles ago. */
+    /* If it is this warp's turn: what is LEAD tiles ahead goes to the stage of LAG tiles ago, when all have left that.
+     * (Of a stage never used before the other parity is said to be over.) */
     __device__ __forceinline__ void send(const problem &p, const shared_memory<S> &m)
     {
         if (turn-- > 0)
@@ -201,29 +195,20 @@ template <typename S> struct walk {
         if (threadIdx.x % 32)
             return;
         const bool wraps = stage < S::LAG;
-        const int to = wraps ? stage + S::LEAD : stage - S::LAG, ahead = tile + S::LEAD;
+        const int to = wraps ? stage + S::LEAD : stage - S::LAG;
         barrier_wait(m.empty(to), parity ^ wraps);
-        if (ahead < p.tiles)
-            fetch_keys(p, m, here, ahead, to);
-        else if (!more)
+        fetch_keys(p, m, here, tile + S::LEAD, to);
+    }
+    /* Queries of the next unit go to the buffer of the unit before. */
+    __device__ __forceinline__ void send_queries(const problem &p, const shared_memory<S> &m)
+    {
+        const place next = after(p, here);
+        if (threadIdx.x || next.image >= p.batch)
             return;
-        else if (ahead < 2 * p.tiles)
-            fetch_keys(p, m, next, ahead - p.tiles, to);
-        else
-            fetch_ahead(p, m, unit, ahead, to);
+        barrier_wait(m.queries_empty(buffer ^ 1), unit_parity ^ !buffer);
+        fetch_queries(p, m, next, buffer ^ 1);
     }
 };
-
-/* Queries of the next unit to the buffer of the one before. */
-template <typename S>
-__device__ __forceinline__ void send_queries(const problem &p, const shared_memory<S> &m,
-                                             const walk<S> &w)
-{
-    if (threadIdx.x == 0 && w.more) {
-        barrier_wait(m.queries_empty(w.buffer ^ 1), w.q_parity ^ !w.buffer);
-        fetch_queries(p, m, w.next, w.buffer ^ 1);
-    }
-}
 
 /* This warp needs what the barrier stands for no more. */
 __device__ __forceinline__ void leave(uint32_t barrier)
@@ -331,12 +316,6 @@ template <typename S> struct query_group {
             for (int i = 0; i < TAIL / 2; i++)
                 o_tail[i] *= correction[i / 2 % 2];
     }
-    __device__ __forceinline__ void raise(const float (&s)[S::KEYS / 2], float scale)
-    {
-        float correction[2];
-        if (grow(s, scale, correction))
-            move(correction);
-    }
 
     /* s to exp(s), and to their sums. */
     __device__ __forceinline__ void exponentials(float (&s)[S::KEYS / 2], float scale)
@@ -349,6 +328,7 @@ template <typename S> struct query_group {
         }
         total[0] += sums[0] + sums[1], total[1] += sums[2] + sums[3];
     }
+
     /* Starts o (+)= weights v. */
     __device__ __forceinline__ void start_values(const uint32_t (&weights)[S::KEYS / 16][4],
                                                  const shared_memory<S> &m, int stage, bool add)
@@ -374,9 +354,10 @@ template <typename S> struct query_group {
 
     /* o / total and the log-sum-exp leave. */
     __device__ __forceinline__ void finish(const problem &p, const shared_memory<S> &m,
-                                           const place &u)
+                                           const place &at)
     {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = u.first + warp * 16;
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const int token = at.block * S::QUERIES + warp * 16;
         float inverse[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -384,32 +365,32 @@ template <typename S> struct query_group {
             const int row = token + lane / 4 + 8 * r;
             inverse[r] = 1.f / sum;
             if (p.lse && lane % 4 == 0 && row < p.tokens)
-                p.lse[((int64_t)u.image * p.heads + u.head) * p.tokens + row] =
+                p.lse[((int64_t)at.image * p.heads + at.head) * p.tokens + row] =
                     0.6931471805599453f * (most[r] + log2f(sum));
         }
         const uint32_t rows = m.out() + warp * 16 * 128,
                        tail_rows = m.out() + S::QUERIES * 128 + warp * 16 * 32;
-        auto words = [&](const float *x, uint32_t at) {
+        auto store = [&](const float *x, uint32_t to) {
             const uint32_t w[4] = {pack(x[0] * inverse[0], x[1] * inverse[0]),
                                    pack(x[2] * inverse[1], x[3] * inverse[1]),
                                    pack(x[4] * inverse[0], x[5] * inverse[0]),
                                    pack(x[6] * inverse[1], x[7] * inverse[1])};
-            store_matrices(at, w);
+            store_matrices(to, w);
         };
         if (lane == 0)
             wait_stored(); /* of the unit before */
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            words(o + 8 * j, wide_at(rows, j));
+            store(o + 8 * j, wide_at(rows, j));
         if (S::HAS_TAIL)
-            words(o_tail, tail_at(tail_rows));
+            store(o_tail, tail_at(tail_rows));
         shared_publish();
         __syncwarp();
         if (lane == 0) {
-            store_box(&p.out, 0, token, u.head, u.image, rows);
+            store_box(&p.out, 0, token, at.head, at.image, rows);
             if (S::HAS_TAIL)
-                store_box(&p.out_tail, WIDE, token, u.head, u.image, tail_rows);
+                store_box(&p.out_tail, WIDE, token, at.head, at.image, tail_rows);
             commit_stores();
         }
     }
@@ -432,9 +413,7 @@ __device__ __forceinline__ void attend(const problem &p, const shared_memory<S> 
 {
     float s[S::KEYS / 2], correction[2];
     uint32_t weights[S::KEYS / 16][4];
-    auto to_weights = [&](bool grown) {
-        if (grown)
-            g.move(correction);
+    auto to_weights = [&] {
 #pragma unroll
         for (int i = 0; i < S::KEYS / 4; i++)
             weights[i / 4][i % 4] = pack(s[2 * i], s[2 * i + 1]);
@@ -445,18 +424,18 @@ __device__ __forceinline__ void attend(const problem &p, const shared_memory<S> 
     pin(s);
     if (S::KEYS > p.tokens)
         g.mask(s, 0, p.tokens);
-    g.raise(s, p.scale_log2);
+    g.grow(s, p.scale_log2, correction); /* there is no o yet */
     g.exponentials(s, p.scale_log2);
-    to_weights(false);
+    to_weights();
     while (w.tile + 1 < p.tiles) {
-        const int before = w.stage;
+        const int stage = w.stage;
         const bool add = w.tile > 0;
         w.send(p, m);
         w.advance();
         barrier_wait(m.full(w.stage), w.parity);
         g.start_scores(s, m, w.stage);
-        g.start_values(weights, m, before, add);
-        product_wait<1>();
+        g.start_values(weights, m, stage, add);
+        product_wait<1>(); /* the scores */
         pin(s);
         if ((w.tile + 1) * S::KEYS > p.tokens)
             g.mask(s, w.tile * S::KEYS, p.tokens);
@@ -464,8 +443,10 @@ __device__ __forceinline__ void attend(const problem &p, const shared_memory<S> 
         g.exponentials(s, p.scale_log2);
         product_wait<0>();
         g.pin_sums();
-        leave(m.empty(before));
-        to_weights(grown);
+        leave(m.empty(stage));
+        if (grown)
+            g.move(correction);
+        to_weights();
     }
     g.start_values(weights, m, w.stage, w.tile > 0);
     w.send(p, m);
@@ -481,32 +462,31 @@ __global__ void __launch_bounds__(S::THREADS, 1) forward_kernel(const __grid_con
     extern __shared__ unsigned char unaligned[];
     unsigned char *start = unaligned + (1024 - shared_address(unaligned) % 1024) % 1024;
     const shared_memory<S> m = {shared_address(start)};
+    walk<S> w(p);
     if (threadIdx.x == 0) {
         uint64_t *barriers = (uint64_t *)(start + 3 * S::QUERY_BYTES + S::STAGES * S::STAGE_BYTES);
         for (int i = 0; i < 2 * S::STAGES + 4; i++) /* full and empty of stages, of queries */
             barrier_init(barriers + i, i < S::STAGES || i / 2 == S::STAGES ? 1 : S::WARPS);
         barrier_publish();
-        fetch_queries(p, m, place_of<S>(p, blockIdx.x), 0);
+        fetch_queries(p, m, w.here, 0);
         for (int i = 0; i < S::LEAD; i++)
-            fetch_ahead(p, m, blockIdx.x, i, i);
+            fetch_keys(p, m, w.here, i, i);
     }
     __syncthreads();
 
-    walk<S> w(p);
     query_group<S> g;
-    for (; w.unit < p.units; w.end_unit()) {
-        w.begin_unit(p);
-        send_queries(p, m, w);
-        barrier_wait(m.queries_full(w.buffer), w.q_parity);
+    for (; w.here.image < p.batch; w.next_unit(p)) {
+        w.send_queries(p, m);
+        barrier_wait(m.queries_full(w.buffer), w.unit_parity);
         g.begin(m.queries(w.buffer));
-        if (w.here.first + (int)threadIdx.x / 128 * 64 < p.tokens) {
+        const bool any = w.here.block * S::QUERIES + (int)threadIdx.x / 128 * 64 < p.tokens;
+        if (any)
             attend(p, m, w, g);
-            leave(m.queries_empty(w.buffer));
-            g.finish(p, m, w.here);
-        } else {
+        else
             pass_over(p, m, w);
-            leave(m.queries_empty(w.buffer));
-        }
+        leave(m.queries_empty(w.buffer));
+        if (any)
+            g.finish(p, m, w.here);
     }
     if (threadIdx.x % 32 == 0)
         wait_stored();
@@ -548,15 +528,18 @@ inline cudaError_t launch(const nl_flash_problem &a, int64_t batch, int multipro
                       16))
             return cudaErrorNotSupported;
     }
-    p.lse = a.lse, p.tokens = a.tokens, p.heads = a.heads, p.scale_log2 = a.scale_log2;
+    p.lse = a.lse, p.batch = (int)batch, p.heads = a.heads, p.tokens = a.tokens;
+    p.scale_log2 = a.scale_log2;
     p.tiles = (a.tokens + S::KEYS - 1) / S::KEYS;
     p.blocks = (a.tokens + S::QUERIES - 1) / S::QUERIES;
-    p.units = (int)(batch * a.heads * p.blocks);
+    const int64_t units = batch * a.heads * p.blocks;
+    const int blocks = units < multiprocessors ? (int)units : multiprocessors;
+    p.step.block = blocks % p.blocks;
+    p.step.head = blocks / p.blocks % a.heads, p.step.image = blocks / p.blocks / a.heads;
     cudaError_t error = cudaFuncSetAttribute(
         forward_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
     if (error != cudaSuccess)
         return error;
-    const int blocks = p.units < multiprocessors ? p.units : multiprocessors;
     forward_kernel<S><<<blocks, S::THREADS, S::SHARED_BYTES, stream>>>(p);
     return cudaGetLastError();
 }
