@@ -40,6 +40,8 @@ typedef struct pass {
     nl_extraction *found;
     int64_t count; /* pictures that will come */
     nl_inception_queue *queue;
+    nl_device_moments *moments
+        [NL_FEATURES]; /* on a GPU, which adds up beside the network what would hold it up here */
     /* What a thread adds up while a GPU makes the features that come next: of `adding` pictures from `first` on. */
     const float *features[NL_FEATURES];
     int64_t first, adding;
@@ -89,13 +91,19 @@ static nl_status prepare(pass *p)
     bool wanted[NL_FEATURES];
     void *memory;
     nl_status status = NL_OK;
+    bool on_device = nl_device_queues(context->device);
     for (int f = 0; f < NL_FEATURES; f++) {
-        wanted[f] =
-            e->moments[f] || (e->rows && f == (int)feature) || (e->score && f == NL_FEATURE_LOGITS);
+        wanted[f] = (e->moments[f] && !on_device) || (e->rows && f == (int)feature) ||
+                    (e->score && f == NL_FEATURE_LOGITS);
         if (e->moments[f])
             NL_TRY(nl_moments_create(context, nl_feature_size(f), &e->of[f]));
     }
     NL_TRY(nl_inception_queue_create(p->net, p->options->preprocessing, wanted, &p->queue));
+    for (int f = 0; on_device && f < NL_FEATURES; f++)
+        if (e->moments[f]) {
+            NL_TRY(nl_device_moments_create(context->device, nl_feature_size(f), &p->moments[f]));
+            nl_inception_queue_sum(p->queue, f, p->moments[f]);
+        }
     if (e->rows) {
         NL_TRY(nl_alloc_array(context,
                               "features for precision, recall and KID (--metrics leaves "
@@ -130,7 +138,7 @@ static nl_status add_features(pass *p)
     int64_t classes = nl_feature_size(NL_FEATURE_LOGITS);
     nl_status status = NL_OK;
     for (int f = 0; f < NL_FEATURES; f++)
-        if (e->of[f])
+        if (e->of[f] && !p->moments[f])
             nl_moments_add(e->of[f], features[f], count);
     if (e->kept)
         memcpy(e->kept + first * size, features[p->options->feature],
@@ -225,12 +233,17 @@ nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
     while (nl_inception_under_way(p.queue) > 0)
         NL_TRY(begin_adding(&p));
     NL_TRY(finish_adding(&p));
+    for (int f = 0; f < NL_FEATURES; f++)
+        if (p.moments[f])
+            NL_TRY(nl_device_moments_read(p.moments[f], e->of[f]));
     if (e->count != source->count)
         NL_TRY(nl_fail(context, NL_ERROR_INTERNAL, "%s: %lld of %lld pictures came", source->name,
                        (long long)e->count, (long long)source->count));
 cleanup:
     finish_adding(&p);
     nl_inception_queue_destroy(p.queue);
+    for (int f = 0; f < NL_FEATURES; f++)
+        nl_device_moments_destroy(p.moments[f]);
     nl_free(context, p.positions);
     return status;
 }

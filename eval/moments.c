@@ -103,15 +103,20 @@ void nl_moments_add(nl_moments *m, const float *rows, int64_t count)
     }
 }
 
-void nl_moments_merge(nl_moments *m, nl_moments *other)
+void nl_moments_join(nl_moments *m, const double *mean, const double *scatter, int64_t count)
 {
     flush(m);
-    flush(other);
-    if (other->count == 0)
+    if (count == 0)
         return;
     for (int64_t i = 0; i < m->size * m->size; i++)
-        m->scatter[i] += other->scatter[i];
-    join_means(m, other->mean, other->count, m->block);
+        m->scatter[i] += scatter[i];
+    join_means(m, mean, count, m->block);
+}
+
+void nl_moments_merge(nl_moments *m, nl_moments *other)
+{
+    flush(other);
+    nl_moments_join(m, other->mean, other->scatter, other->count);
 }
 
 int64_t nl_moments_count(const nl_moments *m)

@@ -8,7 +8,7 @@
 #define NL_INCEPTION_H
 
 #include "nl_checkpoint.h"
-#include "ops.h"
+#include "nl_statistics.h"
 
 typedef enum nl_feature {
     NL_FEATURE_POOL_3, /* 2048: what FID, KID, precision and recall are of */
@@ -77,6 +77,10 @@ enum { NL_INCEPTION_WAYS = 2 };
 
 nl_status nl_inception_queue_create(nl_inception *net, const nl_preprocessing *preprocessing,
                                     const bool wanted[NL_FEATURES], nl_inception_queue **queue);
+/* Before the first batch: this feature of all pictures goes to moments on the network's device, which outlive the queue;
+ * it need not be wanted for that. */
+void nl_inception_queue_sum(nl_inception_queue *queue, nl_feature feature,
+                            nl_device_moments *moments);
 /* Waits for what is under way; NULL is allowed. */
 void nl_inception_queue_destroy(nl_inception_queue *queue);
 /* rgb [count, height, width, 3] may change afterwards. */

@@ -16,6 +16,8 @@ void nl_moments_destroy(nl_moments *moments); /* NULL is allowed */
 void nl_moments_add(nl_moments *moments, const float *rows, int64_t count);
 /* Adds all rows of `other`, which is left as it is. */
 void nl_moments_merge(nl_moments *moments, nl_moments *other);
+/* Adds `count` rows that have this mean and this scatter: sum of (x - mean)(x - mean)^T, the upper triangle. */
+void nl_moments_join(nl_moments *moments, const double *mean, const double *scatter, int64_t count);
 int64_t nl_moments_count(const nl_moments *moments);
 /* mean [size] and covariance [size, size] with count - 1 in the denominator (numpy.cov): what is not wanted
  * is NULL. NL_ERROR_INPUT with fewer than 2 rows or numbers that are not finite. */
@@ -23,6 +25,16 @@ nl_status nl_moments_read(nl_moments *moments, double *mean, double *covariance)
 /* The other way round: moments of `count` >= 2 rows that have this mean and covariance. */
 nl_status nl_moments_of(nl_context *context, int64_t size, const double *mean,
                         const double *covariance, int64_t count, nl_moments **moments);
+
+/* Rows that are on a device are added up there, around the first of them, whatever the portions. */
+typedef struct nl_device_moments nl_device_moments;
+
+nl_status nl_device_moments_create(nl_device *device, int64_t size, nl_device_moments **moments);
+void nl_device_moments_destroy(nl_device_moments *moments); /* NULL is allowed */
+/* rows [count, size] F32; queued. */
+nl_status nl_device_moments_add(nl_device_moments *moments, const nl_tensor *rows);
+/* Adds all of these rows to `to`; waits for the device. */
+nl_status nl_device_moments_read(const nl_device_moments *moments, nl_moments *to);
 
 /* |mean1 - mean2|^2 + tr S1 + tr S2 - 2 tr (S1 S2)^1/2, never below 0; covariances symmetric, positive
  * semidefinite, of any rank. */

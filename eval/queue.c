@@ -17,10 +17,12 @@ typedef struct slot {
 struct nl_inception_queue {
     nl_inception *net;
     const nl_preprocessing *preprocessing;
-    bool wanted[NL_FEATURES];
-    int64_t numbers;              /* of a picture's features */
-    int64_t count, height, width; /* of the batch before */
-    int64_t most;                 /* pictures of those that go at once */
+    bool wanted[NL_FEATURES];                /* on the host */
+    bool made[NL_FEATURES];                  /* for the host or for moments */
+    nl_device_moments *moments[NL_FEATURES]; /* NULL: none */
+    int64_t numbers;                         /* of a picture's features on the host */
+    int64_t count, height, width;            /* of the batch before */
+    int64_t most;                            /* pictures of those that go at once */
     int64_t measured, bytes; /* pictures of a piece of this shape; what it takes of the arena */
     slot slots[SLOTS];
     int64_t begun, ended; /* batches; number n is in slot n % SLOTS */
@@ -93,9 +95,16 @@ nl_status nl_inception_queue_create(nl_inception *net, const nl_preprocessing *p
     (*queue)->net = net;
     (*queue)->preprocessing = preprocessing;
     memcpy((*queue)->wanted, wanted, sizeof((*queue)->wanted));
+    memcpy((*queue)->made, wanted, sizeof((*queue)->made));
     for (int f = 0; f < NL_FEATURES; f++)
         (*queue)->numbers += wanted[f] ? nl_feature_size(f) : 0;
     return NL_OK;
+}
+
+void nl_inception_queue_sum(nl_inception_queue *q, nl_feature feature, nl_device_moments *moments)
+{
+    q->moments[feature] = moments;
+    q->made[feature] = moments || q->wanted[feature];
 }
 
 void nl_inception_queue_destroy(nl_inception_queue *q)
@@ -163,17 +172,22 @@ static nl_status begin_piece(nl_inception_queue *q, int turn, const uint8_t *rgb
     transfer t;
     nl_status status;
     if (count != q->measured)
-        NL_TRY(measure(q->net, count, height, width, q->wanted, &q->bytes));
+        NL_TRY(measure(q->net, count, height, width, q->made, &q->bytes));
     q->measured = count;
     NL_TRY(nl_arena_reserve(device, q->bytes));
-    NL_TRY(take_transfer(device, count, height, width, q->wanted, &t));
+    NL_TRY(take_transfer(device, count, height, width, q->made, &t));
     NL_TRY(stage(device, s, &rgb, nl_tensor_bytes(&t.rgb)));
     NL_TRY(device->ops->upload(device, t.rgb.data, rgb, nl_tensor_bytes(&t.rgb)));
     NL_TRY(nl_inception_forward(q->net, device, q->preprocessing, &t.rgb, t.features));
-    for (int f = 0; f < NL_FEATURES; f++)
+    for (int f = 0; f < NL_FEATURES; f++) {
+        if (q->moments[f])
+            NL_TRY(nl_device_moments_add(q->moments[f], &t.features[f]));
         if (q->wanted[f])
             NL_TRY(nl_download_start(device, turn, features_at(q, s, f, first), t.features[f].data,
                                      nl_tensor_bytes(&t.features[f])));
+    }
+    if (q->numbers == 0) /* a wait that says when the pictures have been taken */
+        NL_TRY(nl_download_start(device, turn, NULL, t.rgb.data, 0));
 cleanup:
     nl_arena_release(device, mark);
     return status;

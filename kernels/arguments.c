@@ -27,6 +27,8 @@ static bool dtype_fits(const nl_arguments *a, nl_dtype dtype, int flags)
         return dtype == NL_U8;
     if (flags & NL_ARG_I32)
         return dtype == NL_I32;
+    if (flags & NL_ARG_F64)
+        return dtype == NL_F64;
     if (flags & NL_ARG_F32)
         return dtype == NL_F32;
     if (flags & NL_ARG_STORED)
@@ -41,6 +43,7 @@ static const char *expected_dtype(int flags)
 {
     return flags & NL_ARG_U8       ? "U8"
            : flags & NL_ARG_I32    ? "I32"
+           : flags & NL_ARG_F64    ? "F64"
            : flags & NL_ARG_STORED ? "F32, F16, BF16 or U8"
            : flags & NL_ARG_WEIGHT ? "F32 or BF16"
                                    : "F32";

@@ -297,4 +297,13 @@ static void check_finite(nl_arguments *a, const nl_finite_args *args)
     nl_check(a, args->mark != 0, "mark is 0");
 }
 
+static void check_scatter_matrix(nl_arguments *a, const nl_scatter_matrix_args *args)
+{
+    TENSOR(x, NL_ARG_F32, NL_ANY, NL_ANY);
+    int64_t size = args->x.shape[1];
+    TENSOR(shift, NL_ARG_F32, size);
+    TENSOR(scatter, NL_ARG_F64 | NL_ARG_OUTPUT, size, size);
+    TENSOR(sums, NL_ARG_F64 | NL_ARG_OUTPUT, size);
+}
+
 NL_OPERATIONS(NL_FRONT_DOOR)

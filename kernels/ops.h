@@ -318,6 +318,15 @@ typedef struct nl_finite_args {
     int32_t mark;    /* not 0 */
 } nl_finite_args;
 
+/* What a covariance is made of, in double, row by row in their order, so that portions make no difference:
+ * scatter += (x - shift)(x - shift)^T, of which only columns from the row on are touched; sums += x - shift. */
+typedef struct nl_scatter_matrix_args {
+    nl_tensor x;       /* [M, D] F32 */
+    nl_tensor shift;   /* [D] F32: near the mean, so that nothing cancels */
+    nl_tensor scatter; /* [D, D] F64, in place */
+    nl_tensor sums;    /* [D] F64, in place */
+} nl_scatter_matrix_args;
+
 /* ---- Training */
 
 #include "ops_training.h"
@@ -379,7 +388,8 @@ typedef struct nl_ops {
     X(diffusion_step)                                                                              \
     X(scaled_norm)                                                                                 \
     X(normal)                                                                                      \
-    X(finite)
+    X(finite)                                                                                      \
+    X(scatter_matrix)
 
 #define NL_ALL_OPERATIONS(X) NL_OPERATIONS(X) NL_TRAINING_OPERATIONS(X)
 
@@ -425,8 +435,8 @@ int nl_default_threads(void);
 void nl_device_measuring(const nl_device *like, nl_device *measuring);
 
 /* A download that is queued, and the wait for it: `to` is filled when the wait for the same slot, from 0 to
- * NL_DOWNLOAD_SLOTS - 1, has returned, and the work queued before it is done then. More than NL_DOWNLOAD_SMALL
- * bytes may wait at once. */
+ * NL_DOWNLOAD_SLOTS - 1, has returned, and the work queued before it is done then, also with 0 bytes. More than
+ * NL_DOWNLOAD_SMALL bytes may wait at once. */
 enum { NL_DOWNLOAD_SLOTS = 4, NL_DOWNLOAD_SMALL = 64 };
 nl_status nl_download_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes);
 nl_status nl_download_wait(nl_device *device, int slot);

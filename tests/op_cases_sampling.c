@@ -201,12 +201,29 @@ static nl_status run_finite(op_run *run, const void *op_case)
     return nl_op_finite(run->device, &args);
 }
 
+static const struct scatter_matrix_case {
+    const char *text;
+    int64_t rows, size;
+} scatter_matrix_cases[] = {
+    CASE(.rows = 1, .size = 1),   CASE(.rows = 16, .size = 64),   CASE(.rows = 17, .size = 65),
+    CASE(.rows = 5, .size = 130), CASE(.rows = 100, .size = 203), CASE(.rows = 128, .size = 192),
+};
+
+static nl_status run_scatter_matrix(op_run *run, const void *op_case)
+{
+    const struct scatter_matrix_case *c = op_case;
+    nl_scatter_matrix_args args = {0};
+    run->tolerance = 1e-13; /* numbers of a mean of 100 would not reach that in single precision */
+    args.x = OP_TENSOR(run, .shape = {c->rows, c->size}, .shift = 100);
+    args.shift = OP_TENSOR(run, .shape = {c->size}, .shift = 100);
+    args.scatter = OP_TENSOR(run, .shape = {c->size, c->size}, .dtype = NL_F64, .output = "scatter",
+                             .in_place = true);
+    args.sums =
+        OP_TENSOR(run, .shape = {c->size}, .dtype = NL_F64, .output = "sums", .in_place = true);
+    return nl_op_scatter_matrix(run->device, &args);
+}
+
 const op_family op_sampling_families[] = {
-    FAMILY(guide),
-    FAMILY(combine),
-    FAMILY(diffusion_step),
-    FAMILY(scaled_norm),
-    FAMILY(normal),
-    FAMILY(finite),
-    {0},
+    FAMILY(guide),  FAMILY(combine), FAMILY(diffusion_step), FAMILY(scaled_norm),
+    FAMILY(normal), FAMILY(finite),  FAMILY(scatter_matrix), {0},
 };

@@ -56,6 +56,9 @@ static void store(nl_dtype dtype, void *base, int64_t i, double value)
     case NL_F32:
         ((float *)base)[i] = (float)value;
         break;
+    case NL_F64:
+        ((double *)base)[i] = value;
+        break;
     case NL_BF16:
         ((uint16_t *)base)[i] = nl_float_to_bf16((float)value);
         break;
@@ -77,6 +80,7 @@ static double fetch(nl_dtype dtype, const void *base, int64_t i)
 {
     return dtype == NL_U8     ? ((const uint8_t *)base)[i]
            : dtype == NL_I32  ? ((const int32_t *)base)[i]
+           : dtype == NL_F64  ? ((const double *)base)[i]
            : dtype == NL_BF16 ? nl_bf16_to_float(((const uint16_t *)base)[i])
                               : ((const float *)base)[i];
 }

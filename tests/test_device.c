@@ -574,6 +574,12 @@ static void test_checks_of_sampling(void **state)
     assert_refused(NL_OP(device, scaled_norm, .x = x, .a = y), "rms is missing");
     assert_refused(NL_OP(device, normal, .y = x), "images are missing");
     assert_refused(NL_OP(device, finite, .x = x), "found is missing");
+    nl_tensor rows = nl_tensor_of(x.data, NL_F32, 2, (int64_t[]){1, 2});
+    nl_tensor shift = nl_tensor_of(y.data, NL_F32, 1, (int64_t[]){2});
+    assert_refused(NL_OP(device, scatter_matrix, .x = rows, .shift = shift,
+                         .scatter = nl_tensor_of(x.data, NL_F32, 2, (int64_t[]){2, 2}),
+                         .sums = shift),
+                   "scatter is F32 [2, 2], expected F64 [2, 2]");
 }
 
 static void test_feature_width(void **state)

@@ -208,11 +208,15 @@ static struct {
     void *to, *bytes;
     int64_t size;
 } late[NL_DOWNLOAD_SLOTS][NL_FEATURES];
+static int late_marks; /* downloads of nothing, which only say when the work before them is done */
 
 static nl_status late_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes)
 {
     int n = 0;
     (void)device;
+    late_marks += bytes == 0;
+    if (bytes == 0)
+        return NL_OK;
     while (late[slot][n].to)
         assert_true(++n < NL_FEATURES);
     late[slot][n].to = to;
@@ -288,6 +292,71 @@ static void test_queue(void **state)
         free(expected[some[i]]);
         free(found[some[i]]);
     }
+    nl_inception_destroy(net);
+    free(file);
+    free(rgb);
+    nl_context_destroy(context);
+}
+
+/* Pictures whose features stay on the device, in pieces. */
+static void test_queue_sums(void **state)
+{
+    enum { N = 9, S = 32, SIZE = 64 };
+    const nl_feature feature = NL_FEATURE_POOL_64;
+    nl_context *context = test_context("cpu");
+    nl_ops ops = *context->device->ops;
+    uint8_t *file, *rgb = malloc(N * S * S * 3);
+    static float rows[N * SIZE];
+    static double mean[2][SIZE], covariance[2][SIZE * SIZE];
+    float *features[NL_FEATURES] = {[NL_FEATURE_POOL_64] = rows};
+    const float *ended[NL_FEATURES];
+    const bool wanted[NL_FEATURES] = {false};
+    nl_inception *net = load_seeded(context, &file);
+    nl_inception_queue *queue;
+    nl_device_moments *sums;
+    nl_moments *moments[2];
+    int64_t count;
+    (void)state;
+    for (int i = 0; i < N * S * S * 3; i++)
+        rgb[i] = (uint8_t)(seeded_uniform("queue", i) * 256);
+    for (int i = 0; i < 2; i++)
+        assert_ok(context, nl_moments_create(context, SIZE, &moments[i]));
+    assert_ok(context, nl_inception_run(net, &nl_preprocessings[0], rgb, N, S, S, features));
+    nl_moments_add(moments[0], rows, N);
+    ops.download_start = late_start;
+    ops.download_wait = late_wait;
+    context->device->ops = &ops;
+    context->options.max_memory = context->memory_used + (40 << 20);
+    assert_ok(context, nl_device_moments_create(context->device, SIZE, &sums));
+    assert_ok(context, nl_inception_queue_create(net, &nl_preprocessings[0], wanted, &queue));
+    nl_inception_queue_sum(queue, feature, sums);
+    assert_ok(context, nl_device_moments_read(sums, moments[1]));
+    assert_int_equal(nl_moments_count(moments[1]), 0);
+    late_marks = 0;
+    assert_ok(context, nl_inception_begin(queue, rgb, N - 2, S, S));
+    assert_true(late_marks >
+                0); /* otherwise nothing would tell when the pictures may be overwritten */
+    assert_ok(context, nl_inception_begin(queue, rgb + (N - 2) * S * S * 3, 2, S, S));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(context, nl_inception_end(queue, &count, ended));
+        assert_int_equal(count, i ? 2 : N - 2);
+        assert_null(ended[feature]);
+    }
+    assert_ok(context, nl_device_moments_read(sums, moments[1]));
+    assert_int_equal(nl_moments_count(moments[1]), N);
+    for (int i = 0; i < 2; i++)
+        assert_ok(context, nl_moments_read(moments[i], mean[i], covariance[i]));
+    for (int i = 0; i < SIZE; i++)
+        assert_true(fabs(mean[1][i] - mean[0][i]) <= 1e-6 * (1 + fabs(mean[0][i])));
+    for (int i = 0; i < SIZE * SIZE; i++)
+        assert_true(fabs(covariance[1][i] - covariance[0][i]) <=
+                    1e-5 * sqrt(covariance[0][i / SIZE * (SIZE + 1)] *
+                                covariance[0][i % SIZE * (SIZE + 1)]) +
+                        1e-12);
+    for (int i = 0; i < 2; i++)
+        nl_moments_destroy(moments[i]);
+    nl_inception_queue_destroy(queue);
+    nl_device_moments_destroy(sums);
     nl_inception_destroy(net);
     free(file);
     free(rgb);
@@ -470,13 +539,20 @@ static void write_reference(const char *path, int64_t count)
     nl_core_context_destroy(context);
 }
 
+/* "late": the CPU as a device that queues. */
 static void evaluate_on(const char *device, nl_precision precision, int64_t portion, int64_t count,
                         nl_feature feature, const char *reference, nl_evaluation *found)
 {
-    nl_context_options on = {.device = device, .dtype = "f32"};
+    bool is_late = !strcmp(device, "late");
+    nl_context_options on = {.device = is_late ? "cpu" : device, .dtype = "f32"};
     nl_context *context;
     uint8_t *file;
     assert_int_equal(nl_context_create(&on, &context), NL_OK);
+    nl_ops ops = *context->device->ops;
+    ops.download_start = late_start;
+    ops.download_wait = late_wait;
+    if (is_late)
+        context->device->ops = &ops;
     nl_inception *net = load_seeded(context, &file);
     nl_evaluation_options options = NL_EVALUATION_DEFAULT;
     maker m = {.portion = portion, .stop = count};
@@ -515,6 +591,12 @@ static void test_devices(void **state)
     nl_context_destroy(test_context(test_device())); /* ends the program where there is none */
     write_reference(reference, count);
     evaluate_on("cpu", NL_PRECISION_FP32, PORTION, count, feature, reference, &expected);
+    if (test_on_cpu()) {
+        evaluate_on("late", NL_PRECISION_FP32, 11, count, feature, reference, &found);
+        double e = expected.metrics[NL_METRIC_FID].value, f = found.metrics[NL_METRIC_FID].value;
+        assert_true(fabs(f - e) <= 1e-9 * e);
+        assert_true(found.metrics[NL_METRIC_KID].value == expected.metrics[NL_METRIC_KID].value);
+    }
     for (int r = test_on_cpu(); r < (test_on_cpu() ? 2 : NL_COUNT(runs)); r++) {
         evaluate_on(test_device(), runs[r].precision, runs[r].portion, count, feature, reference,
                     &found);
@@ -539,11 +621,12 @@ static void test_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resized),  cmocka_unit_test(test_features),
-        cmocka_unit_test(test_partial),  cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_complete),
-        cmocka_unit_test(test_queue),    cmocka_unit_test(test_queue_of_several_shapes),
-        cmocka_unit_test(test_evaluate), cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_resized),    cmocka_unit_test(test_features),
+        cmocka_unit_test(test_partial),    cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_complete),
+        cmocka_unit_test(test_queue),      cmocka_unit_test(test_queue_of_several_shapes),
+        cmocka_unit_test(test_evaluate),   cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_queue_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -500,6 +500,36 @@ static void test_finite(nl_device *device)
     }
 }
 
+/* Portions and one call: the same bits, of numbers that double rounds. What lies below the diagonal stays. */
+static void test_scatter_matrix(nl_device *device)
+{
+    enum { ROWS = 50, SIZE = 70 };
+    static double scatter[2][SIZE * SIZE], sums[2][SIZE];
+    for (int portion = ROWS; portion > 0; portion -= ROWS - 7) {
+        static float zeros[SIZE * SIZE];
+        op_run run = op_begin(device);
+        nl_scatter_matrix_args args = {0};
+        nl_tensor x = OP_TENSOR(&run, .shape = {ROWS, SIZE});
+        nl_status status = NL_OK;
+        args.shift = OP_TENSOR(&run, .shape = {SIZE}, .scale = 1e-3);
+        args.scatter = OP_TENSOR(&run, .values = zeros, .shape = {SIZE, SIZE}, .dtype = NL_F64,
+                                 .output = "scatter", .in_place = true);
+        args.sums = OP_TENSOR(&run, .values = zeros, .shape = {SIZE}, .dtype = NL_F64,
+                              .output = "sums", .in_place = true);
+        for (int64_t row = 0; status == NL_OK && row < ROWS; row += portion) {
+            args.x = nl_tensor_rows(&x, row, NL_MIN(portion, ROWS - row));
+            status = nl_op_scatter_matrix(device, &args);
+        }
+        op_end(&run, status);
+        memcpy(scatter[portion < ROWS], op_value(&run, "scatter"), sizeof(scatter[0]));
+        memcpy(sums[portion < ROWS], op_value(&run, "sums"), sizeof(sums[0]));
+        op_run_free(&run);
+    }
+    assert_memory_equal(scatter[0], scatter[1], sizeof(scatter[0]));
+    assert_memory_equal(sums[0], sums[1], sizeof(sums[0]));
+    assert_true(scatter[0][1] != 0 && scatter[0][SIZE] == 0);
+}
+
 #define FACT(name)                                                                                 \
     static void name##_everywhere(void **state)                                                    \
     {                                                                                              \
@@ -528,7 +558,8 @@ static void test_finite(nl_device *device)
     X(test_diffusion_step_clips)                                                                   \
     X(test_combine_and_norm)                                                                       \
     X(test_normal)                                                                                 \
-    X(test_finite)
+    X(test_finite)                                                                                 \
+    X(test_scatter_matrix)
 FACTS(FACT)
 
 int main(void)

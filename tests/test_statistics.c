@@ -98,6 +98,42 @@ static void test_moments(void **state)
     nl_core_context_destroy(context);
 }
 
+/* Summed up on a device, in portions, behind rows of the host. */
+static void test_device_moments(void **state)
+{
+    nl_context *context = test_context("cpu");
+    float *rows = normal_rows(SIZE * ROWS);
+    nl_moments *whole, *joined;
+    nl_device_moments *sums;
+    static double mean[2][SIZE], covariance[2][SIZE * SIZE];
+    nl_tensor x = nl_tensor_of(rows, NL_F32, 2, (int64_t[]){ROWS, SIZE});
+    (void)state;
+    for (int64_t i = 0; i < SIZE * ROWS; i++)
+        rows[i] += 1000;
+    assert_ok(context, nl_moments_create(context, SIZE, &whole));
+    assert_ok(context, nl_moments_create(context, SIZE, &joined));
+    assert_ok(context, nl_device_moments_create(context->device, SIZE, &sums));
+    nl_moments_add(whole, rows, ROWS);
+    nl_moments_add(joined, rows, 101);
+    for (int64_t row = 101, portion = 1; row < ROWS; row += portion++) {
+        nl_tensor some = nl_tensor_rows(&x, row, NL_MIN(portion, ROWS - row));
+        assert_ok(context, nl_device_moments_add(sums, &some));
+    }
+    assert_ok(context, nl_device_moments_read(sums, joined));
+    assert_int_equal(nl_moments_count(joined), ROWS);
+    assert_ok(context, nl_moments_read(whole, mean[0], covariance[0]));
+    assert_ok(context, nl_moments_read(joined, mean[1], covariance[1]));
+    for (int i = 0; i < SIZE; i++)
+        assert_true(fabs(mean[1][i] - mean[0][i]) < 1e-10);
+    for (int i = 0; i < SIZE * SIZE; i++)
+        assert_true(fabs(covariance[1][i] - covariance[0][i]) < 1e-10);
+    nl_moments_destroy(whole);
+    nl_moments_destroy(joined);
+    nl_device_moments_destroy(sums);
+    free(rows);
+    nl_context_destroy(context);
+}
+
 /* ---- Frechet distance in closed form */
 
 enum { N = 24 };
@@ -468,11 +504,12 @@ static void test_nearest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moments),       cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_rotated),       cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_score),         cmocka_unit_test(test_permutation),
-        cmocka_unit_test(test_bootstrap),     cmocka_unit_test(test_infinity),
-        cmocka_unit_test(test_against_numpy), cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_moments),        cmocka_unit_test(test_closed_forms),
+        cmocka_unit_test(test_rotated),        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_score),          cmocka_unit_test(test_permutation),
+        cmocka_unit_test(test_bootstrap),      cmocka_unit_test(test_infinity),
+        cmocka_unit_test(test_against_numpy),  cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_device_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
