@@ -6,13 +6,19 @@
 /* One more, whose features are being read. */
 enum { SLOTS = NL_INCEPTION_WAYS + 1 };
 
-/* A batch under way: pictures that wait for their upload, features where they are downloaded to. */
+/* A batch under way, or its features where they were downloaded to. */
 typedef struct slot {
-    void *rgb;      /* on a GPU: a copy from which uploads do not wait, of one piece */
     void *features; /* of all pictures, one kind after the other */
-    int64_t rgb_bytes, features_bytes;
+    int64_t features_bytes;
     int64_t count;
 } slot;
+
+/* Pictures of one piece of a batch under way. On a GPU they are uploaded while the network has those before. */
+typedef struct pictures {
+    void *staged; /* on a GPU's host: a copy from which uploads do not wait */
+    void *rgb;    /* on the device, beside the arena, which the batch before still uses */
+    int64_t staged_bytes, rgb_bytes;
+} pictures;
 
 struct nl_inception_queue {
     nl_inception *net;
@@ -25,41 +31,39 @@ struct nl_inception_queue {
     int64_t most;                            /* pictures of those that go at once */
     int64_t measured, bytes; /* pictures of a piece of this shape; what it takes of the arena */
     slot slots[SLOTS];
-    int64_t begun, ended; /* batches; number n is in slot n % SLOTS */
+    pictures pictures[NL_INCEPTION_WAYS];
+    int64_t begun,
+        ended; /* batches; number n is in slot n % SLOTS and pictures n % NL_INCEPTION_WAYS */
 };
 
 /* ---- Memory on the device */
 
-/* Of one piece: pictures in, features out. */
-typedef struct transfer {
-    nl_tensor rgb;
-    nl_tensor features[NL_FEATURES];
-} transfer;
-
-static nl_status take_transfer(nl_device *device, int64_t count, int64_t height, int64_t width,
-                               const bool *wanted, transfer *t)
+static nl_status take_features(nl_device *device, int64_t count, const bool *made,
+                               nl_tensor features[NL_FEATURES])
 {
-    nl_status status;
-    *t = (transfer){0};
-    NL_TRY(nl_arena_tensor(device, NL_U8, 4, (int64_t[]){count, height, width, 3}, &t->rgb));
-    for (int f = 0; f < NL_FEATURES; f++)
-        if (wanted[f])
+    nl_status status = NL_OK;
+    for (int f = 0; f < NL_FEATURES; f++) {
+        features[f] = (nl_tensor){0};
+        if (made[f])
             NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){count, nl_feature_size(f)},
-                                   &t->features[f]));
+                                   &features[f]));
+    }
 cleanup:
     return status;
 }
 
 /* Bytes of the arena that a piece takes. */
 static nl_status measure(const nl_inception *net, int64_t count, int64_t height, int64_t width,
-                         const bool *wanted, int64_t *bytes)
+                         const bool *made, int64_t *bytes)
 {
     nl_device device;
-    transfer t;
+    nl_tensor features[NL_FEATURES];
+    /* some address: nothing is read */
+    nl_tensor rgb = nl_tensor_of(bytes, NL_U8, 4, (int64_t[]){count, height, width, 3});
     nl_status status;
     nl_device_measuring(net->device, &device);
-    NL_TRY(take_transfer(&device, count, height, width, wanted, &t));
-    NL_TRY(nl_inception_forward(net, &device, &nl_preprocessings[0], &t.rgb, t.features));
+    NL_TRY(take_features(&device, count, made, features));
+    NL_TRY(nl_inception_forward(net, &device, &nl_preprocessings[0], &rgb, features));
     *bytes = device.arena_peak;
 cleanup:
     return status;
@@ -77,6 +81,7 @@ nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t wi
     if (status != NL_OK)
         return status;
     int64_t most = nl_device_queues(net->device) ? 128 : 16;
+    bytes += NL_INCEPTION_WAYS * height * width * 3;
     *batch = NL_MAX(1, NL_MIN(most, room / bytes));
     return NL_OK;
 }
@@ -112,9 +117,11 @@ void nl_inception_queue_destroy(nl_inception_queue *q)
     if (!q)
         return;
     nl_device *device = q->net->device;
-    for (int i = 0; i < SLOTS; i++) {
-        nl_host_memory_free(device, q->slots[i].rgb, q->slots[i].rgb_bytes);
+    for (int i = 0; i < SLOTS; i++)
         nl_host_memory_free(device, q->slots[i].features, q->slots[i].features_bytes);
+    for (int i = 0; i < NL_INCEPTION_WAYS; i++) {
+        nl_host_memory_free(device, q->pictures[i].staged, q->pictures[i].staged_bytes);
+        device->ops->free(device, q->pictures[i].rgb, q->pictures[i].rgb_bytes);
     }
     nl_free(device->context, q);
 }
@@ -145,15 +152,13 @@ static float *features_at(const nl_inception_queue *q, const slot *s, nl_feature
 
 /* The memory of a GPU's host from which an upload does not wait is filled by several threads: one would take half as long
  * as the network. */
-static nl_status stage(nl_device *device, slot *s, const uint8_t **rgb, int64_t bytes)
+static nl_status stage(nl_device *device, pictures *p, const uint8_t **rgb, int64_t bytes)
 {
     enum { PART = 1 << 20, THREADS = 4 };
-    if (!nl_device_queues(device))
-        return NL_OK;
-    nl_status status = grow(device, "pictures under way", bytes, &s->rgb, &s->rgb_bytes);
+    nl_status status = grow(device, "pictures under way", bytes, &p->staged, &p->staged_bytes);
     if (status != NL_OK)
         return status;
-    uint8_t *to = s->rgb;
+    uint8_t *to = p->staged;
     const uint8_t *from = *rgb;
 #pragma omp parallel for num_threads(NL_MIN(THREADS, device->threads))
     for (int64_t at = 0; at < bytes; at += PART)
@@ -162,32 +167,51 @@ static nl_status stage(nl_device *device, slot *s, const uint8_t **rgb, int64_t 
     return NL_OK;
 }
 
-/* Pictures from `first` on of the slot, as many as fit the device at once. */
-static nl_status begin_piece(nl_inception_queue *q, int turn, const uint8_t *rgb, int64_t first,
+/* Nothing under way uses `p`. */
+static nl_status upload(nl_device *device, pictures *p, const uint8_t *rgb, int64_t bytes)
+{
+    nl_status status = NL_OK;
+    if (bytes > p->rgb_bytes) {
+        device->ops->free(device, p->rgb, p->rgb_bytes);
+        p->rgb = NULL;
+        p->rgb_bytes = 0;
+        NL_TRY(device->ops->alloc(device, "pictures", bytes, &p->rgb));
+        p->rgb_bytes = bytes;
+    }
+    if (nl_device_queues(device))
+        NL_TRY(stage(device, p, &rgb, bytes));
+    NL_TRY(nl_upload_beside(device, p->rgb, rgb, bytes));
+cleanup:
+    return status;
+}
+
+/* Pictures from `first` on of the batch that begins, as many as fit the device at once. */
+static nl_status begin_piece(nl_inception_queue *q, const uint8_t *rgb, int64_t first,
                              int64_t count, int64_t height, int64_t width)
 {
     nl_device *device = q->net->device;
-    slot *s = &q->slots[turn];
+    int turn = (int)(q->begun % SLOTS);
+    pictures *p = &q->pictures[q->begun % NL_INCEPTION_WAYS];
     int64_t mark = nl_arena_mark(device);
-    transfer t;
+    nl_tensor features[NL_FEATURES], batch;
     nl_status status;
     if (count != q->measured)
         NL_TRY(measure(q->net, count, height, width, q->made, &q->bytes));
     q->measured = count;
     NL_TRY(nl_arena_reserve(device, q->bytes));
-    NL_TRY(take_transfer(device, count, height, width, q->made, &t));
-    NL_TRY(stage(device, s, &rgb, nl_tensor_bytes(&t.rgb)));
-    NL_TRY(device->ops->upload(device, t.rgb.data, rgb, nl_tensor_bytes(&t.rgb)));
-    NL_TRY(nl_inception_forward(q->net, device, q->preprocessing, &t.rgb, t.features));
+    NL_TRY(upload(device, p, rgb, count * height * width * 3));
+    batch = nl_tensor_of(p->rgb, NL_U8, 4, (int64_t[]){count, height, width, 3});
+    NL_TRY(take_features(device, count, q->made, features));
+    NL_TRY(nl_inception_forward(q->net, device, q->preprocessing, &batch, features));
     for (int f = 0; f < NL_FEATURES; f++) {
         if (q->moments[f])
-            NL_TRY(nl_device_moments_add(q->moments[f], &t.features[f]));
+            NL_TRY(nl_device_moments_add(q->moments[f], &features[f]));
         if (q->wanted[f])
-            NL_TRY(nl_download_start(device, turn, features_at(q, s, f, first), t.features[f].data,
-                                     nl_tensor_bytes(&t.features[f])));
+            NL_TRY(nl_download_start(device, turn, features_at(q, &q->slots[turn], f, first),
+                                     features[f].data, nl_tensor_bytes(&features[f])));
     }
     if (q->numbers == 0) /* a wait that says when the pictures have been taken */
-        NL_TRY(nl_download_start(device, turn, NULL, t.rgb.data, 0));
+        NL_TRY(nl_download_start(device, turn, NULL, p->rgb, 0));
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -225,7 +249,7 @@ nl_status nl_inception_begin(nl_inception_queue *q, const uint8_t *rgb, int64_t 
     for (int64_t first = 0; first < count; first += q->most) {
         if (first) /* its pictures lie where those of this piece will */
             NL_TRY(nl_download_wait(device, turn));
-        NL_TRY(begin_piece(q, turn, rgb + first * height * width * 3, first,
+        NL_TRY(begin_piece(q, rgb + first * height * width * 3, first,
                            NL_MIN(q->most, count - first), height, width));
     }
     q->begun++;

@@ -158,6 +158,12 @@ bool nl_device_queues(const nl_device *device)
     return device->ops->download_start != NULL;
 }
 
+nl_status nl_upload_beside(nl_device *device, void *to, const void *from, int64_t bytes)
+{
+    return device->ops->upload_beside ? device->ops->upload_beside(device, to, from, bytes)
+                                      : device->ops->upload(device, to, from, bytes);
+}
+
 nl_status nl_download_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes)
 {
     if (slot < 0 || slot >= NL_DOWNLOAD_SLOTS)

@@ -356,6 +356,9 @@ typedef struct nl_ops {
     nl_status (*replay)(nl_device *device, const void *key, size_t size,
                         nl_status (*run)(void *user), void *user);
 
+    /* For nl_upload_beside; NULL: like any other. */
+    nl_status (*upload_beside)(nl_device *device, void *to, const void *from, int64_t bytes);
+
     /* For nl_host_memory_alloc; NULL: memory like any other. */
     nl_status (*host_alloc)(nl_device *device, const char *what, int64_t bytes, void **pointer);
     void (*host_free)(nl_device *device, void *pointer, int64_t bytes);
@@ -440,6 +443,9 @@ void nl_device_measuring(const nl_device *like, nl_device *measuring);
 enum { NL_DOWNLOAD_SLOTS = 4, NL_DOWNLOAD_SMALL = 64 };
 nl_status nl_download_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes);
 nl_status nl_download_wait(nl_device *device, int slot);
+/* An upload that does not wait for the work queued before it, which must not use `to`; the work queued after it waits for
+ * the upload. */
+nl_status nl_upload_beside(nl_device *device, void *to, const void *from, int64_t bytes);
 /* Whether the host may run ahead of the device. */
 bool nl_device_queues(const nl_device *device);
 

@@ -286,7 +286,8 @@ static void replayed(nl_doubling *d)
 {
     for (int i = 0; i < 5; i++) {
         float x[3] = {(float)i, 1, -2}, y[3];
-        assert_ok(context, d->on->ops->upload(d->on, d->x.data, x, sizeof(x)));
+        assert_ok(context,
+                  (i % 2 ? nl_upload_beside : d->on->ops->upload)(d->on, d->x.data, x, sizeof(x)));
         assert_ok(context, nl_replay(d->on, d, sizeof(*d), doubled, d));
         assert_ok(context,
                   nl_download_start(d->on, i % NL_DOWNLOAD_SLOTS, y, d->y.data, sizeof(y)));

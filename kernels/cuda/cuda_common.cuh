@@ -16,6 +16,8 @@ struct nl_cuda_record;
 struct nl_cuda {
     int index, multiprocessors;
     cudaStream_t stream;
+    cudaStream_t uploads; /* beside it, made by the first of them */
+    cudaEvent_t uploaded; /* the last of them */
     cublasLtHandle_t lt; /* made by the first large product: loading cuBLASLt takes a while */
     void *lt_workspace;
     size_t lt_workspace_bytes;

@@ -90,6 +90,24 @@ static nl_status cuda_upload(nl_device *device, void *to, const void *from, int6
                          "upload");
 }
 
+static nl_status cuda_upload_beside(nl_device *device, void *to, const void *from, int64_t bytes)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    cudaError_t error = cudaSuccess;
+    nl_cuda_weights_changed(device, to, bytes, false);
+    if (!cuda->uploads)
+        error = cudaStreamCreateWithFlags(&cuda->uploads, cudaStreamNonBlocking);
+    if (error == cudaSuccess && !cuda->uploaded)
+        error = cudaEventCreateWithFlags(&cuda->uploaded, cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyHostToDevice, cuda->uploads);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(cuda->uploaded, cuda->uploads);
+    if (error == cudaSuccess)
+        error = cudaStreamWaitEvent(cuda->stream, cuda->uploaded, 0);
+    return nl_cuda_check(device, error, "upload");
+}
+
 static nl_status cuda_sync(nl_device *device)
 {
     return nl_cuda_check(device, cudaStreamSynchronize(nl_cuda_of(device)->stream),
@@ -201,6 +219,10 @@ static void cuda_destroy(nl_device *device)
     nl_cuda_convolutions_destroy(cuda);
     if (cuda->lt)
         cublasLtDestroy(cuda->lt);
+    if (cuda->uploaded)
+        cudaEventDestroy(cuda->uploaded);
+    if (cuda->uploads)
+        cudaStreamDestroy(cuda->uploads);
     if (cuda->stream)
         cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -255,8 +277,20 @@ extern "C" void nl_cuda_describe(nl_device *device,
                                  void (*fact)(void *user, const char *name, const char *text),
                                  void *user);
 
-extern "C" const nl_ops nl_cuda_ops = {
-    "cuda",          cuda_create,         cuda_alloc,         cuda_free,
-    cuda_upload,     cuda_download,       cuda_copy,          cuda_sync,
-    cuda_destroy,    cuda_download_start, cuda_download_wait, nl_cuda_replay,
-    cuda_host_alloc, cuda_host_free,      nl_cuda_describe,   NL_ALL_OPERATIONS(NL_OPERATION)};
+extern "C" const nl_ops nl_cuda_ops = {"cuda",
+                                       cuda_create,
+                                       cuda_alloc,
+                                       cuda_free,
+                                       cuda_upload,
+                                       cuda_download,
+                                       cuda_copy,
+                                       cuda_sync,
+                                       cuda_destroy,
+                                       cuda_download_start,
+                                       cuda_download_wait,
+                                       nl_cuda_replay,
+                                       cuda_upload_beside,
+                                       cuda_host_alloc,
+                                       cuda_host_free,
+                                       nl_cuda_describe,
+                                       NL_ALL_OPERATIONS(NL_OPERATION)};
