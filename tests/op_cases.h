@@ -102,10 +102,10 @@ int64_t op_first_image(const op_run *run);
 /* Copies an output that the operation left on the host. */
 void op_host_output(op_run *run, const char *name, const double *values, int64_t count);
 
-/* Values [rows, width] of NaLa's q | k | v (| g), op_cases_backbone.c; beyond 4 tokens a query and a key are zero, and
- * two are long. size: heads d. */
+/* Values [rows, width] of NaLa's q | k | v (| g), op_cases_backbone.c; beyond 4 tokens a query and a key are zero, a
+ * query is long, and without rope a key. size: heads d. */
 float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, int64_t size,
-                    int64_t d);
+                    int64_t d, bool rope);
 
 /* ---- For tests */
 

@@ -259,7 +259,7 @@ static const struct nala_attention_backward_case {
          .map = NL_FEATURES_POWER, .rope = true),
     CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 64, .parts = 4,
          .map = NL_FEATURES_COSINE_CONSTANT),
-    CASE(.batch = 1, .grid_height = 8, .grid_width = 2, .heads = 2, .d = 8, .parts = 4,
+    CASE(.batch = 1, .grid_height = 8, .grid_width = 2, .heads = 2, .d = 24, .parts = 4,
          .map = NL_FEATURES_COSINE_CONSTANT, .rope = true),
     CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .d = 64, .parts = 4,
          .sums = true),
@@ -269,6 +269,18 @@ static const struct nala_attention_backward_case {
          .sums = true),
     CASE(.batch = 2, .grid_height = 3, .grid_width = 5, .heads = 2, .d = 24, .parts = 3,
          .sums = true),
+    CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .d = 64, .parts = 4,
+         .rope = true, .sums = true),
+    CASE(.batch = 2, .grid_height = 33, .grid_width = 5, .heads = 2, .d = 20, .parts = 4,
+         .map = NL_FEATURES_SPLIT, .rope = true, .sums = true, .lambda = 2.5f, .tau = 1),
+    CASE(.batch = 1, .grid_height = 5, .grid_width = 13, .heads = 2, .d = 128, .parts = 4,
+         .map = NL_FEATURES_SPLIT),
+    CASE(.batch = 2, .grid_height = 10, .grid_width = 10, .heads = 1, .d = 128, .parts = 3,
+         .rope = true),
+    CASE(.batch = 2, .grid_height = 9, .grid_width = 8, .heads = 2, .d = 13, .parts = 3, .gap = 2,
+         .map = NL_FEATURES_ELU1),
+    CASE(.batch = 1, .grid_height = 11, .grid_width = 6, .heads = 1, .d = 67, .parts = 3, .gap = 3,
+         .map = NL_FEATURES_POWER),
 };
 
 /* out, state and total are the operation's own on the same device, so that its roundings are in them. */
@@ -280,7 +292,7 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
     int64_t features = nl_feature_width(c->map, c->d);
     run->batch = c->batch;
     run->batch_tolerance = 4 * OP_MATRIX_PRODUCT;
-    float *qkvg = op_nala_rows(run, rows, width, tokens, size, c->d);
+    float *qkvg = op_nala_rows(run, rows, width, tokens, size, c->d, c->rope);
     nl_nala_attention_args forward = {
         .batch = op_images(run),
         .tokens = tokens,

@@ -1,103 +1,105 @@
-/* NaLa attention forward: the tensor core kernels where they serve (bf16), otherwise a plain kernel in fp32:
- * one block for a (image, head), features in shared memory one token at a time. The plain one is the parity mode. */
+/* NaLa attention forward: the tensor core kernels where they serve (bf16), otherwise tiles in fp32, one block for a
+ * (image, head): first S and z, then the queries. The latter is the parity mode. */
 #include "nala_attention.cuh"
-#include "nala_plain.cuh"
+#include "nala_tiles.cuh"
 #include "sm90/nala_forward.cuh"
 
-enum { THREADS = 256, MAX_HEAD = 128 };
-
-struct plain_args {
+struct tile_args {
     const void *qkvg;
     void *out;
-    float *state,
-        *total; /* [B h, F, d] and [B h, F] fp32; the rotated sums in state when rope is on */
+    float *state, *total; /* [B h, F, d] and [B h, F], or NULL */
     int64_t stride;
     int tokens, heads;
     nl_nala_map map;
+    nl_nala_layout layout;
 };
 
-template <typename T, int MAP>
-__global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
+/* S of all tokens, rotated with rope, and z, both divided by their number; written where they are wanted. */
+template <typename T, int MAP, int E>
+__device__ static void make_state(const tile_args &p, const nl_nala_tile &m, const T *k, const T *v)
 {
-    constexpr int HALVES = nl_map_halves<MAP>::value;
-    __shared__ float f[2 * MAX_HEAD], r[2 * MAX_HEAD], z[2 * MAX_HEAD], row_v[MAX_HEAD];
-    __shared__ float2 sums;
-    __shared__ float denominator;
-    const int d = p.map.head_size, width = HALVES * d, hidden = p.heads * d;
-    const int64_t index = (int64_t)blockIdx.y * p.heads + blockIdx.x;
-    const T *base = (const T *)p.qkvg + blockIdx.y * (int64_t)p.tokens * p.stride + blockIdx.x * d;
-    float *state = p.state + index * width * d;
-    for (int i = threadIdx.x; i < width * d; i += THREADS)
-        state[i] = 0.f;
-    for (int i = threadIdx.x; i < width; i += THREADS)
-        z[i] = 0.f;
-    __syncthreads();
-    for (int t = 0; t < p.tokens; t++) {
-        const T *x = base + t * p.stride;
-        nl_plain_features<T, MAP, false>(p.map, x + hidden, t, f, r, &sums);
-        for (int i = threadIdx.x; i < d; i += THREADS)
-            row_v[i] = nl_get(x + 2 * hidden + i);
-        for (int i = threadIdx.x; i < width; i += THREADS)
-            z[i] += f[i];
+    const nl_nala_layout &l = p.layout;
+    const int d = p.map.head_size;
+    const int64_t pair = (int64_t)blockIdx.y * p.heads + blockIdx.x;
+    float total[2][E] = {};
+    nl_clear_matrix(l, m.matrix);
+    for (int first = 0; first < p.tokens; first += l.tile) {
+        const int count = min(l.tile, p.tokens - first);
         __syncthreads();
-        for (int i = threadIdx.x; i < width * d; i += THREADS)
-            state[i] = fmaf(r[i / d], row_v[i % d], state[i]);
+        nl_load_keys<T, MAP>(l, p.map, m, k, v, p.stride, first, count, total);
         __syncthreads();
+        nl_add_outer(l, m, count);
     }
+    nl_sum_warps<MAP>(l, m, total, m.totals[0]);
     const float mean = 1.f / p.tokens;
-    for (int i = threadIdx.x; i < width * d; i += THREADS)
-        state[i] *= mean;
-    for (int i = threadIdx.x; i < width; i += THREADS) {
-        z[i] *= mean;
-        if (p.total)
-            p.total[index * width + i] = z[i];
+    for (int i = threadIdx.x; i < l.width * l.padded; i += NL_TILE_THREADS) {
+        const int f = i / l.padded, column = i % l.padded, half = f / l.padded, dim = f % l.padded;
+        const float x = m.matrix[f * l.stride + column] *= mean;
+        if (p.state && dim < d && column < d)
+            p.state[((pair * nl_map_halves<MAP>::value + half) * d + dim) * d + column] = x;
+    }
+    for (int f = threadIdx.x; f < l.width; f += NL_TILE_THREADS) {
+        const int half = f / l.padded, dim = f % l.padded;
+        const float x = m.totals[0][f] *= mean;
+        if (p.total && dim < d)
+            p.total[(pair * nl_map_halves<MAP>::value + half) * d + dim] = x;
     }
     __syncthreads();
-    for (int t = 0; t < p.tokens; t++) {
-        nl_plain_features<T, MAP, true>(p.map, base + t * p.stride, t, f, r, &sums);
-        if (threadIdx.x < 32) {
-            float sum = 0.f;
-            for (int i = threadIdx.x; i < width; i += 32)
-                sum = fmaf(f[i], z[i], sum);
-            sum = nl_warp_sum(sum);
-            if (threadIdx.x == 0)
-                denominator = sum + 1e-6f;
+}
+
+/* grid (heads, batch) */
+template <typename T, int MAP, int E>
+__global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
+    tile_kernel(const tile_args p)
+{
+    extern __shared__ __align__(16) float shared[];
+    const nl_nala_layout &l = p.layout;
+    const int d = p.map.head_size, hidden = p.heads * d;
+    const nl_nala_tile m = nl_nala_place(l, shared);
+    const int64_t image = blockIdx.y * (int64_t)p.tokens;
+    const T *q = (const T *)p.qkvg + image * p.stride + blockIdx.x * d;
+    T *out = (T *)p.out + image * hidden + blockIdx.x * d;
+    make_state<T, MAP, E>(p, m, q + hidden, q + 2 * hidden);
+
+    float z[2][E];
+    nl_load_halves<MAP>(l, m.totals[0], z);
+    for (int first = 0; first < p.tokens; first += l.tile) {
+        const int count = min(l.tile, p.tokens - first);
+        NL_FOR_TOKENS(t, count)
+        {
+            float x[E], f[2][E];
+            nl_load_row(q + (first + t) * p.stride, d, x);
+            nl_row_features<MAP, true>(p.map, x, f);
+            const float denominator = nl_row_product(f, z) + NL_NORM_EPS;
+            if (threadIdx.x % 32 == 0)
+                m.numbers[t] = denominator;
+            nl_turn_row(p.map, first + t, 1.f, f);
+            nl_store_halves<MAP>(l, m.features + t * l.feature_stride, f);
         }
         __syncthreads();
-        for (int j = threadIdx.x; j < d; j += THREADS) {
-            float sum = 0.f;
-            for (int i = 0; i < width; i++)
-                sum = fmaf(r[i], state[i * d + j], sum);
-            nl_put((T *)p.out + (blockIdx.y * (int64_t)p.tokens + t) * hidden + blockIdx.x * d + j,
-                   sum / denominator);
-        }
+        nl_times_matrix(l, m, count, d, [&](int t, int column, float x) {
+            nl_put(out + (int64_t)(first + t) * hidden + column, x / m.numbers[t]);
+        });
         __syncthreads();
     }
 }
 
-static nl_status run_plain(nl_device *device, const nl_nala_attention_args *a)
+static nl_status run_tiles(nl_device *device, const nl_nala_attention_args *a)
 {
-    nl_status status = NL_OK;
-    plain_args p = {};
+    tile_args p = {};
     p.qkvg = a->qkvg.data, p.out = a->out.data, p.stride = a->qkvg.row_stride;
     p.state = (float *)a->state.data, p.total = (float *)a->total.data;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
-    p.map = nl_nala_map{(int)a->head_size, (int)a->grid_width, a->lambda, a->tau, a->rope};
-    if (!p.state) {
-        void *scratch;
-        const int64_t width = nl_feature_width(a->feature_map, a->head_size);
-        status = nl_cuda_scratch(device, "the state of NaLa attention",
-                                 a->batch * a->heads * width * a->head_size * 4, &scratch);
-        p.state = (float *)scratch;
-    }
-    if (status == NL_OK)
-        NL_FOR_TYPE(a->out, T, {
-            NL_FOR_FEATURE_MAP(a->feature_map, MAP, {
-                plain_kernel<T, MAP><<<dim3((unsigned)a->heads, (unsigned)a->batch), THREADS, 0,
-                                       nl_cuda_of(device)->stream>>>(p);
-            });
-        });
-    return status == NL_OK ? NL_CUDA_LAUNCHED(device, "nala_attention") : status;
+    nl_status status = nl_nala_make_map(device, a, &p.map);
+    if (status != NL_OK)
+        return status;
+    NL_FOR_TYPE(a->out, T,
+                NL_FOR_FEATURE_MAP(a->feature_map, MAP, NL_FOR_ELEMENTS(a->head_size, E, {
+                                       status = nl_nala_launch_tiles(device, tile_kernel<T, MAP, E>,
+                                                                     nl_map_halves<MAP>::value,
+                                                                     a->batch, &p);
+                                   })));
+    return status;
 }
 
 extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_attention_args *a)
@@ -106,14 +108,10 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     const int64_t hidden = a->heads * a->head_size;
     if (a->batch == 0 || a->tokens == 0)
         return NL_OK;
-    if (a->head_size > MAX_HEAD)
-        return nl_fail(device->context, NL_ERROR_DEVICE,
-                       "NaLa attention: head size %lld, at most %d on the GPU",
-                       (long long)a->head_size, MAX_HEAD);
     const int64_t d = a->head_size;
     if (a->out.dtype != NL_BF16 || !nl_nala_serves(d, a->feature_map, a->rope) ||
         a->qkvg.row_stride % 8)
-        return run_plain(device, a);
+        return run_tiles(device, a);
 
     nl_nala_problem p = {};
     p.q = (const __nv_bfloat16 *)a->qkvg.data, p.k = p.q + hidden, p.v = p.k + hidden;

@@ -1,192 +1,221 @@
-/* NaLa attention backward: the tensor core kernels where they serve (bf16, cosine map, no rope), otherwise a plain kernel
- * in fp32: one block for a (image, head), one token at a time, dS in workspace. */
+/* NaLa attention backward: the tensor core kernels where they serve (bf16, cosine map, no rope), otherwise tiles in fp32,
+ * one block for a (image, head). With u_t = do_t / denominator and r_t = u_t . o_t, features turned with rope where they
+ * meet S or dS:
+ *
+ *   dq       dphi_q = u S^T - r z
+ *   dS, dz   dS = phi_q^T u, dz = -phi_q^T r
+ *   dk, dv   dv = phi_k dS / N, dphi_k = (v dS^T + dz) / N
+ *
+ * Each is a walk over the tokens, so that one matrix at a time lies in shared memory. */
 #include "column_sums.cuh"
 #include "nala_backward.cuh"
-#include "nala_plain.cuh"
+#include "nala_features_backward.cuh"
+#include "nala_tiles.cuh"
 
-enum { THREADS = 256, MAX_HEAD = 128 };
-
-struct plain_args {
+struct tile_gradient {
     const void *qkvg, *out, *dout;
     void *dqkv;
-    const float *state, *total;
-    float *dstate; /* workspace [B h, F, d], of rotated queries when rope is on */
+    const float *state, *total; /* [B h, F, d], [B h, F] */
     int64_t stride, gradient_stride;
     int tokens, heads;
     nl_nala_map map;
+    nl_nala_layout layout;
 };
 
-/* One row's shared memory, [F] or [d]. */
-struct plain_memory {
-    float f[2 * MAX_HEAD], r[2 * MAX_HEAD]; /* features, rotated features */
-    float g[2 * MAX_HEAD];                  /* gradient of the features */
-    float t[2 * MAX_HEAD];                  /* the same, still rotated; own parts of dx */
-    float z[2 * MAX_HEAD], dz[2 * MAX_HEAD];
-    float a[MAX_HEAD]; /* do or v */
-    float2 sums, shared;
-    float first, second; /* numbers that the first warp shares */
+/* Rows of one head, at the first token. */
+template <typename T> struct head_rows {
+    const T *q, *k, *v, *out, *dout;
+    T *dq, *dk, *dv;
 };
 
-/* y = M x for M [rows, d] and x [d] times scale; a warp a row. */
-__device__ static void matrix_vector(const float *matrix, const float *x, int rows, int d,
-                                     float scale, float *y)
+/* dx of a warp's row x from the gradient of its features: g, still turned, and factor times z. */
+template <typename T, int MAP, bool QUERY, int E>
+__device__ __forceinline__ void store_row_gradient(const nl_nala_map &map, int token, const T *from,
+                                                   float (&g)[2][E], float factor,
+                                                   const float (&z)[2][E], T *to)
 {
-    for (int i = threadIdx.x / 32; i < rows; i += THREADS / 32) {
-        float sum = 0.f;
-        for (int j = threadIdx.x % 32; j < d; j += 32)
-            sum = fmaf(matrix[i * d + j], x[j], sum);
-        sum = nl_warp_sum(sum);
-        if (threadIdx.x % 32 == 0)
-            y[i] = scale * sum;
-    }
-}
-
-/* m.t, the gradient of the rotated features, turned back, plus factor * vector: into m.g. */
-__device__ static void turn_back(const nl_nala_map &map, int token, int width, float factor,
-                                 const float *vector, plain_memory &m)
-{
-    __syncthreads();
-    for (int i = threadIdx.x; i < width; i += THREADS) {
-        float value = m.t[i];
-        if (map.rope) {
-            const float angle = nl_rope_angle(i % map.head_size, map.head_size,
-                                              token / map.grid_width, token % map.grid_width);
-            value = m.t[i] * cosf(angle) + (i % 2 ? -m.t[i - 1] : m.t[i + 1]) * sinf(angle);
-        }
-        m.g[i] = fmaf(factor, vector[i], value);
-    }
-    __syncthreads();
-}
-
-/* dx [d] of a row x from the gradient of its features in m.g; m.sums are the row's. */
-template <typename T, int MAP, bool QUERY>
-__device__ static void map_gradient(const nl_nala_map &map, const T *x, T *dx, plain_memory &m)
-{
-    constexpr int HALVES = nl_map_halves<MAP>::value;
-    const int d = map.head_size;
+    float x[E], dx[E];
+    nl_load_row(from, map.head_size, x);
+    nl_turn_row(map, token, -1.f, g);
+    const float2 terms = nl_row_sums<MAP>(map, x);
     nl_row_gradient row;
-    row.row = QUERY ? nl_query_scalars<MAP, true>(m.sums, map.lambda, map.tau)
-                    : nl_key_scalars<MAP, true>(m.sums, map.lambda);
-    row.norm = sqrtf(m.sums.x), row.power_norm = sqrtf(m.sums.y), row.lambda = map.lambda;
-    if (threadIdx.x < 32) {
-        float2 sums = make_float2(0.f, 0.f);
-        for (int i = threadIdx.x; i < d; i += 32)
-            m.t[i] = nl_feature_gradient<MAP, QUERY>(
-                nl_get(x + i), make_float2(m.g[i], HALVES == 2 ? m.g[d + i] : 0.f), row, &sums);
-        sums.x = nl_warp_sum(sums.x), sums.y = nl_warp_sum(sums.y);
-        if (threadIdx.x == 0)
-            m.shared = sums;
+    row.row = nl_scalars_of<MAP, QUERY>(map, terms);
+    row.norm = sqrtf(terms.x), row.power_norm = sqrtf(terms.y), row.lambda = map.lambda;
+    float2 sums = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        dx[e] = 0.f;
+        if (nl_column(e) < map.head_size)
+            dx[e] = nl_feature_gradient<MAP, QUERY>(
+                x[e], make_float2(fmaf(factor, z[0][e], g[0][e]), fmaf(factor, z[1][e], g[1][e])),
+                row, &sums);
     }
-    __syncthreads();
-    const float factor = nl_shared_factor<MAP, QUERY>(row, m.shared);
-    for (int i = threadIdx.x; i < d; i += THREADS)
-        nl_put(dx + i, nl_shared_gradient<MAP>(nl_get(x + i), m.t[i], factor, row, m.shared));
+    sums.x = nl_warp_sum(sums.x), sums.y = nl_warp_sum(sums.y);
+    const float shared = nl_shared_factor<MAP, QUERY>(row, sums);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+        dx[e] = nl_shared_gradient<MAP>(x[e], dx[e], shared, row, sums);
+    nl_store_row(to, map.head_size, dx);
+}
+
+/* u of a tile's tokens into m.vectors, r into m.numbers, with FEATURES theirs; adds -r times the unturned ones to dz. */
+template <typename T, int MAP, bool FEATURES, int E>
+__device__ __forceinline__ void load_queries(const tile_gradient &p, const head_rows<T> &h,
+                                             const nl_nala_tile &m, int first, int count,
+                                             const float (&z)[2][E], float (&dz)[2][E])
+{
+    const nl_nala_layout &l = p.layout;
+    const int d = p.map.head_size;
+    const int64_t hidden = (int64_t)p.heads * d;
+    NL_FOR_TOKENS(t, nl_rows(count))
+    {
+        float f[2][E] = {}, u[E] = {};
+        if (t < count) {
+            float x[E], out[E], product = 0.f;
+            nl_load_row(h.q + (first + t) * p.stride, d, x);
+            nl_load_row(h.out + (first + t) * hidden, d, out);
+            nl_load_row(h.dout + (first + t) * hidden, d, u);
+            nl_row_features<MAP, true>(p.map, x, f);
+            const float inverse = 1.f / (nl_row_product(f, z) + NL_NORM_EPS);
+#pragma unroll
+            for (int e = 0; e < E; e++)
+                u[e] *= inverse, product = fmaf(u[e], out[e], product);
+            product = nl_warp_sum(product);
+            if (threadIdx.x % 32 == 0)
+                m.numbers[t] = product;
+#pragma unroll
+            for (int e = 0; e < E; e++)
+                dz[0][e] = fmaf(-product, f[0][e], dz[0][e]),
+                dz[1][e] = fmaf(-product, f[1][e], dz[1][e]);
+        }
+        nl_store_row(m.vectors + t * l.stride, l.padded, u);
+        if (FEATURES) {
+            nl_turn_row(p.map, first + t, 1.f, f);
+            nl_store_halves<MAP>(l, m.features + t * l.feature_stride, f);
+        }
+    }
     __syncthreads();
 }
 
-/* dq of one query; its share of dS and dz. */
-template <typename T, int MAP>
-__device__ static void query_row(const plain_args &p, const float *state, float *dstate, const T *x,
-                                 const T *out, const T *dout, T *dx, int token, plain_memory &m)
+/* dq; S is in m.matrix. */
+template <typename T, int MAP, int E>
+__device__ static void query_gradients(const tile_gradient &p, const head_rows<T> &h,
+                                       const nl_nala_tile &m, const float (&z)[2][E])
 {
-    const int d = p.map.head_size, width = nl_map_halves<MAP>::value * d;
-    nl_plain_features<T, MAP, true>(p.map, x, token, m.f, m.r, &m.sums);
-    if (threadIdx.x < 32) {
-        float denominator = 0.f, product = 0.f;
-        for (int i = threadIdx.x; i < width; i += 32)
-            denominator = fmaf(m.f[i], m.z[i], denominator);
-        for (int i = threadIdx.x; i < d; i += 32)
-            product = fmaf(nl_get(out + i), nl_get(dout + i), product);
-        denominator = nl_warp_sum(denominator), product = nl_warp_sum(product);
-        if (threadIdx.x == 0)
-            m.first = 1.f / (denominator + 1e-6f), m.second = product;
+    const nl_nala_layout &l = p.layout;
+    float unused[2][E] = {};
+    for (int first = 0; first < p.tokens; first += l.tile) {
+        const int count = min(l.tile, p.tokens - first);
+        load_queries<T, MAP, false>(p, h, m, first, count, z, unused);
+        nl_times_transposed(l, m, count);
+        __syncthreads();
+        NL_FOR_TOKENS(t, count)
+        {
+            float g[2][E];
+            nl_load_halves<MAP>(l, m.features + t * l.feature_stride, g);
+            store_row_gradient<T, MAP, true>(p.map, first + t, h.q + (first + t) * p.stride, g,
+                                             -m.numbers[t], z,
+                                             h.dq + (first + t) * p.gradient_stride);
+        }
+        __syncwarp(); /* all lanes have read the numbers, of which lane 0 writes the next tile's */
     }
-    __syncthreads();
-    const float inverse = m.first, product = m.second * inverse;
-    for (int i = threadIdx.x; i < d; i += THREADS)
-        m.a[i] = nl_get(dout + i) * inverse;
-    __syncthreads();
-    for (int i = threadIdx.x; i < width * d; i += THREADS)
-        dstate[i] = fmaf(m.r[i / d], m.a[i % d], dstate[i]);
-    for (int i = threadIdx.x; i < width; i += THREADS)
-        m.dz[i] = fmaf(m.f[i], -product, m.dz[i]);
-    matrix_vector(state, m.a, width, d, 1.f, m.t);
-    turn_back(p.map, token, width, -product, m.z, m);
-    map_gradient<T, MAP, true>(p.map, x, dx, m);
 }
 
-/* dk and dv of one key. */
-template <typename T, int MAP>
-__device__ static void key_row(const plain_args &p, const float *dstate, const T *x, const T *v,
-                               T *dx, T *dv, int token, plain_memory &m)
+/* dS into m.matrix, dz into m.totals[1]. */
+template <typename T, int MAP, int E>
+__device__ static void state_gradient(const tile_gradient &p, const head_rows<T> &h,
+                                      const nl_nala_tile &m, const float (&z)[2][E])
 {
-    const int d = p.map.head_size, width = nl_map_halves<MAP>::value * d;
+    const nl_nala_layout &l = p.layout;
+    float dz[2][E] = {};
+    nl_clear_matrix(l, m.matrix);
+    for (int first = 0; first < p.tokens; first += l.tile) {
+        const int count = min(l.tile, p.tokens - first);
+        load_queries<T, MAP, true>(p, h, m, first, count, z, dz);
+        nl_add_outer(l, m, count);
+        __syncthreads();
+    }
+    nl_sum_warps<MAP>(l, m, dz, m.totals[1]);
+}
+
+/* dk and dv. */
+template <typename T, int MAP, int E>
+__device__ static void key_gradients(const tile_gradient &p, const head_rows<T> &h,
+                                     const nl_nala_tile &m)
+{
+    const nl_nala_layout &l = p.layout;
     const float mean = 1.f / p.tokens;
-    for (int i = threadIdx.x; i < d; i += THREADS)
-        m.a[i] = nl_get(v + i);
-    nl_plain_features<T, MAP, false>(p.map, x, token, m.f, m.r, &m.sums);
-    for (int j = threadIdx.x; j < d; j += THREADS) {
-        float sum = 0.f;
-        for (int i = 0; i < width; i++)
-            sum = fmaf(m.r[i], dstate[i * d + j], sum);
-        nl_put(dv + j, mean * sum);
+    float dz[2][E], unused[2][E] = {};
+    nl_load_halves<MAP>(l, m.totals[1], dz);
+    for (int first = 0; first < p.tokens; first += l.tile) {
+        const int count = min(l.tile, p.tokens - first);
+        nl_load_keys<T, MAP>(l, p.map, m, h.k, h.v, p.stride, first, count, unused);
+        __syncthreads();
+        nl_times_matrix(l, m, count, p.map.head_size, [&](int t, int column, float x) {
+            nl_put(h.dv + (first + t) * p.gradient_stride + column, mean * x);
+        });
+        __syncthreads();
+        nl_times_transposed(l, m, count);
+        __syncthreads();
+        NL_FOR_TOKENS(t, count)
+        {
+            float g[2][E];
+            nl_load_halves<MAP>(l, m.features + t * l.feature_stride, g);
+#pragma unroll
+            for (int e = 0; e < E; e++)
+                g[0][e] *= mean, g[1][e] *= mean;
+            store_row_gradient<T, MAP, false>(p.map, first + t, h.k + (first + t) * p.stride, g,
+                                              mean, dz, h.dk + (first + t) * p.gradient_stride);
+        }
     }
-    matrix_vector(dstate, m.a, width, d, mean, m.t);
-    turn_back(p.map, token, width, mean, m.dz, m);
-    map_gradient<T, MAP, false>(p.map, x, dx, m);
 }
 
 /* grid (heads, batch) */
-template <typename T, int MAP>
-__global__ void __launch_bounds__(THREADS) plain_kernel(const plain_args p)
+template <typename T, int MAP, int E>
+__global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
+    tile_backward_kernel(const tile_gradient p)
 {
-    __shared__ plain_memory m;
-    const int d = p.map.head_size, width = nl_map_halves<MAP>::value * d, hidden = p.heads * d;
-    const int64_t pair = (int64_t)blockIdx.y * p.heads + blockIdx.x;
-    const int64_t image = blockIdx.y * (int64_t)p.tokens;
-    const T *base = (const T *)p.qkvg + image * p.stride + blockIdx.x * d;
-    const T *out = (const T *)p.out + image * hidden + blockIdx.x * d;
-    const T *dout = (const T *)p.dout + image * hidden + blockIdx.x * d;
-    T *dbase = (T *)p.dqkv + image * p.gradient_stride + blockIdx.x * d;
-    const float *state = p.state + pair * width * d;
-    float *dstate = p.dstate + pair * width * d;
-    for (int i = threadIdx.x; i < width * d; i += THREADS)
-        dstate[i] = 0.f;
-    for (int i = threadIdx.x; i < width; i += THREADS)
-        m.z[i] = p.total[pair * width + i], m.dz[i] = 0.f;
+    extern __shared__ __align__(16) float shared[];
+    const nl_nala_layout &l = p.layout;
+    const int d = p.map.head_size, features = nl_map_halves<MAP>::value * d;
+    const int64_t hidden = (int64_t)p.heads * d, image = blockIdx.y * (int64_t)p.tokens;
+    const int64_t pair = (int64_t)blockIdx.y * p.heads + blockIdx.x, column = blockIdx.x * d;
+    const nl_nala_tile m = nl_nala_place(l, shared);
+    head_rows<T> h;
+    h.q = (const T *)p.qkvg + image * p.stride + column, h.k = h.q + hidden, h.v = h.k + hidden;
+    h.out = (const T *)p.out + image * hidden + column;
+    h.dout = (const T *)p.dout + image * hidden + column;
+    h.dq = (T *)p.dqkv + image * p.gradient_stride + column;
+    h.dk = h.dq + hidden, h.dv = h.dk + hidden;
+
+    nl_load_matrix(l, d, p.state + pair * features * d, m.matrix);
+    nl_load_total(l, d, p.total + pair * features, m.totals[0]);
     __syncthreads();
-    for (int t = 0; t < p.tokens; t++)
-        query_row<T, MAP>(p, state, dstate, base + t * p.stride, out + (int64_t)t * hidden,
-                          dout + (int64_t)t * hidden, dbase + t * p.gradient_stride, t, m);
-    for (int t = 0; t < p.tokens; t++) {
-        const T *x = base + t * p.stride;
-        T *dx = dbase + t * p.gradient_stride;
-        key_row<T, MAP>(p, dstate, x + hidden, x + 2 * hidden, dx + hidden, dx + 2 * hidden, t, m);
-    }
+    float z[2][E];
+    nl_load_halves<MAP>(l, m.totals[0], z);
+    query_gradients<T, MAP>(p, h, m, z);
+    __syncthreads();
+    state_gradient<T, MAP>(p, h, m, z);
+    key_gradients<T, MAP, E>(p, h, m);
 }
 
-static nl_status run_plain(nl_device *device, const nl_nala_attention_backward_args *a)
+static nl_status run_tiles(nl_device *device, const nl_nala_attention_backward_args *a)
 {
-    plain_args p = {};
+    tile_gradient p = {};
     p.qkvg = a->qkvg.data, p.out = a->out.data, p.dout = a->dout.data, p.dqkv = a->dqkv.data;
     p.state = (const float *)a->state.data, p.total = (const float *)a->total.data;
     p.stride = a->qkvg.row_stride, p.gradient_stride = a->dqkv.row_stride;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
-    p.map = nl_nala_map{(int)a->head_size, (int)a->grid_width, a->lambda, a->tau, a->rope};
-    void *scratch;
-    const int64_t width = nl_feature_width(a->feature_map, a->head_size);
-    nl_status status = nl_cuda_scratch(device, "the state's gradient of NaLa attention",
-                                       a->batch * a->heads * width * a->head_size * 4, &scratch);
+    nl_status status = nl_nala_make_map(device, a, &p.map);
     if (status != NL_OK)
         return status;
-    p.dstate = (float *)scratch;
-    NL_FOR_TYPE(a->out, T, {
-        NL_FOR_FEATURE_MAP(a->feature_map, MAP, {
-            plain_kernel<T, MAP><<<dim3((unsigned)a->heads, (unsigned)a->batch), THREADS, 0,
-                                   nl_cuda_of(device)->stream>>>(p);
-        });
-    });
-    return NL_CUDA_LAUNCHED(device, "nala_attention_backward");
+    NL_FOR_TYPE(a->out, T,
+                NL_FOR_FEATURE_MAP(a->feature_map, MAP, NL_FOR_ELEMENTS(a->head_size, E, {
+                                       status = nl_nala_launch_tiles(
+                                           device, tile_backward_kernel<T, MAP, E>,
+                                           nl_map_halves<MAP>::value, a->batch, &p);
+                                   })));
+    return status;
 }
 
 /* *summed: a->sums, too, is done. */
@@ -198,7 +227,7 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
     const int64_t bytes = nl_nala_backward_workspace(a->batch, a->heads, a->tokens, a->head_size);
     if (a->out.dtype != NL_BF16 || a->rope || a->feature_map != NL_FEATURES_COSINE || bytes == 0 ||
         a->qkvg.row_stride % 8 || a->dqkv.row_stride % 8 || (uintptr_t)a->dqkv.data % 16)
-        return run_plain(device, a);
+        return run_tiles(device, a);
 
     const bool sums = a->sums.data && nl_nala_backward_leaves_sums(a->tokens, a->head_size);
     void *workspace;
@@ -217,7 +246,7 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
     const cudaError_t error = nl_nala_backward(p, a->batch, a->head_size, workspace, stream);
     if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */
         (void)cudaGetLastError();
-        return run_plain(device, a);
+        return run_tiles(device, a);
     }
     *summed = sums;
     if (error == cudaSuccess && sums)
@@ -230,10 +259,6 @@ extern "C" nl_status nl_cuda_nala_attention_backward(nl_device *device,
 {
     if (a->batch == 0 || a->tokens == 0)
         return NL_OK;
-    if (a->head_size > MAX_HEAD)
-        return nl_fail(device->context, NL_ERROR_DEVICE,
-                       "NaLa attention: head size %lld, at most %d on the GPU",
-                       (long long)a->head_size, MAX_HEAD);
     bool summed;
     const nl_status status = run(device, a, &summed);
     if (status != NL_OK || summed || !a->sums.data)

@@ -1,20 +1,8 @@
 /* Launchers of the tensor core kernels: nala_tensor_core.cuh says how they work. */
 #include "nala_attention.cuh"
+#include "nala_rope.cuh"
 
 using namespace nl_nala;
-
-/* The table of rope: one thread for (position, frequency 10000^-linspace(0, 1, quarter)). */
-static __global__ void rope_kernel(float2 *table, int positions, int quarter)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= positions * quarter)
-        return;
-    const int at = i % quarter;
-    const float frequency = powf(10000.f, -(quarter > 1 ? (float)at / (quarter - 1) : 0.f));
-    float sine, cosine;
-    sincosf(i / quarter * frequency, &sine, &cosine);
-    table[i] = make_float2(cosine, sine);
-}
 
 template <int D, int MAP, bool CUBE> struct launcher {
     using S = shape<D, nl_map_halves<MAP>::value>;
@@ -106,11 +94,6 @@ template <int D, int MAP, bool CUBE> struct launcher {
     HEAD(96, BODY)                                                                                 \
     HEAD(128, BODY) {}
 
-static int64_t rope_bytes(int64_t positions, int64_t head_size)
-{
-    return (positions * head_size / 4 * (int64_t)sizeof(float2) + 255) / 256 * 256;
-}
-
 bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope)
 {
     return head_size % 8 == 0 && head_size <= 128 &&
@@ -122,7 +105,7 @@ int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t 
 {
     const int chunks = chunk_count(tokens);
     const bool cube = true; /* sizes do not depend on it */
-    FOR_HEAD_SIZE(return rope_bytes(positions, head_size) +
+    FOR_HEAD_SIZE(return nl_nala_rope_bytes(positions, head_size) +
                          launch::workspace(batch * heads, chunks));
     return 0;
 }
@@ -135,11 +118,12 @@ cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size,
         return cudaErrorInvalidValue;
     p.head_size = (int)head_size, p.rope = NULL;
     if (positions > 0) {
-        const int quarter = (int)head_size / 4, count = (int)positions * quarter;
-        rope_kernel<<<(count + 255) / 256, 256, 0, stream>>>((float2 *)workspace, (int)positions,
-                                                             quarter);
+        const cudaError_t error =
+            nl_nala_rope_table((float2 *)workspace, positions, head_size, stream);
+        if (error != cudaSuccess)
+            return error;
         p.rope = (const float2 *)workspace;
-        workspace = (char *)workspace + rope_bytes(positions, head_size);
+        workspace = (char *)workspace + nl_nala_rope_bytes(positions, head_size);
     }
     FOR_HEAD_SIZE(return launch::run(p, batch, workspace, stream));
     return cudaErrorInvalidValue;
