@@ -77,12 +77,15 @@ import json, sys
 
 report, total, alone = json.load(open(sys.argv[1])), int(sys.argv[2]) / 1e3, json.loads(sys.argv[3])
 n, samples, metrics = report["n"], report["seconds_samples"], report["seconds_metrics"]
+first, batch = report["seconds_first_batch"], alone["batch"]
 network = n / alone["per_second"]
-parts = {"the network": network, "reading, uploading and statistics beyond the network's time": samples - network,
-         "metrics": metrics, "start: weights, kernels, hashes of files": total - report["seconds"]}
+parts = {"the network": network, "first batch: kernels and plans": first,
+         "reading, uploading and statistics beyond that": samples - first - network,
+         "metrics": metrics, "start: device, weights, files, hashes": total - report["seconds"]}
 print(f"{report['device']}, {report['precision']}, {n} pictures of {alone['size']} px, {', '.join(report['metrics'])}")
 print(f"end to end        {total:9.2f} s  {n / total:10.1f} pictures/s")
-print(f"passing pictures  {samples:9.2f} s  {n / samples:10.1f} pictures/s")
+print(f"passing pictures  {samples:9.2f} s  {n / samples:10.1f} pictures/s, "
+      f"{(n - batch) / (samples - first):.1f} after the first batch")
 print(f"network alone     {network:9.2f} s  {alone['per_second']:10.1f} pictures/s (batch {alone['batch']})")
 for name, value in parts.items():
     print(f"  {max(value, 0):8.2f} s  {name}")

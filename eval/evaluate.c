@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "nl_thread.h"
 
 const char *const nl_metric_names[NL_METRICS + 1] = {"fid",    "sfid", "is",           "precision",
                                                      "recall", "kid",  "fid_infinity", NULL};
@@ -17,15 +18,12 @@ typedef struct evaluation_job {
     nl_arrays *arrays;                 /* of the reference, unless it is a folder */
     nl_statistics stored[NL_FEATURES]; /* what the reference file has of FEATURE and SPATIAL */
     nl_extraction samples, reference;
+    nl_gaussian *gaussians[NL_FEATURES]; /* the reference's */
+    pthread_t thread; /* makes them from the reference file while a GPU has the samples */
+    bool at_work;
+    nl_status thread_status;
     bool infinity; /* resampling for FID-infinity, otherwise for the bootstrap */
 } evaluation_job;
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Marks a metric that was asked for as not to be had. */
 static void miss(evaluation_job *job, nl_metric metric, const char *why)
@@ -125,14 +123,60 @@ static void plan(evaluation_job *job)
     r->hashes = r->rows || r->moments[feature] || r->moments[NL_FEATURE_SPATIAL];
 }
 
+/* ---- The reference's half of Frechet distances */
+
+static bool needs_gaussian(const evaluation_job *job, nl_feature feature)
+{
+    if (feature == NL_FEATURE_SPATIAL)
+        return wanted(job, NL_METRIC_SFID);
+    return feature == job->options->feature &&
+           (wanted(job, NL_METRIC_FID) || wanted(job, NL_METRIC_FID_INFINITY));
+}
+
+static nl_status make_gaussian(evaluation_job *job, nl_feature feature)
+{
+    nl_statistics *reference = &job->stored[feature];
+    nl_status status = NL_OK;
+    if (job->gaussians[feature])
+        return NL_OK;
+    if (!reference->mean)
+        NL_TRY(nl_statistics_of(job->context, job->reference.of[feature], feature, reference));
+    NL_TRY(nl_gaussian_create(job->context, nl_feature_size(feature), reference->mean,
+                              reference->covariance, &job->gaussians[feature]));
+    nl_statistics_free(job->context, reference); /* not needed again, and large */
+cleanup:
+    return status;
+}
+
+static void *make_gaussians(void *user)
+{
+    evaluation_job *job = user;
+    for (int f = 0; f < NL_FEATURES && job->thread_status == NL_OK; f++)
+        if (needs_gaussian(job, f) && job->stored[f].mean)
+            job->thread_status = make_gaussian(job, f);
+    return NULL;
+}
+
+static void start_gaussians(evaluation_job *job)
+{
+    job->at_work = nl_device_queues(job->context->device) &&
+                   nl_start_thread(&job->thread, make_gaussians, job) == 0;
+}
+
+static nl_status finish_gaussians(evaluation_job *job)
+{
+    if (job->at_work)
+        pthread_join(job->thread, NULL);
+    job->at_work = false;
+    return job->thread_status;
+}
+
 /* ---- Passes */
 
 static nl_status pass(evaluation_job *job, const nl_picture_source *source, const char *what,
                       nl_extraction *e)
 {
-    double start = seconds();
     nl_status status = nl_extract(job->net, job->options, source, what, e);
-    job->result->seconds[e == &job->reference] = seconds() - start;
     if (status == NL_OK && e->mixed)
         nl_log(job->context, NL_LOG_WARNING,
                "%s: the pictures have different sizes; each is resized by itself", source->name);
@@ -154,11 +198,15 @@ static nl_status run_passes(evaluation_job *job, const nl_picture_source *sample
         reference = nl_pictures_source(pictures);
         NL_TRY(nl_check_count(context, o, &reference, &job->reference, &job->result->small));
     }
+    start_gaussians(job);
     NL_TRY(pass(job, samples, "samples", &job->samples));
     if (pictures)
         NL_TRY(pass(job, &reference, "reference", &job->reference));
     job->result->samples = job->samples.count;
     job->result->reference = job->reference.count;
+    job->result->seconds.samples = job->samples.seconds;
+    job->result->seconds.first_batch = job->samples.seconds_first_batch;
+    job->result->seconds.reference = job->reference.seconds;
 cleanup:
     nl_pictures_close(pictures);
     return status;
@@ -236,26 +284,20 @@ cleanup:
 static nl_status frechet(evaluation_job *job, nl_metric metric, nl_feature feature)
 {
     nl_metric_value *value = &job->result->metrics[metric];
-    nl_statistics samples = {0}, *reference = &job->stored[feature];
-    nl_gaussian *gaussian = NULL;
-    bool of_feature = metric == NL_METRIC_FID;
+    nl_statistics samples = {0};
     nl_status status = NL_OK;
-    if (!wanted(job, metric) && !(of_feature && wanted(job, NL_METRIC_FID_INFINITY)))
+    if (!needs_gaussian(job, feature))
         return NL_OK;
-    if (!reference->mean)
-        NL_TRY(nl_statistics_of(job->context, job->reference.of[feature], feature, reference));
-    NL_TRY(nl_gaussian_create(job->context, nl_feature_size(feature), reference->mean,
-                              reference->covariance, &gaussian));
-    nl_statistics_free(job->context, reference); /* not needed again, and large */
+    NL_TRY(make_gaussian(job, feature));
     NL_TRY(nl_statistics_of(job->context, job->samples.of[feature], feature, &samples));
-    NL_TRY(nl_gaussian_distance(gaussian, samples.mean, samples.covariance, &value->value));
+    NL_TRY(nl_gaussian_distance(job->gaussians[feature], samples.mean, samples.covariance,
+                                &value->value));
     value->known = job->options->wanted[metric];
     nl_statistics_free(job->context, &samples);
-    if (of_feature)
-        NL_TRY(resample(job, gaussian));
+    if (metric == NL_METRIC_FID)
+        NL_TRY(resample(job, job->gaussians[feature]));
 cleanup:
     nl_statistics_free(job->context, &samples);
-    nl_gaussian_destroy(gaussian);
     return status;
 }
 
@@ -292,11 +334,12 @@ cleanup:
 static nl_status metrics(evaluation_job *job)
 {
     nl_metric_value *is = &job->result->metrics[NL_METRIC_IS];
-    double start = seconds();
+    double start = nl_seconds();
     nl_status status;
     find_copies(job);
     if (job->options->progress)
         job->options->progress(job->options->user, "metrics", 0, 0);
+    NL_TRY(finish_gaussians(job));
     NL_TRY(frechet(job, NL_METRIC_FID, job->options->feature));
     NL_TRY(frechet(job, NL_METRIC_SFID, NL_FEATURE_SPATIAL));
     if (wanted(job, NL_METRIC_IS)) {
@@ -307,7 +350,7 @@ static nl_status metrics(evaluation_job *job)
                         : (job->samples.count - 1) / job->options->is_split + 1;
     }
     NL_TRY(of_rows(job));
-    job->result->seconds[2] = seconds() - start;
+    job->result->seconds.metrics = nl_seconds() - start;
 cleanup:
     return status;
 }
@@ -330,8 +373,11 @@ nl_status nl_evaluate(nl_inception *net, const nl_evaluation_options *options,
     NL_TRY(run_passes(&job, samples));
     NL_TRY(metrics(&job));
 cleanup:
-    for (int f = 0; f < NL_FEATURES; f++)
+    finish_gaussians(&job);
+    for (int f = 0; f < NL_FEATURES; f++) {
         nl_statistics_free(job.context, &job.stored[f]);
+        nl_gaussian_destroy(job.gaussians[f]);
+    }
     nl_extraction_free(job.context, &job.samples);
     nl_extraction_free(job.context, &job.reference);
     nl_arrays_close(job.arrays);

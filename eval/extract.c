@@ -14,7 +14,8 @@ static uint64_t mix(uint64_t hash, const uint8_t *bytes, int64_t size)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* 64 bits of a picture's bytes, to find copies. Four chains, because each multiplication waits for the one before it. */
+/* 64 bits of a picture's bytes, to find copies. Four chains, because each multiplication waits for
+ * the one before it. */
 static uint64_t hash_bytes(const uint8_t *bytes, int64_t size)
 {
     enum { CHAINS = 4, STEP = 8 * CHAINS };
@@ -39,10 +40,12 @@ typedef struct pass {
     const char *what;
     nl_extraction *found;
     int64_t count; /* pictures that will come */
+    double started;
     nl_inception_queue *queue;
-    nl_device_moments *moments
-        [NL_FEATURES]; /* on a GPU, which adds up beside the network what would hold it up here */
-    /* What a thread adds up while a GPU makes the features that come next: of `adding` pictures from `first` on. */
+    nl_device_moments *moments[NL_FEATURES]; /* on a GPU, which adds up beside the network what
+                                                would hold it up here */
+    /* What a thread adds up while a GPU makes the features that come next: of `adding` pictures
+     * from `first` on. */
     const float *features[NL_FEATURES];
     int64_t first, adding;
     bool at_work;
@@ -208,6 +211,8 @@ static nl_status take(void *taker, const nl_picture_batch *batch)
     p->height = batch->height;
     p->width = batch->width;
     NL_TRY(nl_inception_begin(p->queue, batch->rgb, batch->count, batch->height, batch->width));
+    if (e->count == 0)
+        e->seconds_first_batch = nl_seconds() - p->started;
     hash_pictures(p, batch);
     if (nl_inception_under_way(p->queue) == NL_INCEPTION_WAYS)
         NL_TRY(begin_adding(p));
@@ -222,7 +227,12 @@ nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
                      const nl_picture_source *source, const char *what, nl_extraction *e)
 {
     nl_context *context = nl_inception_context(net);
-    pass p = {.net = net, .options = options, .what = what, .found = e, .count = source->count};
+    pass p = {.net = net,
+              .options = options,
+              .what = what,
+              .found = e,
+              .count = source->count,
+              .started = nl_seconds()};
     int64_t most;
     nl_status status;
     /* large enough for any picture: the network's batch of small ones */
@@ -239,6 +249,7 @@ nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
     if (e->count != source->count)
         NL_TRY(nl_fail(context, NL_ERROR_INTERNAL, "%s: %lld of %lld pictures came", source->name,
                        (long long)e->count, (long long)source->count));
+    e->seconds = nl_seconds() - p.started;
 cleanup:
     finish_adding(&p);
     nl_inception_queue_destroy(p.queue);

@@ -14,7 +14,9 @@ typedef struct nl_extraction {
     void *user;
     /* found */
     int64_t count;
-    bool mixed; /* the pictures have different sizes */
+    bool mixed;                 /* the pictures have different sizes */
+    double seconds;             /* of the pass */
+    double seconds_first_batch; /* of those, until the first batch was with the network */
     nl_moments *of[NL_FEATURES];
     float *kept; /* [count, size] */
     nl_score *is;

@@ -66,7 +66,11 @@ typedef struct nl_evaluation {
     bool small;        /* the covariance of the samples or the reference has not full rank */
     int64_t repeated;  /* samples that are there before, byte for byte */
     int64_t copied;    /* samples that are pictures of the reference, byte for byte */
-    double seconds[3]; /* of the samples, the reference, the metrics */
+    struct {
+        double samples, reference, metrics;
+        double first_batch; /* of those of the samples, until the first was with the network: a GPU
+                               loads kernels and makes plans for it */
+    } seconds;
 } nl_evaluation;
 
 /* reference: an .npz with arr_0, a folder, or an .npz with mu, sigma, mu_s, sigma_s (pytorch-fid's has the

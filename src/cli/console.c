@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 static nl_context *volatile interrupt_context;
@@ -73,13 +72,6 @@ void nl_forget_interrupt(void)
 bool nl_interrupted(void)
 {
     return interrupt_count > 0;
-}
-
-double nl_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 void nl_console_init(nl_console *console, bool quiet, bool verbose)

@@ -61,6 +61,11 @@ static void add_sampling(cJSON *object, const cJSON *sampling)
     cJSON_AddItemToObject(object, "sampling", copy);
 }
 
+static double seconds(const nl_evaluation *e)
+{
+    return e->seconds.samples + e->seconds.reference + e->seconds.metrics;
+}
+
 nl_status nl_report_json(const nl_report *r, cJSON **out)
 {
     const nl_evaluation *e = r->evaluation;
@@ -93,12 +98,13 @@ nl_status nl_report_json(const nl_report *r, cJSON **out)
     cJSON_AddNumberToObject(object, "repeated", (double)e->repeated);
     cJSON_AddNumberToObject(object, "copied", (double)e->copied);
     cJSON_AddStringToObject(object, "device", s->context->device->name);
-    cJSON_AddNumberToObject(object, "seconds", e->seconds[0] + e->seconds[1] + e->seconds[2]);
-    cJSON_AddNumberToObject(object, "seconds_samples", e->seconds[0]);
-    cJSON_AddNumberToObject(object, "seconds_reference", e->seconds[1]);
-    cJSON_AddNumberToObject(object, "seconds_metrics", e->seconds[2]);
+    cJSON_AddNumberToObject(object, "seconds", seconds(e));
+    cJSON_AddNumberToObject(object, "seconds_first_batch", e->seconds.first_batch);
+    cJSON_AddNumberToObject(object, "seconds_samples", e->seconds.samples);
+    cJSON_AddNumberToObject(object, "seconds_reference", e->seconds.reference);
+    cJSON_AddNumberToObject(object, "seconds_metrics", e->seconds.metrics);
     cJSON_AddNumberToObject(object, "pictures_per_second",
-                            (double)e->samples / fmax(e->seconds[0], 1e-9));
+                            (double)e->samples / fmax(e->seconds.samples, 1e-9));
     *out = object;
     return object ? NL_OK : nl_fail(s->context, NL_ERROR_MEMORY, "no memory for JSON");
 }
@@ -193,9 +199,8 @@ nl_status nl_report_table(const nl_report *r)
     printf(
         "time       %.1f s (samples %.1f s, %.1f pictures/s; reference %.1f s; metrics %.1f s) on "
         "%s\n",
-        e->seconds[0] + e->seconds[1] + e->seconds[2], e->seconds[0],
-        (double)e->samples / fmax(e->seconds[0], 1e-9), e->seconds[1], e->seconds[2],
-        s->context->device->name);
+        seconds(e), e->seconds.samples, (double)e->samples / fmax(e->seconds.samples, 1e-9),
+        e->seconds.reference, e->seconds.metrics, s->context->device->name);
     return nl_finish_stdout(s->context);
 }
 

@@ -44,6 +44,4 @@ void nl_let_interrupt(const sigset_t *held);
 void nl_forget_interrupt(void);
 bool nl_interrupted(void);
 
-double nl_seconds(void); /* monotonic */
-
 #endif

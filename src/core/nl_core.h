@@ -55,6 +55,8 @@ struct nl_context {
 };
 #endif
 
+double nl_seconds(void); /* of a clock that only goes forward */
+
 /* A context without a device: for tests and tools that only read and write files. */
 nl_status nl_core_context_create(const nl_context_options *options, nl_context **context);
 void nl_core_context_destroy(nl_context *context);

@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "encode.h"
 #include "nl_thread.h"
@@ -105,13 +104,6 @@ static nl_status finish_reading(nl_reader *reader, nl_chunk **chunk)
 
 /* ---- Shards */
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static nl_status report(const nl_encode_job *job)
 {
     return nl_report_progress(job->context,
@@ -125,7 +117,7 @@ static nl_status fill_shard(const nl_encode_job *job, nl_reader *reader, nl_shar
                             int64_t number)
 {
     int64_t first = number * job->shard_pictures, share = nl_shard_share(job, number);
-    double kept = seconds();
+    double kept = nl_seconds();
     nl_chunk *chunk;
     nl_status status = NL_OK;
     if (builder->done < share)
@@ -141,9 +133,9 @@ static nl_status fill_shard(const nl_encode_job *job, nl_reader *reader, nl_shar
         job->result->count += good;
         job->result->skipped += chunk->count - good;
         NL_TRY(report(job));
-        if (builder->done < share && seconds() - kept > KEEP_SECONDS) {
+        if (builder->done < share && nl_seconds() - kept > KEEP_SECONDS) {
             NL_TRY(nl_shard_write(job, number, builder));
-            kept = seconds();
+            kept = nl_seconds();
         }
     }
 cleanup:

@@ -12,7 +12,7 @@ nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds)
     nl_device *device = trainer->device;
     bool stop = false;
     NL_TRY(device->ops->sync(device));
-    double start = nl_now();
+    double start = nl_seconds();
     for (int i = 0; i < steps; i++) {
         if (i == 0 || trainer->group->size == 1) /* ranks wait for each other to ask */
             NL_TRY(nl_trainer_ask_stop(trainer, &stop));
@@ -21,7 +21,7 @@ nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds)
         NL_TRY(nl_trainer_step(trainer));
     }
     NL_TRY(device->ops->sync(device));
-    int64_t nanoseconds = (int64_t)(1e9 * (nl_now() - start) / steps);
+    int64_t nanoseconds = (int64_t)(1e9 * (nl_seconds() - start) / steps);
     NL_TRY(nl_group_maximum(trainer->group, &nanoseconds));
     *seconds = 1e-9 * (double)nanoseconds;
     NL_TRY(nl_trainer_collect(trainer));

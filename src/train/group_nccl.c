@@ -29,7 +29,7 @@ cleanup:
 static nl_status read_id(nl_context *context, const char *path, uint8_t id[NL_NCCL_ID])
 {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
-    double started = nl_now();
+    double started = nl_seconds();
     for (;;) {
         FILE *file = fopen(path, "rb");
         size_t size = file ? fread(id, 1, NL_NCCL_ID, file) : 0;
@@ -40,7 +40,7 @@ static nl_status read_id(nl_context *context, const char *path, uint8_t id[NL_NC
         nl_status status = nl_check_cancelled(context);
         if (status != NL_OK)
             return status;
-        if (nl_now() - started > PATIENCE)
+        if (nl_seconds() - started > PATIENCE)
             return nl_fail(
                 context, NL_ERROR_DEVICE,
                 "%s: the first process has not written it in %d s; all processes must see "

@@ -2,22 +2,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "schedule.h"
 #include "trainer.h"
 #include "work.h"
 
-double nl_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static double seconds_so_far(const nl_trainer *trainer)
 {
-    return trainer->point.seconds + nl_now() - trainer->started;
+    return trainer->point.seconds + nl_seconds() - trainer->started;
 }
 
 double nl_trainer_done(const nl_trainer *trainer)
@@ -88,7 +80,7 @@ static nl_status write_log(nl_trainer *trainer)
         return status;
     nl_run_point *point = &trainer->point;
     char of[24] = "";
-    double now = nl_now(), finite = (double)point->finite_steps;
+    double now = nl_seconds(), finite = (double)point->finite_steps;
     double rate = (double)((point->step - trainer->clock_step) * point->batch) /
                   fmax(now - trainer->clock, 1e-9);
     double peak = nl_peak_flops(trainer->device) * trainer->group->size;
@@ -207,14 +199,14 @@ static nl_status between_steps(nl_trainer *trainer)
     if (!validate && !sample && !store)
         return NL_OK;
     NL_TRY(nl_trainer_collect(trainer));
-    double start = nl_now();
+    double start = nl_seconds();
     if (validate)
         NL_TRY(nl_trainer_validate(trainer));
     if (sample)
         NL_TRY(nl_trainer_sample(trainer));
     if (store)
         NL_TRY(save(trainer));
-    trainer->clock += nl_now() - start; /* images_per_second is that of steps */
+    trainer->clock += nl_seconds() - start; /* images_per_second is that of steps */
 cleanup:
     return status;
 }

@@ -308,7 +308,7 @@ nl_status nl_train(nl_context *context, const nl_train_options *options)
     NL_TRY(nl_arena_reserve(trainer.device, trainer.arena));
     if (trainer.validation)
         NL_TRY(nl_trainer_try_validation(&trainer));
-    trainer.started = trainer.clock = nl_now();
+    trainer.started = trainer.clock = nl_seconds();
     trainer.clock_step = trainer.point.step;
     trainer.elapsed = trainer.point.seconds;
     if (options->dry_run) {

@@ -22,7 +22,7 @@ typedef struct nl_trainer {
     nl_run_point point; /* point.step: steps done */
     int64_t steps;      /* of the whole run; 0: not known */
     int64_t arena;      /* bytes that a step takes */
-    double started;     /* of this process' work, by nl_now */
+    double started;     /* of this process' work, by nl_seconds */
     double elapsed;     /* seconds of the whole run that all ranks go by */
     bool agreed;        /* on them, once at least */
     bool stopping;      /* one of the ranks was asked to stop, and all know */
@@ -36,8 +36,6 @@ typedef struct nl_trainer {
     bool save_failed;   /* the last checkpoint: tried again soon */
     int64_t saved_step; /* of the last one that this process wrote; -1: none */
 } nl_trainer;
-
-double nl_now(void); /* monotonic, seconds */
 
 /* setup.c: the configuration by the options and the data; data, loss, group. *config owns nothing after a failure. */
 nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
