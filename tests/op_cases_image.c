@@ -68,6 +68,19 @@ static const struct conv2d_case {
     CASE(.batch = 2, .height = 6, .width = 6, .channels = 64, .out_channels = 64,
          .kernel_height = 3, .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1,
          .right = 1, .residual = true, .activation = NL_ACT_SILU, .tf32 = true),
+    /* Strict fp32: tiles of 64, 96 and 32 outputs, a deep sum, too few channels for tiles. */
+    CASE(.batch = 3, .height = 17, .width = 17, .channels = 32, .out_channels = 64,
+         .kernel_height = 1, .kernel_width = 7, .stride = 1, .left = 3, .right = 3,
+         .activation = NL_ACT_RELU, .gap = 80),
+    CASE(.batch = 2, .height = 11, .width = 13, .channels = 16, .out_channels = 96,
+         .kernel_height = 3, .kernel_width = 3, .stride = 2, .activation = NL_ACT_RELU),
+    CASE(.batch = 5, .height = 9, .width = 6, .channels = 48, .out_channels = 160,
+         .kernel_height = 3, .kernel_width = 3, .stride = 1, .top = 1, .right = 1, .gap = 32),
+    CASE(.batch = 2, .height = 9, .width = 9, .channels = 192, .out_channels = 64,
+         .kernel_height = 3, .kernel_width = 3, .stride = 1, .top = 1, .left = 1, .bottom = 1,
+         .right = 1, .activation = NL_ACT_RELU, .gap = 40),
+    CASE(.batch = 2, .height = 21, .width = 19, .channels = 3, .out_channels = 32,
+         .kernel_height = 3, .kernel_width = 3, .stride = 2, .activation = NL_ACT_RELU),
 };
 
 static nl_status run_conv2d(op_run *run, const void *op_case)

@@ -1,7 +1,8 @@
-/* y = activation(conv(x) + bias + residual), NHWC: through cuDNN where this build has it (conv_cudnn.cu), otherwise gathered
- * patches through cuBLASLt (conv_gather.cu). A 3 x 3 convolution of a picture that is doubled first is a transposed one of
- * the picture as it is: 4 / 9 of the multiplications and no doubled picture. */
-#include "conv2d.cuh"
+/* y = activation(conv(x) + bias + residual), NHWC: strict fp32 of several pictures by a kernel of our own (conv_direct.cu),
+ * otherwise through cuDNN where this build has it (conv_cudnn.cu), or gathered patches through cuBLASLt (conv_gather.cu).
+ * A 3 x 3 convolution of a picture that is doubled first is a transposed one of the picture as it is: 4 / 9 of the
+ * multiplications and no doubled picture. */
+#include "conv_direct.cuh"
 #include "image_types.cuh"
 #include "product.cuh"
 
@@ -150,6 +151,12 @@ static bool is_product(const nl_conv_problem *p, const void *x)
            p->y_pixel % unit == 0 && p->activation != NL_ACT_SILU;
 }
 
+/* Where cuBLASLt gains more on the direct kernel than writing and reading patches takes (H200: kernels/lab/convolutions.cu). */
+static bool is_deep(const nl_conv_problem *p)
+{
+    return p->kernel_height * p->kernel_width * p->channels >= 1536;
+}
+
 /* The bias is kept in y's type, as a weight is. */
 static nl_status run_product(nl_device *device, const nl_conv_problem *p, const nl_conv2d_args *a)
 {
@@ -189,6 +196,10 @@ extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *arg
         return nl_cuda_conv2d(device, &a);
     }
     p = problem_of(&a);
-    return is_product(&p, a.x.data) ? run_product(device, &p, &a)
-                                    : nl_conv_run(device, &p, &a.weight, &operands);
+    if (is_product(&p, a.x.data))
+        return run_product(device, &p, &a);
+    if (p.batch > 1 && nl_conv_direct_serves(&p, a.x.data))
+        return is_deep(&p) ? nl_conv_gather(device, &p, &a.weight, &operands)
+                           : nl_conv_direct(device, &p, &a.weight, &operands);
+    return nl_conv_run(device, &p, &a.weight, &operands);
 }

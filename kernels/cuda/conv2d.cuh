@@ -37,7 +37,7 @@ void nl_conv_finish(const nl_conv_problem *problem, const nl_conv_problem *done,
 /* cuDNN (conv_cudnn.cu), or products over gathered patches (conv_gather.cu). The weight comes as the files have it. */
 nl_status nl_conv_run(nl_device *device, const nl_conv_problem *problem, const nl_tensor *weight,
                       const nl_conv_operands *operands);
-/* The second of these ways. */
+/* The second of these ways. In F32 bias and ReLU are part of the product. */
 nl_status nl_conv_gather(nl_device *device, const nl_conv_problem *problem, const nl_tensor *weight,
                          const nl_conv_operands *operands);
 /* Whether a problem that is doubled can be run. */

@@ -8,7 +8,7 @@
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-enum { MOST_DESCRIPTORS = 20, MOST_ENGINES = 24 };
+enum { MOST_DESCRIPTORS = 20, MOST_ENGINES = 16, MOST_KNOBS = 16 };
 
 /* Numbers by which a plan's pointers are told apart. */
 enum { ID_X = 1, ID_WEIGHT, ID_Y, ID_BIAS, ID_RESIDUAL, ID_INNER };
@@ -256,6 +256,35 @@ static bool allowed(const nl_conv_problem *p, descriptor configuration)
     return good;
 }
 
+/* What the heuristics chose for a knob of the engine; -1 where it has none. */
+static int64_t knob_of(descriptor configuration, cudnnBackendKnobType_t knob)
+{
+    descriptor choices[MOST_KNOBS];
+    int64_t made = 0, count = 0, found = -1, one;
+    while (made < MOST_KNOBS &&
+           cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &choices[made]) ==
+               CUDNN_STATUS_SUCCESS)
+        made++;
+    if (cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &count,
+                                 choices) != CUDNN_STATUS_SUCCESS)
+        count = 0;
+    for (int64_t i = 0; i < NL_MIN(count, made); i++) {
+        cudnnBackendKnobType_t type;
+        int64_t value;
+        if (cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                     CUDNN_TYPE_KNOB_TYPE, 1, &one,
+                                     &type) == CUDNN_STATUS_SUCCESS &&
+            type == knob &&
+            cudnnBackendGetAttribute(choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
+                                     CUDNN_TYPE_INT64, 1, &one, &value) == CUDNN_STATUS_SUCCESS)
+            found = value;
+    }
+    while (made > 0)
+        cudnnBackendDestroyDescriptor(choices[--made]);
+    return found;
+}
+
 /* A plan of the engine; NULL when it cannot be made or wants too much workspace. */
 static descriptor make_plan(cudnnHandle_t handle, descriptor configuration, int64_t most_workspace,
                             int64_t *workspace)
@@ -295,7 +324,8 @@ static cudnnStatus_t list_engines(descriptor operations, cudnnBackendHeurMode_t 
 }
 
 static cudnnStatus_t choose(cudnnHandle_t handle, const nl_conv_problem *p, descriptor operations,
-                            cudnnBackendHeurMode_t mode, int64_t most_workspace, nl_conv_plan *plan)
+                            cudnnBackendHeurMode_t mode, int tile, int64_t most_workspace,
+                            nl_conv_plan *plan)
 {
     descriptor engines[MOST_ENGINES];
     int64_t made = 0, count;
@@ -307,7 +337,13 @@ static cudnnStatus_t choose(cudnnHandle_t handle, const nl_conv_problem *p, desc
     count = made;
     if (status == CUDNN_STATUS_SUCCESS)
         status = list_engines(operations, mode, engines, &count);
-    for (int64_t i = 0; status == CUDNN_STATUS_SUCCESS && !plan->plan && i < count; i++)
+    if (status != CUDNN_STATUS_SUCCESS)
+        count = 0;
+    for (int64_t i = 0; tile >= 0 && !plan->plan && i < count; i++)
+        if (knob_of(engines[i], CUDNN_KNOB_TYPE_TILE_SIZE) == tile &&
+            knob_of(engines[i], CUDNN_KNOB_TYPE_WORKSPACE) != 0 && allowed(p, engines[i]))
+            plan->plan = make_plan(handle, engines[i], most_workspace, &plan->workspace);
+    for (int64_t i = 0; !plan->plan && i < count; i++)
         if (allowed(p, engines[i]))
             plan->plan = make_plan(handle, engines[i], most_workspace, &plan->workspace);
     for (int64_t i = 0; i < made; i++)
@@ -315,7 +351,7 @@ static cudnnStatus_t choose(cudnnHandle_t handle, const nl_conv_problem *p, desc
     return status == CUDNN_STATUS_SUCCESS && !plan->plan ? CUDNN_STATUS_NOT_SUPPORTED : status;
 }
 
-cudnnStatus_t nl_conv_plan_create(cudnnHandle_t handle, const nl_conv_problem *problem,
+cudnnStatus_t nl_conv_plan_create(cudnnHandle_t handle, const nl_conv_problem *problem, int tile,
                                   int64_t most_workspace, nl_conv_plan **out)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
@@ -329,7 +365,7 @@ cudnnStatus_t nl_conv_plan_create(cudnnHandle_t handle, const nl_conv_problem *p
     plan->bias = problem->bias, plan->residual = problem->residual;
     cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < NL_COUNT(modes) && status != CUDNN_STATUS_SUCCESS; i++)
-        status = choose(handle, problem, operations, modes[i], most_workspace, plan);
+        status = choose(handle, problem, operations, modes[i], tile, most_workspace, plan);
     if (status == CUDNN_STATUS_SUCCESS)
         *out = plan;
     else
