@@ -55,6 +55,9 @@ cleanup:
     return status;
 }
 
+/* Singular values that are worth the way to a device. */
+enum { DEVICE_LEAST = 512 };
+
 /* Sum of the singular values of A B^T; A [m, size], B [n, size] */
 static nl_status nuclear_norm(nl_context *context, int64_t size, const double *a, int64_t m,
                               const double *b, int64_t n, double *sum)
@@ -63,6 +66,8 @@ static nl_status nuclear_norm(nl_context *context, int64_t size, const double *a
     void *product = NULL, *values = NULL;
     *sum = 0;
     if (m == 0 || n == 0)
+        return NL_OK;
+    if (NL_MIN(m, n) >= DEVICE_LEAST && nl_nuclear_norm(context->device, size, a, m, b, n, sum))
         return NL_OK;
     NL_TRY(nl_alloc_array(context, "a product of covariances", m * n, sizeof(double), &product));
     NL_TRY(nl_alloc_array(context, "singular values", NL_MIN(m, n), sizeof(double), &values));

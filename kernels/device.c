@@ -164,6 +164,18 @@ nl_status nl_upload_beside(nl_device *device, void *to, const void *from, int64_
                                       : device->ops->upload(device, to, from, bytes);
 }
 
+bool nl_nuclear_norm(nl_device *device, int64_t size, const double *a, int64_t m, const double *b,
+                     int64_t n, double *sum)
+{
+    if (!device || !device->ops->nuclear_norm)
+        return false;
+    nl_status status = device->ops->nuclear_norm(device, size, a, m, b, n, sum);
+    if (status != NL_OK)
+        nl_log(device->context, NL_LOG_DEBUG, "%s; the host does it",
+               nl_last_error(device->context));
+    return status == NL_OK;
+}
+
 nl_status nl_download_start(nl_device *device, int slot, void *to, const void *from, int64_t bytes)
 {
     if (slot < 0 || slot >= NL_DOWNLOAD_SLOTS)

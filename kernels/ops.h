@@ -359,6 +359,10 @@ typedef struct nl_ops {
     /* For nl_upload_beside; NULL: like any other. */
     nl_status (*upload_beside)(nl_device *device, void *to, const void *from, int64_t bytes);
 
+    /* For nl_nuclear_norm; NULL: not there. */
+    nl_status (*nuclear_norm)(nl_device *device, int64_t size, const double *a, int64_t m,
+                              const double *b, int64_t n, double *sum);
+
     /* For nl_host_memory_alloc; NULL: memory like any other. */
     nl_status (*host_alloc)(nl_device *device, const char *what, int64_t bytes, void **pointer);
     void (*host_free)(nl_device *device, void *pointer, int64_t bytes);
@@ -446,6 +450,10 @@ nl_status nl_download_wait(nl_device *device, int slot);
 /* An upload that does not wait for the work queued before it, which must not use `to`; the work queued after it waits for
  * the upload. */
 nl_status nl_upload_beside(nl_device *device, void *to, const void *from, int64_t bytes);
+/* The sum of the singular values of A B^T, in double; A [m, size] and B [n, size] lie on the host. Waits. False where the
+ * device has no way of its own (also without a device) or that fails: the host is to do it. */
+bool nl_nuclear_norm(nl_device *device, int64_t size, const double *a, int64_t m, const double *b,
+                     int64_t n, double *sum) NL_MUST_CHECK;
 /* Whether the host may run ahead of the device. */
 bool nl_device_queues(const nl_device *device);
 

@@ -126,7 +126,7 @@ elif wanted peer; then
 fi
 
 if wanted correctness; then
-    for name in inception operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae \
+    for name in inception statistics operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae \
         pipeline; do
         [ ! -x "$build/tests/test_$name" ] || begin $name "$build/tests/test_$name"
     done

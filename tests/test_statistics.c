@@ -136,77 +136,181 @@ static void test_device_moments(void **state)
 
 /* ---- Frechet distance in closed form */
 
-enum { N = 24 };
-
-/* A random rotation [N, N] by Gram-Schmidt. */
-static void rotation(double q[N][N])
+/* count doubles, zeroed. */
+static double *doubles(int64_t count)
 {
-    for (int i = 0; i < N; i++) {
-        for (int k = 0; k < N; k++)
-            q[i][k] = normal();
-        for (int pass = 0; pass < 2; pass++)
-            for (int j = 0; j < i; j++) {
-                double dot = 0;
-                for (int k = 0; k < N; k++)
-                    dot += q[i][k] * q[j][k];
-                for (int k = 0; k < N; k++)
-                    q[i][k] -= dot * q[j][k];
-            }
+    return calloc((size_t)count, sizeof(double));
+}
+
+/* Turns the rows of q [n, n], n orthonormal vectors, by a random rotation: reflections one after the other. */
+static void rotate(int n, double *q)
+{
+    enum { REFLECTIONS = 6 };
+    double *axis = doubles(n);
+    for (int pass = 0; pass < REFLECTIONS; pass++) {
         double norm = 0;
-        for (int k = 0; k < N; k++)
-            norm += q[i][k] * q[i][k];
-        for (int k = 0; k < N; k++)
-            q[i][k] /= sqrt(norm);
+        for (int k = 0; k < n; k++) {
+            axis[k] = normal();
+            norm += axis[k] * axis[k];
+        }
+        for (int i = 0; i < n; i++) {
+            double dot = 0;
+            for (int k = 0; k < n; k++)
+                dot += axis[k] * q[i * n + k];
+            for (int k = 0; k < n; k++)
+                q[i * n + k] -= 2 / norm * dot * axis[k];
+        }
     }
+    free(axis);
+}
+
+/* A random rotation [n, n]. */
+static double *rotation(int n)
+{
+    double *q = doubles((int64_t)n * n);
+    for (int i = 0; i < n; i++)
+        q[i * n + i] = 1;
+    rotate(n, q);
+    return q;
 }
 
 /* sum of values[k] q_k q_k^T */
-static void compose(double q[N][N], const double *values, double covariance[N][N])
+static void compose(int n, const double *q, const double *values, double *covariance)
 {
-    for (int i = 0; i < N; i++)
-        for (int j = 0; j < N; j++) {
-            covariance[i][j] = 0;
-            for (int k = 0; k < N; k++)
-                covariance[i][j] += values[k] * q[k][i] * q[k][j];
-        }
+    memset(covariance, 0, (size_t)(n * n) * sizeof(double));
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < n; j++)
+                covariance[i * n + j] += values[k] * q[k * n + i] * q[k * n + j];
 }
 
-static double frechet(nl_context *context, double mean1[N], double a[N][N], double mean2[N],
-                      double b[N][N])
+static double frechet(nl_context *context, int n, const double *mean1, const double *a,
+                      const double *mean2, const double *b)
 {
     double distance = -1, back = -1;
-    assert_ok(context, nl_frechet(context, N, mean1, a[0], mean2, b[0], &distance));
-    assert_ok(context, nl_frechet(context, N, mean2, b[0], mean1, a[0], &back));
+    assert_ok(context, nl_frechet(context, n, mean1, a, mean2, b, &distance));
+    assert_ok(context, nl_frechet(context, n, mean2, b, mean1, a, &back));
     assert_true(fabs(distance - back) < 1e-8);
     assert_true(distance >= 0);
     return distance;
 }
 
-/* rank: values beyond it are 0; also with values over 12 orders of magnitude. */
+/* Covariances of n variables that commute, `rank` values of the first not 0; -1: over 12 orders of magnitude. */
+static void closed_forms(nl_context *context, int n, int rank)
+{
+    double *q = rotation(n), *a = doubles((int64_t)n * n), *b = doubles((int64_t)n * n);
+    double *zero = doubles(n), *shift = doubles(n), *x = doubles(n), *y = doubles(n);
+    double commuting = 0, squares = 0;
+    for (int k = 0; k < n; k++) {
+        x[k] = rank < 0 ? pow(10, -12.0 * k / n) : k < rank ? exp(normal()) : 0;
+        y[k] = exp(normal());
+        shift[k] = normal();
+        squares += shift[k] * shift[k];
+        commuting += (sqrt(x[k]) - sqrt(y[k])) * (sqrt(x[k]) - sqrt(y[k]));
+    }
+    compose(n, q, x, a);
+    compose(n, q, y, b);
+    assert_true(frechet(context, n, zero, a, zero, a) < 1e-8);
+    assert_true(fabs(frechet(context, n, zero, a, shift, a) - squares) < 1e-8);
+    assert_true(fabs(frechet(context, n, zero, a, shift, b) - squares - commuting) < 1e-8);
+    free(q);
+    free(a);
+    free(b);
+    free(zero);
+    free(shift);
+    free(x);
+    free(y);
+}
+
 static void test_closed_forms(void **state)
 {
     nl_context *context = test_context(NULL);
-    static double q[N][N], a[N][N], b[N][N], zero[N], shift[N], x[N], y[N];
-    const int ranks[] = {N, 10, 1, 0};
+    enum { N = 24 };
+    const int ranks[] = {N, 10, 1, 0, -1};
     (void)state;
-    for (int trial = 0; trial < NL_COUNT(ranks) + 1; trial++) {
-        double commuting = 0, squares = 0;
-        rotation(q);
-        for (int k = 0; k < N; k++) {
-            bool zero_here = trial < NL_COUNT(ranks) && k >= ranks[trial];
-            x[k] = zero_here ? 0 : trial < NL_COUNT(ranks) ? exp(normal()) : pow(10, -k / 2.0);
-            y[k] = exp(normal());
-            shift[k] = normal();
-            squares += shift[k] * shift[k];
-            commuting += (sqrt(x[k]) - sqrt(y[k])) * (sqrt(x[k]) - sqrt(y[k]));
-        }
-        compose(q, x, a);
-        compose(q, y, b);
-        assert_true(frechet(context, zero, a, zero, a) < 1e-8);
-        assert_true(fabs(frechet(context, zero, a, shift, a) - squares) < 1e-8);
-        assert_true(fabs(frechet(context, zero, a, shift, b) - squares - commuting) < 1e-8);
-    }
+    for (int trial = 0; trial < NL_COUNT(ranks); trial++)
+        closed_forms(context, N, ranks[trial]);
     nl_core_context_destroy(context);
+}
+
+/* ---- On a device: covariances that are large enough for it */
+
+enum { LARGE = 600 };
+
+static void test_closed_forms_on_device(void **state)
+{
+    nl_context *context = test_context(test_device());
+    (void)state;
+    closed_forms(context, LARGE, LARGE);
+    closed_forms(context, LARGE, LARGE - 80);
+    closed_forms(context, LARGE, -1);
+    nl_context_destroy(context);
+}
+
+/* A [m, n] and B [LARGE, n] of orthogonal rows that are the same but for their lengths, turned: the singular values of
+ * A B^T are the products of these lengths. */
+static void test_nuclear_norm(void **state)
+{
+    nl_context *context = test_context(test_device());
+    const int m = LARGE - 170, n = LARGE;
+    double *b = rotation(n), *a = doubles((int64_t)n * n), *turned = doubles((int64_t)n * n);
+    double *turn = rotation(m), expected = 0, sum, back;
+    (void)state;
+    for (int k = 0; k < n; k++) {
+        double x = exp(normal()), y = k % 3 ? exp(normal()) : 1e-9;
+        for (int i = 0; i < n; i++) {
+            a[k * n + i] = x * b[k * n + i];
+            b[k * n + i] *= y;
+        }
+        expected += k < m ? x * y : 0;
+    }
+    for (int i = 0; i < m; i++)
+        for (int k = 0; k < m; k++)
+            for (int j = 0; j < n; j++)
+                turned[i * n + j] += turn[i * m + k] * a[k * n + j];
+    if (!nl_nuclear_norm(context->device, n, turned, m, b, n, &sum)) {
+        print_message("SKIPPED: no singular values on %s\n", context->device->name);
+        assert_true(test_on_cpu() || strstr(nl_last_error(context), "double precision"));
+    } else {
+        assert_true(nl_nuclear_norm(context->device, n, b, n, turned, m, &back));
+        assert_true(fabs(sum / expected - 1) < 1e-12);
+        assert_true(fabs(back / expected - 1) < 1e-12);
+    }
+    free(a);
+    free(b);
+    free(turned);
+    free(turn);
+    nl_context_destroy(context);
+}
+
+/* Of random rows, more and fewer than they are long: what the host finds without a device. */
+static void test_device_and_host(void **state)
+{
+    nl_context *device = test_context(test_device()), *host = test_context(NULL);
+    const int64_t n = LARGE;
+    double *mean = doubles(2 * n), *covariance = doubles(2 * n * n), distance, expected;
+    (void)state;
+    for (int trial = 0; trial < 2; trial++) {
+        for (int i = 0; i < 2; i++) {
+            const int64_t count = trial ? 550 : 1500;
+            float *rows = normal_rows(count * n);
+            nl_moments *moments;
+            assert_ok(host, nl_moments_create(host, n, &moments));
+            nl_moments_add(moments, rows, count);
+            assert_ok(host, nl_moments_read(moments, mean + i * n, covariance + i * n * n));
+            nl_moments_destroy(moments);
+            free(rows);
+        }
+        assert_ok(host,
+                  nl_frechet(host, n, mean, covariance, mean + n, covariance + n * n, &expected));
+        assert_ok(device,
+                  nl_frechet(device, n, mean, covariance, mean + n, covariance + n * n, &distance));
+        assert_true(fabs(distance / expected - 1) < 1e-11);
+    }
+    free(mean);
+    free(covariance);
+    nl_context_destroy(device);
+    nl_core_context_destroy(host);
 }
 
 /* In the plane, with S2 = S1 turned by t: tr (S1 S2)^1/2 = sqrt(tr S1 S2 + 2 det S1). */
@@ -509,7 +613,8 @@ int main(void)
         cmocka_unit_test(test_score),          cmocka_unit_test(test_permutation),
         cmocka_unit_test(test_bootstrap),      cmocka_unit_test(test_infinity),
         cmocka_unit_test(test_against_numpy),  cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_device_moments),
+        cmocka_unit_test(test_device_moments), cmocka_unit_test(test_closed_forms_on_device),
+        cmocka_unit_test(test_nuclear_norm),   cmocka_unit_test(test_device_and_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,8 @@
 #include "product.cuh"
 
 extern "C" void nl_cuda_convolutions_destroy(nl_cuda *cuda);
+extern "C" nl_status nl_cuda_nuclear_norm(nl_device *device, int64_t size, const double *a,
+                                          int64_t m, const double *b, int64_t n, double *sum);
 
 nl_status nl_cuda_check(nl_device *device, cudaError_t error, const char *what)
 {
@@ -290,6 +292,7 @@ extern "C" const nl_ops nl_cuda_ops = {"cuda",
                                        cuda_download_wait,
                                        nl_cuda_replay,
                                        cuda_upload_beside,
+                                       nl_cuda_nuclear_norm,
                                        cuda_host_alloc,
                                        cuda_host_free,
                                        nl_cuda_describe,

@@ -30,7 +30,10 @@ static bool same(const nl_product *a, const nl_product *b)
 
 static cudaDataType_t type_of(nl_dtype dtype)
 {
-    return dtype == NL_BF16 ? CUDA_R_16BF : dtype == NL_F16 ? CUDA_R_16F : CUDA_R_32F;
+    return dtype == NL_BF16  ? CUDA_R_16BF
+           : dtype == NL_F16 ? CUDA_R_16F
+           : dtype == NL_F64 ? CUDA_R_64F
+                             : CUDA_R_32F;
 }
 
 static void forget(nl_lt_cache *plan)
@@ -113,6 +116,10 @@ static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
     const cublasOperation_t w_operation = p->w_by_depth ? CUBLAS_OP_N : CUBLAS_OP_T;
     const cublasOperation_t x_operation = p->x_by_depth ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = epilogue_of(p);
+    const bool wide = p->x_type == NL_F64;
+    const cublasComputeType_t compute = wide      ? CUBLAS_COMPUTE_64F
+                                        : p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F;
     const cudaDataType_t bias_type = type_of(p->y_type);
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasLtMatmulPreference_t preference = NULL;
@@ -124,8 +131,7 @@ static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
         if ((status = (call)) != CUBLAS_STATUS_SUCCESS)                                            \
             goto cleanup;                                                                          \
     } while (0)
-    TRY(cublasLtMatmulDescCreate(
-        &plan->operation, p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY(cublasLtMatmulDescCreate(&plan->operation, compute, wide ? CUDA_R_64F : CUDA_R_32F));
     TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &w_operation,
                                        sizeof(w_operation)));
     TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &x_operation,
@@ -199,6 +205,8 @@ nl_status nl_cuda_product_aux(nl_device *device, const nl_product *product, cons
 {
     nl_cuda *cuda = nl_cuda_of(device);
     const float beta = product->accumulate ? 1.f : 0.f;
+    const double wide_alpha = product->alpha, wide_beta = beta;
+    const bool wide = product->x_type == NL_F64;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (nl_small_product_serves(product, x, w, y))
         return nl_cuda_check(device, nl_small_product_run(product, x, w, bias, y, cuda->stream),
@@ -229,9 +237,11 @@ nl_status nl_cuda_product_aux(nl_device *device, const nl_product *product, cons
         status = cublasLtMatmulDescSetAttribute(
             plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(cuda->lt, plan->operation, &product->alpha, w, plan->a, x, plan->b,
-                                &beta, y, plan->d, y, plan->d, &plan->algorithm, cuda->lt_workspace,
-                                cuda->lt_workspace_bytes, cuda->stream);
+        status = cublasLtMatmul(
+            cuda->lt, plan->operation,
+            wide ? (const void *)&wide_alpha : (const void *)&product->alpha, w, plan->a, x,
+            plan->b, wide ? (const void *)&wide_beta : (const void *)&beta, y, plan->d, y, plan->d,
+            &plan->algorithm, cuda->lt_workspace, cuda->lt_workspace_bytes, cuda->stream);
     if (status != CUBLAS_STATUS_SUCCESS)
         return nl_fail(device->context, NL_ERROR_DEVICE,
                        "matrix product [%lld, %lld] x [%lld, %lld]^T: cuBLASLt: %s",

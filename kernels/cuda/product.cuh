@@ -18,7 +18,7 @@ struct nl_product {
     nl_product_aux aux;           /* [rows, columns] of y's type */
     int64_t aux_stride;
     int64_t x_stride, w_stride, y_stride; /* elements between rows */
-    nl_dtype x_type, w_type, y_type;      /* x and w: both F32 or both BF16 */
+    nl_dtype x_type, w_type, y_type;      /* x and w: both F32 or both BF16; or all F64 */
     bool bias, gelu, relu;
     bool tf32;  /* F32 factors may be rounded to TF32 */
     bool alone; /* of a single picture, which is not to wait for cuBLASLt where it can do without */
