@@ -103,7 +103,7 @@ int64_t op_first_image(const op_run *run);
 void op_host_output(op_run *run, const char *name, const double *values, int64_t count);
 
 /* Values [rows, width] of NaLa's q | k | v (| g), op_cases_backbone.c; beyond 4 tokens a query and a key are zero, a
- * query is long, and without rope a key. size: heads d. */
+ * query is long, and without rope a key; up to 4 no element of q or k is near 0. size: heads d. */
 float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, int64_t size,
                     int64_t d, bool rope);
 

@@ -201,10 +201,15 @@ static void scale_head(float *qkvg, int64_t token, int64_t width, int64_t column
         qkvg[token * width + column + i] *= by;
 }
 
-/* With rope there is no key that outweighs the others: the numerator sums turned features, the denominator phi_q . z
- * those before, so that rounding turned ones to bf16 costs |phi_q| |z| / (phi_q . z) roundings. With one long key a query
- * whose large elements are its small ones has next to nothing in the denominator: the worst of 2,000 draws was off by 8 %
- * with d = 8 and 1.1 % with d = 72. Without it d = 24 stays below 0.6 % and d = 72 below 0.45 %; d = 8 does not (1.1 %). */
+/* Draws that bf16 can tell from wrong ones. The gradients of queries and keys are differences, u . v - u . o: where one key
+ * has nearly all the weight, and a single token has, v and o differ by the rounding of o alone, and that counts
+ * |phi_q| |phi_k| / (phi_q . phi_k) times. So a few tokens have no elements near 0, which keeps the quotient small, and a
+ * long key is not longer than 3: rounding then stays below 0.9 % in 10,000 draws. Plain numbers in one token of d = 8 were
+ * off by 7 %, a key of 8 with d = 9 by 1.01 %.
+ * With rope there is no long key: the numerator sums turned features, the denominator phi_q . z those before, so that
+ * rounding turned ones to bf16 costs |phi_q| |z| / (phi_q . z) roundings. With a key of 8 a query whose large elements are
+ * its small ones has next to nothing in the denominator: the worst of 2,000 draws was off by 8 % with d = 8 and 1.1 % with
+ * d = 72. Without it d = 24 stays below 0.8 % and d = 72 below 0.45 %; d = 8 does not (1.1 %). */
 float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, int64_t size,
                     int64_t d, bool rope)
 {
@@ -214,8 +219,12 @@ float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, in
         scale_head(qkvg, 1, width, 0, d, 50);           /* a long query */
         scale_head(qkvg, 2, width, 2 * size - d, d, 0); /* a zero key */
         if (!rope)
-            scale_head(qkvg, rows - 1, width, 2 * size - d, d, 8); /* a long key */
+            scale_head(qkvg, rows - 1, width, 2 * size - d, d, 3); /* a long key */
+        return qkvg;
     }
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < 2 * size; i++)
+            qkvg[row * width + i] += copysignf(3, qkvg[row * width + i]);
     return qkvg;
 }
 
