@@ -141,13 +141,25 @@ static bool fold(const nl_conv2d_args *a, nl_conv_problem *p)
     return usual;
 }
 
-/* 1 x 1 convolutions are products over pixels where tensor cores can read them. */
+/* 1 x 1: a product over pixels. */
+static bool is_pointwise(const nl_conv_problem *p)
+{
+    return p->kernel_height == 1 && p->kernel_width == 1 && p->stride == 1 && !p->pad_top &&
+           !p->pad_left && !p->pad_bottom && !p->pad_right;
+}
+
+/* Whether pixels of x and y are whole 16 bytes, as tensor cores read them. */
+static bool is_whole(const nl_conv_problem *p)
+{
+    const int unit = 16 / (int)nl_dtype_size(p->type);
+    return p->channels % unit == 0 && p->outputs % unit == 0;
+}
+
+/* Whether the product can read x and write y where they are. */
 static bool is_product(const nl_conv_problem *p, const void *x)
 {
     const int unit = 16 / (int)nl_dtype_size(p->type);
-    return p->kernel_height == 1 && p->kernel_width == 1 && p->stride == 1 && !p->pad_top &&
-           !p->pad_left && !p->pad_bottom && !p->pad_right && !p->residual && !p->apart &&
-           !unaligned(x) && p->channels % unit == 0 && p->outputs % unit == 0 &&
+    return is_pointwise(p) && is_whole(p) && !p->residual && !p->apart && !unaligned(x) &&
            p->y_pixel % unit == 0 && p->activation != NL_ACT_SILU;
 }
 
@@ -201,5 +213,8 @@ extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *arg
     if (p.batch > 1 && nl_conv_direct_serves(&p, a.x.data))
         return is_deep(&p) ? nl_conv_gather(device, &p, &a.weight, &operands)
                            : nl_conv_direct(device, &p, &a.weight, &operands);
+    /* Copied either way; the product needs no plan of cuDNN's. */
+    if (is_pointwise(&p) && !is_whole(&p))
+        return nl_conv_gather(device, &p, &a.weight, &operands);
     return nl_conv_run(device, &p, &a.weight, &operands);
 }
