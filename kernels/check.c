@@ -109,14 +109,9 @@ static void check_unpatchify(nl_arguments *a, const nl_unpatchify_args *args)
 {
     TENSOR(x, NL_ARG_OUTPUT, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
     const int64_t *x = args->x.shape;
-    int64_t tokens = grid_tokens(a, x[2], x[3], args->patch), columns;
-    nl_check(a,
-             args->head_channels >= x[1] &&
-                 nl_mul_size(args->patch * args->patch, args->head_channels, &columns),
-             "head_channels is %lld, expected the %lld channels of x or more",
-             (long long)args->head_channels, (long long)x[1]);
-    if (a->status == NL_OK)
-        TENSOR(tokens, 0, x[0] * tokens, columns);
+    int64_t tokens = grid_tokens(a, x[2], x[3], args->patch);
+    int64_t columns = patch_columns(a, args->patch, args->head_channels, x[1]);
+    TENSOR(tokens, 0, x[0] * tokens, columns);
 }
 
 static void check_time_features(nl_arguments *a, const nl_time_features_args *args)

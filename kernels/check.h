@@ -81,6 +81,17 @@ static inline int64_t grid_tokens(nl_arguments *a, int64_t height, int64_t width
     return whole ? height / patch * (width / patch) : 0;
 }
 
+/* Numbers that a head gives for a patch, at least those of the picture's channels, or a size that no tensor has. */
+static inline int64_t patch_columns(nl_arguments *a, int64_t patch, int64_t head_channels,
+                                    int64_t channels)
+{
+    int64_t columns = 0;
+    nl_check(a, head_channels >= channels && nl_mul_size(patch * patch, head_channels, &columns),
+             "head_channels is %lld, expected the %lld channels of the picture or more",
+             (long long)head_channels, (long long)channels);
+    return columns;
+}
+
 /* The public function: checks, then the device's table. */
 #define NL_FRONT_DOOR(operation_)                                                                  \
     nl_status nl_op_##operation_(nl_device *device, const nl_##operation_##_args *args)            \

@@ -150,14 +150,9 @@ static void check_unpatchify_backward(nl_arguments *a, const nl_unpatchify_backw
 {
     TENSOR(dx, NL_ARG_F32, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
     const int64_t *x = args->dx.shape;
-    int64_t tokens = grid_tokens(a, x[2], x[3], args->patch), columns;
-    nl_check(a,
-             args->head_channels >= x[1] &&
-                 nl_mul_size(args->patch * args->patch, args->head_channels, &columns),
-             "head_channels is %lld, expected the %lld channels of dx or more",
-             (long long)args->head_channels, (long long)x[1]);
-    if (a->status == NL_OK)
-        TENSOR(dtokens, NL_ARG_OUTPUT, x[0] * tokens, columns);
+    int64_t tokens = grid_tokens(a, x[2], x[3], args->patch);
+    int64_t columns = patch_columns(a, args->patch, args->head_channels, x[1]);
+    TENSOR(dtokens, NL_ARG_OUTPUT, x[0] * tokens, columns);
 }
 
 static void check_add_label_backward(nl_arguments *a, const nl_add_label_backward_args *args)
