@@ -2,6 +2,10 @@
  * Each product's sum runs over taps and channels in their order, whatever the batch. */
 #include "conv_direct.cuh"
 
+#include "async_copy.cuh"
+
+using namespace nl_async;
+
 /* A tile of y is ROWS pixels of COLUMNS = 32, 64 or 96 outputs: each warp computes 64 x 32 of it, each thread 8 x 8. SLAB channels of one
  * tap are in a stage; rows in shared memory are PITCH floats apart, so that 16 bytes each of 8 neighbouring rows lie in
  * different banks. */
@@ -13,15 +17,6 @@ template <int COLUMNS> struct tile_of {
     /* of a multiprocessor: 384 threads with 168 registers, or as many as its memory has room for */
     static constexpr int blocks = COLUMNS == 32 ? 5 : COLUMNS == 64 ? 3 : 2;
 };
-
-/* 16 bytes to shared memory, or 0 where there are none. */
-__device__ __forceinline__ void copy_async(float *to, const float *from, bool there)
-{
-    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
 
 /* Row s of the weight's tile holds output 4 l + j % 4 + 16 (j / 4) of a warp's 32, l = s % 4, j = s / 4: a thread reads
  * rows l + 4 j and so has outputs in fours. */
@@ -99,11 +94,12 @@ __global__ void __launch_bounds__(tile_of<COLUMNS>::THREADS, tile_of<COLUMNS>::b
             const int4 place = places[r];
             const int row = place.y + tap_row, column = place.z + tap_column;
             const bool there = row >= 0 && row < p.height && column >= 0 && column < p.width;
-            copy_async(a + r * PITCH + part, there ? x + place.x + offset : x, there);
+            copy_async(shared_address(a + r * PITCH + part), there ? x + place.x + offset : x,
+                       there);
         }
 #pragma unroll
         for (int s = threadIdx.x / 4; s < COLUMNS; s += THREADS / 4)
-            copy_async(b + s * PITCH + part,
+            copy_async(shared_address(b + s * PITCH + part),
                        weight + (int64_t)(first_output + output_of_row(s)) * depth + slab * SLAB +
                            part,
                        true);
@@ -121,14 +117,14 @@ __global__ void __launch_bounds__(tile_of<COLUMNS>::THREADS, tile_of<COLUMNS>::b
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < slabs)
             load(i);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_async();
     }
     for (int slab = 0; slab < slabs; slab++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        wait_async<STAGES - 2>();
         __syncthreads();
         if (slab + STAGES - 1 < slabs)
             load(slab + STAGES - 1);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit_async();
         const float *stage = stages + slab % STAGES * STAGE;
         multiply(stage + m * PITCH, stage + (ROWS + n) * PITCH, sum);
     }

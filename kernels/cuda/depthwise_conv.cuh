@@ -8,6 +8,7 @@
 #ifndef NL_CUDA_DEPTHWISE_CONV_CUH
 #define NL_CUDA_DEPTHWISE_CONV_CUH
 
+#include "async_copy.cuh"
 #include "cuda_common.cuh"
 
 enum { NL_SIDE = 5, NL_TAPS = NL_SIDE * NL_SIDE, NL_REACH = NL_SIDE / 2 };
@@ -115,12 +116,6 @@ __device__ __forceinline__ nl_words nl_words_of(const T *x, int64_t stride, int6
     return {(uint32_t *)(x + token * stride + channel), stride * (int64_t)sizeof(T) / 4};
 }
 
-__device__ __forceinline__ void nl_fetch16(uint32_t *to, const uint32_t *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(there ? 16 : 0));
-}
 /* Until what this thread fetched is there. */
 __device__ __forceinline__ void nl_fetched()
 {
@@ -145,7 +140,8 @@ __device__ __forceinline__ void nl_fetch_slab(uint32_t *slab, const nl_words &x,
             from += ((int64_t)(begin + row) * grid.width + z) * x.stride + piece;
         const int64_t pitch = there ? step * grid.width * x.stride : 0;
         for (; row < rows; row += step, from += pitch)
-            nl_fetch16(slab + row * PITCH + column * 32 + piece, from, there);
+            nl_async::copy_async(nl_async::shared_address(slab + row * PITCH + column * 32 + piece),
+                                 from, there);
     };
     fetch_column(NL_REACH + line % COLUMNS, line / COLUMNS, lines / COLUMNS);
     const int side = line % (2 * NL_REACH); /* the columns on either side */

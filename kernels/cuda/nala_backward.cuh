@@ -42,17 +42,17 @@ struct nl_nala_gradient {
 namespace nl_nala_gradients
 {
 
+using nl_async::commit_async;
+using nl_async::copy_async;
+using nl_async::shared_address;
+using nl_async::wait_async;
 using nl_nala::add_squares;
-using nl_nala::commit_async;
-using nl_nala::copy_async;
 using nl_nala::load_columns;
 using nl_nala::load_matrix;
 using nl_nala::load_matrix_transposed;
 using nl_nala::multiply;
 using nl_nala::pack;
-using nl_nala::shared_address;
 using nl_nala::unpack;
-using nl_nala::wait_async;
 
 /* F here counts padded dimensions: feature (half, i) is row half * DP + i. */
 template <int D> struct shape {

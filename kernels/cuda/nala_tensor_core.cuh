@@ -26,6 +26,7 @@
 
 #include <cuda_bf16.h>
 
+#include "async_copy.cuh"
 #include "nala_features.cuh"
 
 struct nl_nala_problem {
@@ -116,24 +117,11 @@ template <typename S> static inline int divide(nl_nala_problem &p, int64_t pairs
     return (p.tokens + p.chunk - 1) / p.chunk;
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+using nl_async::commit_async;
+using nl_async::copy_async;
+using nl_async::shared_address;
+using nl_async::wait_async;
 
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(valid ? 16 : 0));
-}
-__device__ __forceinline__ void commit_async()
-{
-    asm volatile("cp.async.commit_group;");
-}
-template <int N> __device__ __forceinline__ void wait_async()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N));
-}
 /* Up to 3 groups may still be under way. */
 __device__ __forceinline__ void wait_async_but(int n)
 {

@@ -14,12 +14,12 @@
 namespace
 {
 
-using nl_nala::commit_async;
-using nl_nala::copy_async;
+using nl_async::commit_async;
+using nl_async::copy_async;
+using nl_async::shared_address;
+using nl_async::wait_async;
 using nl_nala::load_matrix;
 using nl_nala::multiply;
-using nl_nala::shared_address;
-using nl_nala::wait_async;
 
 enum {
     TILE = 64, /* rows, columns and depth of a step */

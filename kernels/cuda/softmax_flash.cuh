@@ -23,14 +23,14 @@ struct nl_flash_problem {
 namespace nl_flash
 {
 
-using nl_nala::commit_async;
-using nl_nala::copy_async;
+using nl_async::commit_async;
+using nl_async::copy_async;
+using nl_async::shared_address;
+using nl_async::wait_async;
 using nl_nala::load_matrix;
 using nl_nala::load_matrix_transposed;
 using nl_nala::multiply;
 using nl_nala::pack;
-using nl_nala::shared_address;
-using nl_nala::wait_async;
 
 constexpr int TILE = 64, THREADS = 128;
 
