@@ -26,6 +26,12 @@ struct nl_conv_operands {
     void *y;
 };
 
+/* The next multiple of `unit`: tensor cores and cuBLASLt want pixels of whole 16 bytes. */
+inline int nl_conv_round_up(int count, int unit)
+{
+    return (count + unit - 1) / unit * unit;
+}
+
 /* x with its padding in `to`, as `padded` has it: maybe with more channels, which are 0. */
 void nl_conv_pad(const nl_conv_problem *problem, const nl_conv_problem *padded, const void *x,
                  void *to, cudaStream_t stream);

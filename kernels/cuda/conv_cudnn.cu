@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "conv_plan.cuh"
+#include "sm90/is_hopper.cuh"
 
 enum { MOST_WORKSPACE = 256 << 20, ROUTES = 3 };
 
@@ -40,11 +41,6 @@ static bool same(const nl_conv_problem *a, const nl_conv_problem *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-static int round_up(int size, int unit)
-{
-    return (size + unit - 1) / unit * unit;
-}
-
 /* The ways to run a problem, from the best on; false: this one is not to be tried. Tensor cores
  * want pixels of whole 16 bytes. */
 static bool route(const nl_conv_problem *p, int number, nl_conv_problem *inner)
@@ -53,7 +49,7 @@ static bool route(const nl_conv_problem *p, int number, nl_conv_problem *inner)
     const bool whole = p->outputs % unit == 0 && !p->apart && !p->doubled;
     *inner = *p;
     inner->apart = 0;
-    inner->channels = round_up(p->channels, unit);
+    inner->channels = nl_conv_round_up(p->channels, unit);
     switch (number) {
     case 0: /* everything at once, and y copied to where its pixels lie apart: cuDNN copies it more slowly */
         inner->y_pixel = p->outputs;
@@ -66,7 +62,7 @@ static bool route(const nl_conv_problem *p, int number, nl_conv_problem *inner)
         inner->pad_top = inner->pad_left = inner->pad_bottom = inner->pad_right = 0;
         /* fallthrough */
     default: /* the bare convolution */
-        inner->outputs = round_up(p->outputs, unit);
+        inner->outputs = nl_conv_round_up(p->outputs, unit);
         inner->bias = inner->residual = 0;
         inner->activation = NL_ACT_NONE;
         inner->y_pixel = inner->outputs;
@@ -91,11 +87,7 @@ static cudnnStatus_t open_library(nl_cuda *cuda)
  * 4.03 to 3.73 in fp16). */
 static int tile_of(const nl_cuda *cuda, const nl_conv_problem *p)
 {
-    int major = 0;
-    if (p->activation != NL_ACT_RELU ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->index) !=
-            cudaSuccess ||
-        major != 9)
+    if (p->activation != NL_ACT_RELU || !nl_is_hopper(cuda->index))
         return -1;
     if (p->channels < 4)
         return 2;

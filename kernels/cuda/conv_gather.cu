@@ -52,12 +52,6 @@ static void gather(const nl_conv_problem *p, const void *x, void *patches, int64
     run(p, x, patches, first_line, lines, channels, stream);
 }
 
-/* Rows of cuBLASLt's operands are whole 16 bytes. */
-static int round_up(int x, int unit)
-{
-    return (x + unit - 1) / unit * unit;
-}
-
 /* Whether the product can write y itself, with all that comes after the convolution. */
 static bool finishes(const nl_conv_problem *p)
 {
@@ -75,8 +69,8 @@ nl_status nl_conv_gather(nl_device *device, const nl_conv_problem *p, const nl_t
     nl_conv_problem bare = *p;
     bare.bias = bare.residual = 0;
     bare.activation = NL_ACT_NONE;
-    bare.channels = round_up(p->channels, unit);
-    bare.outputs = round_up(p->outputs, unit);
+    bare.channels = nl_conv_round_up(p->channels, unit);
+    bare.outputs = nl_conv_round_up(p->outputs, unit);
     bare.y_pixel = whole ? p->y_pixel : bare.outputs;
     const int64_t depth = (int64_t)p->kernel_height * p->kernel_width * bare.channels;
     const nl_conv_order order = {p->type, bare.outputs, bare.channels, false};

@@ -12,6 +12,7 @@
 
 #include "../fragment_sums.cuh"
 #include "hopper.cuh"
+#include "is_hopper.cuh"
 #include "tensor_map.cuh"
 
 using namespace nl_hopper;
@@ -435,10 +436,7 @@ bool describe_w(tensor_map_encoder encode, const nl_panel_product *a, CUtensorMa
 
 bool nl_panel_product_serves(const nl_panel_product *a, int device)
 {
-    int major = 0;
-    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major == 9 && a->depth <= MAX_STEPS * STEP && a->depth % 8 == 0 &&
+    return nl_is_hopper(device) && a->depth <= MAX_STEPS * STEP && a->depth % 8 == 0 &&
            a->columns % PANEL == 0 && a->rows >= 4096 && a->rows <= INT32_MAX / 2 &&
            a->x_stride % 8 == 0 && a->w_stride % 8 == 0 && a->y_stride % 8 == 0 &&
            ((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->y | (uintptr_t)a->pre |

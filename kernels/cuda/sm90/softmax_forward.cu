@@ -1,17 +1,14 @@
+#include "is_hopper.cuh"
 #include "softmax_kernel.cuh"
 
 using namespace nl_softmax_sm90;
 
 bool nl_softmax_sm90_serves(const nl_flash_problem *a, int64_t batch, int device)
 {
-    int major = 0;
     const uintptr_t data = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)a->out;
     return a->head_size % 8 == 0 && a->head_size >= 56 && a->head_size <= WIDE + TAIL &&
            a->tokens > 64 && (a->stride | a->out_stride) % 8 == 0 && data % 16 == 0 &&
-           a->scale_log2 > 0.f && batch <= INT32_MAX &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major == 9;
+           a->scale_log2 > 0.f && batch <= INT32_MAX && nl_is_hopper(device);
 }
 
 template <bool HAS_TAIL>

@@ -1,0 +1,15 @@
+/* Whether a device is what the kernels of this folder are written for. */
+#ifndef NL_CUDA_IS_HOPPER_CUH
+#define NL_CUDA_IS_HOPPER_CUH
+
+#include <cuda_runtime.h>
+
+inline bool nl_is_hopper(int device)
+{
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major == 9;
+}
+
+#endif
