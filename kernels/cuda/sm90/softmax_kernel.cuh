@@ -33,6 +33,7 @@ namespace nl_softmax_sm90
 {
 
 using namespace nl_hopper;
+using nl_flash::power_of_two;
 
 /* 64 GROUPS queries, number `block` of those of a head. */
 struct place {
@@ -218,13 +219,6 @@ __device__ __forceinline__ void leave(uint32_t barrier)
         barrier_arrive(barrier);
 }
 
-/* 2^x; 0 for what would be denormal. */
-__device__ __forceinline__ float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ uint32_t pack(float low, float high)
 {
     uint32_t r;
