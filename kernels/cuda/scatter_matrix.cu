@@ -14,6 +14,21 @@ __device__ __forceinline__ void load_tile(const float *x, const float *shift, in
             row < rows && column < size ? (double)x[row * size + column] - shift[column] : 0.;
 }
 
+/* Calls body with i, j and where the thread's element (i, j) lies, if that is on or above the diagonal of the matrix. */
+template <typename Body>
+__device__ __forceinline__ void for_elements(int64_t first_row, int64_t first_column, int64_t size,
+                                             Body body)
+{
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int64_t row = first_row + i * SIDE, column = first_column + j * SIDE;
+            if (row <= column && column < size)
+                body(i, j, row * size + column);
+        }
+}
+
 __global__ void __launch_bounds__(SIDE *SIDE)
     scatter_kernel(const float *x, const float *shift, int64_t rows, int64_t size, double *scatter,
                    double *sums)
@@ -25,15 +40,9 @@ __global__ void __launch_bounds__(SIDE *SIDE)
     const int down = threadIdx.x / SIDE, across = threadIdx.x % SIDE;
     const int64_t own = first_row + threadIdx.x; /* whose sum this thread makes */
     const bool adds = blockIdx.x == blockIdx.y && threadIdx.x < TILE && own < size;
-    double kept[EACH][EACH], sum = adds ? sums[own] : 0.;
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-#pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            const int64_t row = first_row + down + i * SIDE,
-                          column = first_column + across + j * SIDE;
-            kept[i][j] = row <= column && column < size ? scatter[row * size + column] : 0.;
-        }
+    double kept[EACH][EACH] = {}, sum = adds ? sums[own] : 0.;
+    for_elements(first_row + down, first_column + across, size,
+                 [&](int i, int j, int64_t at) { kept[i][j] = scatter[at]; });
     for (int64_t done = 0; done < rows; done += ROWS) {
         load_tile(x + done * size, shift, rows - done, size, first_row, left);
         load_tile(x + done * size, shift, rows - done, size, first_column, right);
@@ -56,15 +65,8 @@ __global__ void __launch_bounds__(SIDE *SIDE)
         }
         __syncthreads();
     }
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-#pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            const int64_t row = first_row + down + i * SIDE,
-                          column = first_column + across + j * SIDE;
-            if (row <= column && column < size)
-                scatter[row * size + column] = kept[i][j];
-        }
+    for_elements(first_row + down, first_column + across, size,
+                 [&](int i, int j, int64_t at) { scatter[at] = kept[i][j]; });
     if (adds)
         sums[own] = sum;
 }
