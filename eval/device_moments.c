@@ -22,8 +22,8 @@ nl_status nl_device_moments_create(nl_device *device, int64_t size, nl_device_mo
     m = memory;
     m->device = device;
     m->size = size;
-    int64_t doubles = size * size + size, bytes = doubles * (int64_t)sizeof(double);
-    m->bytes = bytes + size * (int64_t)sizeof(float);
+    int64_t doubles = size * size + size;
+    m->bytes = doubles * (int64_t)sizeof(double) + size * (int64_t)sizeof(float);
     NL_TRY(device->ops->alloc(device, "a covariance", m->bytes, &m->memory));
     double *sums = (double *)m->memory + size * size;
     m->scatter = nl_tensor_of(m->memory, NL_F64, 2, (int64_t[]){size, size});

@@ -32,8 +32,7 @@ struct nl_inception_queue {
     int64_t measured, bytes; /* pictures of a piece of this shape; what it takes of the arena */
     slot slots[SLOTS];
     pictures pictures[NL_INCEPTION_WAYS];
-    int64_t begun,
-        ended; /* batches; number n is in slot n % SLOTS and pictures n % NL_INCEPTION_WAYS */
+    int64_t begun, ended; /* batches; n is in slot n % SLOTS and pictures n % NL_INCEPTION_WAYS */
 };
 
 /* ---- Memory on the device */

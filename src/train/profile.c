@@ -62,11 +62,11 @@ static double weight_flops(const nl_linear_backward_weight_args *args)
     {                                                                                              \
         nl_profile *profile = (nl_profile *)(uintptr_t)device->ops;                                \
         nl_operation_time *time = &profile->times[INDEX_##operation];                              \
-        double start = nl_seconds();                                                                   \
+        double start = nl_seconds();                                                               \
         nl_status status = profile->real->operation(device, args);                                 \
         if (status == NL_OK)                                                                       \
             status = profile->real->sync(device);                                                  \
-        time->seconds += nl_seconds() - start;                                                         \
+        time->seconds += nl_seconds() - start;                                                     \
         time->flops += FLOPS(args);                                                                \
         time->calls++;                                                                             \
         return status;                                                                             \
