@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Attention alone, on any device, normal q, k, v:
  *

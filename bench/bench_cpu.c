@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * nl_bench: time of every operation at the sizes of an S/2 model and of its autoencoder, of the
  * forward pass, and of the forward pass's matrix products alone, by oneDNN and by OpenBLAS.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Forward passes of whole backbones, on any device, random weights:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Pictures a second of the networks around the model, on any device, random weights:
  *

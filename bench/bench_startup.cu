@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a CUDA program costs before it has done anything: the least that the first picture can take.
  *
  *   nl_bench_startup [LIBRARY...]

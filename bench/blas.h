@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* OpenBLAS as a yardstick, loaded at run time if the machine has it. */
 #ifndef NL_BENCH_BLAS_H
 #define NL_BENCH_BLAS_H

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # The paper's comparison in small: models trained alike on one data set, sampled without guidance, evaluated, one table.
 #
 #   bench/compare_models.sh DATA REFERENCE OUT [STEPS [SAMPLES]]

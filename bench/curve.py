@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """NaLa against softmax from 256 to 65,536 tokens: a drawing and a table of the figures that tests/gpu.sh wrote.
 
     python3 bench/curve.py bench/results/DATE-CARD.json -o docs/tokens.svg >table.md

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # Trains and judges the model that ships: NaLaSiT-S/2 with lepe, Imagenette, 256 px, latents of the tiny autoencoder.
 #
 #   bench/default_model.sh IMAGENETTE OUT MINUTES
@@ -23,7 +24,7 @@
 #   with --ema-warmup, or it would hold the first weights (docs/pitfalls.md).
 # - Times logit-normal: the middle of the path is where classes and shapes are decided, and errors are largest.
 #
-# The figures on the card (weights/MODEL_CARD.md): GUIDANCE="2.5 3" SAMPLE="--steps 20"; steps and guidance of the program by
+# The figures on the card (weights/shipped/MODEL_CARD.md): GUIDANCE="2.5 3" SAMPLE="--steps 20"; steps and guidance of the program by
 # default were measured beside.
 #
 # From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (6), BATCH (512), TRAIN, SAMPLE, EVAL

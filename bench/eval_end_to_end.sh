@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # `nalagen eval` from the archive to the report, beside the network alone: pictures a second, and what takes the time.
 #   bench/eval_end_to_end.sh [N] [BUILD_FOLDER]      N pictures of 256 px (50000: 9.8 GB), default build-cuda
 # The weights are seeded (make_inception), the numbers those of no model.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Figures side by side: nalagen's and the peer's files of lines (name, value and unit between tabs, padded with
 # blanks) to a table, or with -v json=1 to a JSON object.
 #

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the benchmarks of devices share: medians of timed calls, and lines of figures. */
 #ifndef NL_BENCH_MEASURE_H
 #define NL_BENCH_MEASURE_H

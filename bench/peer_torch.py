@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The same work in PyTorch on one GPU, for a comparison on your own card.
 
     python3 bench/peer_torch.py [limits] [attention] [forward] [train] [decode] [inception]

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # Which sampler, how many steps, how much guidance: FID against the seconds that a picture takes.
 #
 #   bench/sweep.sh MODEL REFERENCE OUT [PICTURES]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # shellcheck shell=sh disable=SC2034,SC2154
 # Shared by ./nalagen and ./test: packages, configuration, build. Sourced with $root set.
 # Everything it says goes to stderr: stdout belongs to the program that runs afterwards.
@@ -78,7 +79,7 @@ build_tree() {
         command -v flock >/dev/null 2>&1 && flock 9
         options="$preset $* $(want_cuda)"
         if [ -f "$folder/.built" ] && [ "$(cat "$folder/.built")" = "$options" ]; then
-            newer=$(find "$root/CMakeLists.txt" "$root/src" "$root/kernels" "$root/weights" "$root/vae" "$root/include" \
+            newer=$(find "$root/CMakeLists.txt" "$root/core" "$root/cli" "$root/src" "$root/kernels" "$root/weights" "$root/vae" "$root/include" \
                 "$root/tests" "$root/bench" "$root/eval" "$root/examples" -newer "$folder/.built" \
                 \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
             [ -n "$newer" ] || exit 0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # The CUDA back end: kernels/cuda, with cuDNN for convolutions where it is found (otherwise products over gathered
 # patches). cudart is linked statically, cuDNN is found again at run time where it was found now, cuBLASLt is loaded when
 # it is first wanted; a driver is needed only when a GPU is asked for.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # What `cmake --install` gives. The man page and the completions come from the program's own option tables.
 install(TARGETS nalagen RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS nalagen_static nalagen_shared
@@ -10,7 +11,7 @@ file(RELATIVE_PATH NL_PREFIX_FROM_PC ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CM
 configure_file(cmake/nalagen.pc.in nalagen.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/nalagen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-install(DIRECTORY weights/ DESTINATION ${CMAKE_INSTALL_DATADIR}/nalagen
+install(DIRECTORY weights/shipped/ DESTINATION ${CMAKE_INSTALL_DATADIR}/nalagen
     FILES_MATCHING PATTERN "*.safetensors" PATTERN "MODEL_CARD.md")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)

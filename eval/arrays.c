@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_arrays.h"
 #include "ops.h"
 #include "zip.h"

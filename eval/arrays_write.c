@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A zip archive of stored .npy files written in one pass: sizes are known at the start of an array, its
  * checksum only at its end, so it follows the data.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Sums of n rows around a shift c: s = sum of x - c, S = sum of (x - c)(x - c)^T. Then
  *   mean = c + s / n,  scatter = S - s s^T / n. */
 #include "nl_statistics.h"

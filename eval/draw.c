@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "draw.h"
 #include "nl_random.h"
 #include "nl_statistics.h"

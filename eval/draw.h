@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Random choices of rows by Philox, stream NL_STREAM_SUBSET. */
 #ifndef NL_DRAW_H
 #define NL_DRAW_H

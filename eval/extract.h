@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One pass over a set of pictures. */
 #ifndef NL_EXTRACT_H
 #define NL_EXTRACT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The layers of the FID network, walked to list them and to run them (inception.h). */
 #include "inception.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Weights of the FID network. */
 #include "inception.h"
 

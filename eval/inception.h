@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The network stands in one place, forward.c, as calls that walk through it. Walked with `listing` set
  * those calls write down the convolutions (names, shapes) and the sizes of the activations instead of

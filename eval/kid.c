@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "draw.h"
 #include "nl_statistics.h"
 #include "products.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Mean and covariance in blocks of rows: each block is centred on its own mean and its scatter, the sum of
  * (x - mean)(x - mean)^T, joined to the sum so far:
  *   M += M_b + n n_b / (n + n_b) d d^T, d = mean_b - mean  (Chan, Golub, LeVeque 1979). */

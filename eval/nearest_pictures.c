@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "extract.h"
 #include "nl_nearest.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The nearest rows of a set to each row of another. */
 #include "nl_nearest.h"
 #include "products.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Samples beside what is nearest to them. */
 #include "nl_nearest.h"
 

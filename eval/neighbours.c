@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Precision and recall: three passes over all pairs in blocks (within the reference, within the samples,
  * between them). */
 #include "nl_statistics.h"

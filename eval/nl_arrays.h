@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * numpy's .npz: named arrays in a zip archive, stored (savez) or deflated (savez_compressed), also beyond
  * 4 GiB. Arrays are read as a stream, so that memory does not grow with them; a checksum that does not

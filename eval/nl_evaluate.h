@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The evaluation of a set of pictures: features of samples and reference, the metrics of them, reference
  * files. What cannot be computed is named and the rest is.
@@ -63,9 +64,9 @@ typedef struct nl_metric_value {
 typedef struct nl_evaluation {
     nl_metric_value metrics[NL_METRICS];
     int64_t samples, reference; /* pictures; reference 0: statistics only */
-    bool small;        /* the covariance of the samples or the reference has not full rank */
-    int64_t repeated;  /* samples that are there before, byte for byte */
-    int64_t copied;    /* samples that are pictures of the reference, byte for byte */
+    bool small;       /* the covariance of the samples or the reference has not full rank */
+    int64_t repeated; /* samples that are there before, byte for byte */
+    int64_t copied;   /* samples that are pictures of the reference, byte for byte */
     struct {
         double samples, reference, metrics;
         double first_batch; /* of those of the samples, until the first was with the network: a GPU

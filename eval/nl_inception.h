@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Inception-v3 as the FID network: TensorFlow's graph "inception-2015-12-05" (facts: batch norm folded,
  * every convolution followed by ReLU, average pools that leave the padding out, a max pool in the last

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Is a model a copying machine? The pictures of its training data that are nearest to its samples, against those that
  * are nearest to pictures it has never seen.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Pictures in their order from an .npz (arr_0, uint8 [N, H, W, 3]) or from a folder of PNG and JPEG (with
  * those below it, in the order of their paths). They come in batches of one size, read and decoded by a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * What is computed of features: mean and covariance, Frechet distance, KID, Inception Score, precision and
  * recall. Features are rows of floats [count, size]; sums are double.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_image.h"
 #include "nl_pictures.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "products.h"
 
 #include <math.h>

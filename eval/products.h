@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Products of all pairs of rows in blocks that fit a device. */
 #ifndef NL_PRODUCTS_H
 #define NL_PRODUCTS_H

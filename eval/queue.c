@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Pictures on the host, batch by batch through the FID network. */
 #include "inception.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Reference files, and what making and using them share. */
 #ifndef NL_REFERENCE_H
 #define NL_REFERENCE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Frechet distances of resampled rows: the bootstrap and the extrapolation to infinitely many pictures. Draws are
  * Philox's (seed BOOTSTRAP or INFINITY_SEED, image: the repeat), so that the same features give the same numbers. */
 #include "draw.h"

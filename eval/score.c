@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Inception Score, streaming: with p = softmax(logits), a split of n pictures needs only
  *   mean KL = (1/n) sum sum_c p log p - sum_c m log m, m = mean p. */
 #include "nl_statistics.h"

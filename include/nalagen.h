@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * nalagen: class-conditional image generation with DiT, SiT, NaLaDiT and NaLaSiT.
  *
@@ -54,7 +55,7 @@ typedef struct nl_progress {
     int64_t steps;
     int64_t image; /* pictures finished, of `images` */
     int64_t images;
-    int64_t batch; /* pictures at work */
+    int64_t batch;        /* pictures at work */
     const float *preview; /* a latent [C, H, W] on the host to preview, or NULL */
     int preview_shape[3];
 } nl_progress;
@@ -65,7 +66,7 @@ typedef struct nl_context_options {
     int threads;        /* of the CPU; 0: all that this process may use (see below) */
     int64_t max_memory; /* bytes that may be allocated in all; 0: no limit */
     void (*log)(void *user, nl_log_level level, const char *message); /* NULL: silent */
-    bool (*progress)(void *user, const nl_progress *progress);        /* false cancels; may be NULL */
+    bool (*progress)(void *user, const nl_progress *progress); /* false cancels; may be NULL */
     void *user;
 } nl_context_options;
 
@@ -90,15 +91,15 @@ NL_API void nl_cancel(nl_context *context);
 typedef struct nl_model nl_model; /* a backbone and its autoencoder, on the context's device */
 
 typedef struct nl_model_options {
-    const char *path;         /* checkpoint: safetensors, torch's .pt or a folder of diffusers;
+    const char *path;           /* checkpoint: safetensors, torch's .pt or a folder of diffusers;
                                  NULL: the model that ships */
-    const char *config_path;  /* JSON that replaces the checkpoint's own configuration, or NULL */
-    const char *architecture; /* "DiT", "SiT", "NaLaDiT", "NaLaSiT"; for files that do not say */
+    const char *config_path;    /* JSON that replaces the checkpoint's own configuration, or NULL */
+    const char *architecture;   /* "DiT", "SiT", "NaLaDiT", "NaLaSiT"; for files that do not say */
     const char *transport_path; /* "linear", "gvp", "vp", or NULL */
     const char *prediction;     /* "velocity", "noise", "score", or NULL */
     const char *vae;            /* autoencoder file, "none" (latents only), or NULL: the model's */
     int height, width;          /* of the picture in pixels; 0: the model's own size */
-    const char *key;            /* dict of a training checkpoint, "ema" or "model"; NULL: the best */
+    const char *key; /* dict of a training checkpoint, "ema" or "model"; NULL: the best */
 } nl_model_options;
 
 NL_API nl_status nl_model_load(nl_context *context, const nl_model_options *options,
@@ -115,17 +116,19 @@ NL_API nl_status nl_model_class(nl_model *model, const char *text, int *index);
 /* ---- 4. Pictures -------------------------------------------------------------------------- */
 
 typedef struct nl_sampling {
-    const char *sampler; /* ddpm ddim euler midpoint heun heun2 rk4 dopri5 sde-euler sde-heun;
+    const char *sampler;   /* ddpm ddim euler midpoint heun heun2 rk4 dopri5 sde-euler sde-heun;
                             NULL: the model's default */
-    int steps;           /* steps taken; 0: the sampler's default */
+    int steps;             /* steps taken; 0: the sampler's default */
     const char *respacing; /* DDPM/DDIM: "250", "ddim50", or NULL: from steps */
-    double cfg_scale;      /* guidance; 1: none; negative: the model's default, for SiT with its interval */
-    int cfg_channels;      /* channels guided; 0: all; 3: the public code's habit */
+    double
+        cfg_scale; /* guidance; 1: none; negative: the model's default, for SiT with its interval */
+    int cfg_channels;         /* channels guided; 0: all; 3: the public code's habit */
     double cfg_low, cfg_high; /* guidance only for t in [low, high]; both 0: everywhere */
     double eta;               /* DDIM: 0 deterministic, 1 as noisy as DDPM */
     double atol, rtol;        /* dopri5; 0: 1e-6 and 1e-3 */
-    const char *sde_form;  /* constant sbdm sigma linear decreasing increasing-decreasing; NULL: sigma */
-    double sde_norm;       /* 0: 1 */
+    const char
+        *sde_form;   /* constant sbdm sigma linear decreasing increasing-decreasing; NULL: sigma */
+    double sde_norm; /* 0: 1 */
     const char *last_step; /* none mean tweedie euler; NULL: mean */
     double last_step_size; /* 0: 0.04 */
     bool clip_denoised;    /* DDPM/DDIM: clamp the predicted x_0 to [-1, 1] (pixel-space models) */
@@ -145,9 +148,9 @@ typedef struct nl_request {
     uint64_t seed;
     int64_t first_index; /* image index of labels[0]: noise is a function of (seed, image index) */
     const int64_t *indices; /* [count] in place of first_index, + 1, + 2, ...; or NULL */
-    int batch;           /* 0: as large as pays and the memory allows */
-    int preview_every;   /* steps between previews through the progress callback; 0: none */
-    const float *noise;  /* [count, C, H, W] initial latents, or NULL: drawn */
+    int batch;              /* 0: as large as pays and the memory allows */
+    int preview_every;      /* steps between previews through the progress callback; 0: none */
+    const float *noise;     /* [count, C, H, W] initial latents, or NULL: drawn */
     nl_rounding rounding;
     nl_sampling sampling;
 } nl_request;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "arena.h"
 
 enum { ARENA_ALIGNMENT = 256 };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Giving the arena back; the rest of it is in ops.h. */
 #ifndef NL_ARENA_H
 #define NL_ARENA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Checks of an operation's arguments: types, shapes, strides, overlap. The first problem is kept, later
  * calls do nothing, and nl_arguments_end says what it came to. Costs no allocation and no pass over data.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The front doors of the operations: arguments checked against ops.h, then the device's table. */
 #include "check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the checks of check.c and check_training.c share. */
 #ifndef NL_CHECK_H
 #define NL_CHECK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The front doors of the operations of ops_training.h. */
 #include "check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Which back ends this build has, and how a name becomes a device. A back end is its nl_ops and nothing
  * more; one that was not built is not in the table.

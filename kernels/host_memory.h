@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The memory functions of nl_ops for devices whose memory is the host's: reference and cpu. */
 #ifndef NL_HOST_MEMORY_H
 #define NL_HOST_MEMORY_H

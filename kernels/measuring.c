@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The back end that does nothing. What an operation leaves on the host, where control flow can depend on
  * it, gets the value of an undisturbed run.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Collectives between the GPUs of several processes (NCCL): kernels/cuda/nccl.cu. Builds without NCCL or CUDA
  * answer NL_ERROR_DEVICE. */
 #ifndef NL_NCCL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The operation table: what a back end can do, and all that model code may ask of it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Operations that only training uses: the backward twins of ops.h, losses, and the optimiser. Same rules as
  * there, and in addition:

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # Makes the grids of this folder again: one for each class of the shipped model, README.md with their commands.
 #   samples/make.sh [PROGRAM]      the program to use (default: ./nalagen of this source tree)
 set -eu

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Folders of pictures and data sets for tests. */
 #ifndef NL_DATA_FOLDER_H
 #define NL_DATA_FOLDER_H

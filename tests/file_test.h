@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What tests of a file format share: a context, files made byte by byte, what a refusal says. */
 #ifndef NL_FILE_TEST_H
 #define NL_FILE_TEST_H

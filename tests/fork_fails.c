@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Preloaded into a program: its fork number FORK_FAILS fails, as where there may be no more processes. */
 #include <dlfcn.h>
 #include <errno.h>

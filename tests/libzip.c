@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "libzip.h"
 
 #include <stdio.h>

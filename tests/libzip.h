@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* libzip apart from the tests, whose include path has another zip.h. */
 #ifndef NL_TEST_LIBZIP_H
 #define NL_TEST_LIBZIP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* make_inception PATH: a complete FID network of seeded weights (95 MB), for `nalagen eval --weights` where the published
  * file is not at hand. Its numbers compare devices and programs, not models. */
 #include <stdio.h>

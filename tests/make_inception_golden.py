@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes tests/golden/inception_seeded.safetensors: features of a complete FID network by PyTorch.
 
 The weights have the names and shapes of pytorch-fid's file and come from a generator that test_inception.c

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes tests/golden/autoencoder_kl.safetensors: a small AutoencoderKL with random weights, a picture, its
 moments, and the decoding of a latent. Needs torch and safetensors; the numbers are computed in float64.
 

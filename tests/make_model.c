@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* make_model PATH: a small SiT of five classes on 16 x 16 pixels, every parameter random (initial weights would
  * predict zero), for tests of the command line that make many pictures. */
 #include <stdio.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes tests/golden/scale.safetensors: a drawn picture and what PIL and the public code's centre crop make of it.
 Needs numpy, Pillow and safetensors.
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes tests/golden/shipped_model_forward.safetensors and shipped_model_sample.safetensors: what the model that ships
 gives before its weights become int8. Needs torch, safetensors and numpy; computed in float64.
 
     python3 tests/make_shipped_golden.py ../shared/reference MODEL tests/golden
 
-The first argument is the folder with nala_torch.py, MODEL the weights (bf16) that weights/*.safetensors was converted
+The first argument is the folder with nala_torch.py, MODEL the weights (bf16) that weights/shipped/*.safetensors was converted
 from. To be made again whenever the model changes.
 
 forward: x [2, 4, 32, 32], t, y (10: null), out.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes the file that test_statistics compares with: random features and what numpy and scipy make of them.
 
     make_statistics.py OUT.safetensors

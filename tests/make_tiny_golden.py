@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes tests/golden/tiny_autoencoder.safetensors: two drawn pictures, their latents and the decoding of these
 by the tiny autoencoder that ships. Needs torch and safetensors; computed in float64.
 
-    python3 tests/make_tiny_golden.py weights/tae.safetensors tests/golden/tiny_autoencoder.safetensors
+    python3 tests/make_tiny_golden.py weights/shipped/tae.safetensors tests/golden/tiny_autoencoder.safetensors
 
 rgb [2, 3, 64, 96] uint8; latents [2, 4, 8, 12]; decoded [2, 3, 64, 96], nominally in [0, 1], not clamped.
 To be made again whenever the weights change.

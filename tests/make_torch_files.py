@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes tests/golden/torch/: checkpoints made by PyTorch itself, for the readers in weights/.
 
 PyTorch, numpy and safetensors are needed to run this script and nothing else; its output is committed.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes tests/golden/training.safetensors: what 20 steps of torch.optim.AdamW, clip_grad_norm_ and a moving average
 make of the backbones of backbone_*.safetensors, in float64.
 

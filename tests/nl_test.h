@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What every test program shares: cmocka, a context that prints its errors, golden files. */
 #ifndef NL_TEST_H
 #define NL_TEST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The one table of operation tests: for every operation a list of cases, and a function that makes the
  * arguments of a case on any device and runs it. What is done with that (comparing with the reference,

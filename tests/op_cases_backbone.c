@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Cases of the backbone's operations. */
 #include "op_cases.h"
 

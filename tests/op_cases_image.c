@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Cases of the operations of autoencoders and Inception. */
 #include "op_cases.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Cases of the samplers' operations. */
 #include "op_cases.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Cases of the operations of training. */
 #include "op_cases.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "op_cases.h"
 
 /* Elements before and after every tensor that no operation may touch. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Small models whose every parameter is random: initial weights would predict zero. */
 #ifndef NL_RANDOM_MODEL_H
 #define NL_RANDOM_MODEL_H

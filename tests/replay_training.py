@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Trains in PyTorch on what `nalagen train --dump N --log-every 1` trained on, and compares the loss curves.
 
     python3 replay_training.py REFERENCE RUN     (needs torch and safetensors)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "seeded_inception.h"
 
 #include <math.h>

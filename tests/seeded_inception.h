@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A complete FID network under the names of pytorch-fid's file, its weights from a generator that
  * make_inception_golden.py has as well: for tests and measurements where the published weights are not at hand. */
 #ifndef SEEDED_INCEPTION_H

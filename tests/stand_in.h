@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Networks for sampler tests: functions of one element and its time, and noise from an array. */
 #ifndef STAND_IN_H
 #define STAND_IN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What nalagen analyze says about attention: entropies and correlations that are known, distributions against the
  * golden features and against what the network itself computes. */
 #include "nl_test.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Configurations: JSON, names, classes, and what the tensors of a file tell. */
 #include "nl_config.h"
 #include "nl_test.h"
@@ -544,9 +545,10 @@ static void the_shipped_model(void **state)
     nl_config c;
     char text[64];
     int index;
-    assert_ok(context, nl_checkpoint_open(
-                           context, NL_SOURCE_DIR "/weights/nalasit-s2-imagenette-256.safetensors",
-                           &checkpoint));
+    assert_ok(context, nl_checkpoint_open(context,
+                                          NL_SOURCE_DIR
+                                          "/weights/shipped/nalasit-s2-imagenette-256.safetensors",
+                                          &checkpoint));
     assert_true(checkpoint->mapping.size <= 37000000);
     assert_ok(context, nl_config_from_checkpoint(checkpoint, NULL, &c));
     assert_string_equal(nl_config_name(&c, text, sizeof(text)), "NaLaSiT-S/2");

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One checkpoint to another: the numbers survive, the names are those asked for, nothing is written
  * by half. */
 #include <unistd.h>

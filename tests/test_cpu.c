@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The CPU back end against what it stands on: its elementary functions against libm, its normal
  * numbers against the scalar ones, its matrix products in bf16, its bookkeeping of shapes and
  * levels. */

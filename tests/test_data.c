@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Data sets and the loader: the order of samples, restarts, ranks, what is drawn, damaged files. */
 #include "data_folder.h"
 

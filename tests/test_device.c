@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Devices, the arena, measuring, and the front doors of the operations. */
 #include <sched.h>
 

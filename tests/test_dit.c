@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The backbone against the golden files, and what must hold for any of its configurations. */
 #include <unistd.h>
 
@@ -221,8 +222,9 @@ static void golden_first_model(void **state)
 static void golden_shipped_model(void **state)
 {
     (void)state;
-    double error = golden_error("shipped_model_forward.safetensors", NULL,
-                                NL_SOURCE_DIR "/weights/nalasit-s2-imagenette-256.safetensors");
+    double error =
+        golden_error("shipped_model_forward.safetensors", NULL,
+                     NL_SOURCE_DIR "/weights/shipped/nalasit-s2-imagenette-256.safetensors");
     assert_true(error <= 8e-3);
     assert_true(error > 1e-5); /* or it is not the int8 file */
 }

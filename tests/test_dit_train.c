@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The backward pass of the network against the golden gradients, and twins of the parameter table. On the devices
  * of NL_TEST_DEVICE. */
 #include "nl_dit_train.h"

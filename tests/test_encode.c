@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Encoding: every kind of source, what is made of its pictures, runs that were stopped, broken files, faults. */
 #include "data_folder.h"
 
@@ -365,11 +366,11 @@ static void check_autoencoder(nl_context *context, const nl_checkpoint *weights,
 static void test_tiny_latents(void **state)
 {
     (void)state;
-    test_need(NL_SOURCE_DIR "/weights/tae.safetensors");
+    test_need(NL_SOURCE_DIR "/weights/shipped/tae.safetensors");
     nl_context *context = test_context("cpu");
     nl_checkpoint *weights;
-    assert_ok(context,
-              nl_checkpoint_open(context, NL_SOURCE_DIR "/weights/tae.safetensors", &weights));
+    assert_ok(context, nl_checkpoint_open(context, NL_SOURCE_DIR "/weights/shipped/tae.safetensors",
+                                          &weights));
     check_autoencoder(context, weights, NL_DATA_LATENTS, 32);
     nl_checkpoint_close(weights);
     nl_context_destroy(context);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* NaLa attention against the golden files: output, key features, and query features up to the factor
  * that the denominator takes away. */
 #include "op_cases.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Backward operations of the reference against central differences of its forward operations, in two step sizes
  * (Richardson), so that what is left is the rounding of float results. The loss is the sum of outputs times fixed

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Classifier-free guidance: what the network is asked, and what is made of its answers. */
 #include "stand_in.h"
 

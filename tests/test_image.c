@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Pictures: PNG out and in, JPEG, grids, the terminal; damaged files by name; faults. */
 #include "nl_test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The FID network against the golden file of TensorFlow's weights, and what it says about other files. */
 #include "inception.h"
 #include "nl_evaluate.h"

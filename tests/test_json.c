@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "file_test.h"
 #include "nl_json.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Training losses against those of the public DiT and SiT code on a stand-in network. */
 #include "loss.h"
 #include "nl_random.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* numpy arrays: what is read, what is written, every malformed header by name. */
 #include "file_test.h"
 

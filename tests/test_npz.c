@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Archives of pictures: what comes out is what went in, whatever happened on the way. */
 #include "nl_test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What operations must give by theory, by hand or by published numbers: no oracle is asked. On every
  * device of NL_TEST_DEVICE. */
 #include "nl_random.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Every operation of the table on every device under test: against the reference, with one image of a
  * batch alone, and with one thread. Environment:
@@ -184,7 +185,8 @@ int main(void)
     seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     printf("NL_TEST_SEED=%llu\n", (unsigned long long)seed);
     given = getenv("NL_TEST_PART");
-    if (given && (sscanf(given, "%d/%d", &this_part, &parts) != 2 || this_part < 1 || this_part > parts)) {
+    if (given &&
+        (sscanf(given, "%d/%d", &this_part, &parts) != 2 || this_part < 1 || this_part > parts)) {
         fprintf(stderr, "NL_TEST_PART: expected K/N, found %s\n", given);
         return 2;
     }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The pickle machine: what it builds, what it refuses by name, and that it never does more than
  * that. */
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From classes to pictures on small random models: what a picture may and may not depend on, and what happens when
  * something goes wrong half way. */
 #include "nl_test.h"
@@ -460,9 +461,9 @@ typedef struct nl_golden_model {
 static const nl_golden_model first_model = {NL_SHARED_DIR
                                             "/weights/nalasit-s2-imagenette-256.safetensors",
                                             "first_model_sample.safetensors"};
-static const nl_golden_model shipped_model = {NL_SOURCE_DIR
-                                              "/weights/nalasit-s2-imagenette-256.safetensors",
-                                              "shipped_model_sample.safetensors"};
+static const nl_golden_model shipped_model = {
+    NL_SOURCE_DIR "/weights/shipped/nalasit-s2-imagenette-256.safetensors",
+    "shipped_model_sample.safetensors"};
 
 /* The golden trajectory's noise and classes through the checkpoint; what it should be in *expected. */
 static void golden_run(nl_context_options options, const nl_golden_model *of, const char *sampler,

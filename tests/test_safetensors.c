@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Checkpoints: what is read, what is written, and every malformed file by name. */
 #include "file_test.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* DDPM and DDIM: schedules, respacing, and samples of the public code. */
 #include "nl_diffusion.h"
 #include "stand_in.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Transports: samples of the public code, orders of convergence, forms that no golden covers, dopri5's
  * step control, refusals. */
 #include "nl_path.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Scaling and cutting pictures: PIL's numbers, byte for byte. */
 #include "nl_test.h"
 

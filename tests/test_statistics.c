@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Statistics of features: closed forms, and what numpy and scipy make of the same numbers
  * (make_statistics.py, whose output the environment names). */
 #include "nl_nearest.h"

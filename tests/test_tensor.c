@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_test.h"
 
 static void test_dtypes(void **state)

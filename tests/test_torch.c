@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Checkpoints that PyTorch wrote (tests/make_torch_files.py), and archives and pickles that nobody
  * should. */
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Runs of nalagen train on a small model: what must agree bit by bit, what goes wrong, what is written. */
 #include <glob.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Autoencoders: golden numbers, every spelling of the names, strict loading, tiles, faults. */
 #include "nl_test.h"
 
@@ -772,7 +773,7 @@ static void test_taesd_first_model(void **state)
 static void test_shipped_tiny(void **state)
 {
     (void)state;
-    const char *path = NL_SOURCE_DIR "/weights/tae.safetensors";
+    const char *path = NL_SOURCE_DIR "/weights/shipped/tae.safetensors";
     test_need(path);
     nl_context *context = test_context(test_device());
     nl_checkpoint *golden = test_golden(context, "tiny_autoencoder.safetensors"), *checkpoint;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The threads that write pictures: nothing lost, reported in order, failures end the work. */
 #include "nl_test.h"
 

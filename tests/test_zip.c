@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Zip archives: what is read where it lies, what is refused by name, and a checkpoint beyond 4 GiB.
  */
 #include <fcntl.h>

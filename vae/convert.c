@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Autoencoder files of any spelling to one of ours; nothing is held in memory but one tensor. */
 #include <string.h>
 

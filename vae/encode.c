@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Training samples: pictures of one size from bytes to what is stored of them. */
 #include "arena.h"
 #include "layers.h"

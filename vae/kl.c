@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * AutoencoderKL (facts.md D). The number of levels and of resnets in each come from the names, the
  * channels from the shapes.

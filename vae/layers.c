@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The layers of both autoencoders: their parameters and how they run. */
 #include "layers.h"
 

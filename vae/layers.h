@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * An autoencoder as data: each half is a list of layers, each layer a row of parameters. The list is
  * built from the file's names and shapes (tiny.c, kl.c), filled by load.c and run by layers.c.

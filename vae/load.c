@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Files to an autoencoder: every tensor is accounted for before memory is taken for it. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The names that autoencoder files use. Canonical are diffusers' for AutoencoderKL,
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Autoencoders between pictures and latents: "tiny" (TAESD's layout), "kl" (AutoencoderKL, the Stable
  * Diffusion VAE) and "none" (pixel-space models: latents are pixels in [-1, 1]).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Pictures of any size and number between host and device.
  *
@@ -65,7 +66,8 @@ static nl_status run_batch(const nl_conversion *conversion, nl_device *device, i
     else
         NL_TRY(nl_vae_encode(vae, device, &rgb, &latents, NULL));
     if (to_type == NL_U8)
-        NL_TRY(NL_OP(device, to_uint8, .x = rgb, .y = bytes, .scale = 127.5f, .shift = conversion->shift));
+        NL_TRY(NL_OP(device, to_uint8, .x = rgb, .y = bytes, .scale = 127.5f,
+                     .shift = conversion->shift));
     if (!device->measuring)
         NL_TRY(device->ops->download(device, to, output->data, nl_tensor_bytes(output)));
 cleanup:

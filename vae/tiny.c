@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * TAESD's layout (reference: taesd_torch.py): three halvings or doublings of the picture with blocks
  * of three convolutions between them. A layer's name is its position in the PyTorch sequence, in

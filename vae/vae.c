@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Decoding and encoding on the device, and what an autoencoder says about itself. */
 #include "layers.h"
 

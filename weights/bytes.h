@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Little-endian numbers in bytes of any alignment. */
 #ifndef NL_BYTES_H
 #define NL_BYTES_H

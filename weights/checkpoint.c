@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Opening by content, looking up, reading as floats: what all formats share. */
 #include <math.h>
 #include <stdio.h>

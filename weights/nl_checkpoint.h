@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Files of named tensors. One type whatever the format: the file is mapped, its table is validated
  * before anything is allocated by it, and tensors are converted as they are read. Knows no models.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A restricted machine for Python's pickles: it builds data and calls nothing. Numbers, strings,
  * tuples, lists, dicts and sets become themselves; whatever Python would make by calling a class or

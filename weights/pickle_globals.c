@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Names in a pickle that no honest checkpoint has. Nothing is ever called here, whatever its name:
  * to refuse these is to tell the owner of the file what it would do elsewhere. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The values of a pickle: their memory, and looking at them. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Writing safetensors through the checked writer; the layout stands in safetensors.c. */
 #include <string.h>
 

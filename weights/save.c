@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Tensors from anywhere to one safetensors file, one at a time. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "torch.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * What the two formats of torch.save have in common: one pickle that holds dicts of tensors, and
  * storages that the tensors are views of.

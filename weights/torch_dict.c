@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Which of the dicts in a torch checkpoint, and what else the file says. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * torch.save before 1.6, and later with _use_new_zipfile_serialization=False: pickles one behind
  * the other, then the storages.

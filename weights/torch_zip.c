@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * torch.save since 1.6: a zip archive whose entries are stored, so that tensors are read where they
  * lie.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Zip archives, from their end (APPNOTE.TXT 6.3):
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Zip archives: the table of contents of one in memory, whose stored entries are read where they lie; and the records of
  * one to be written. */
 #ifndef NL_ZIP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* APPNOTE 4.3; the layout stands in zip.c. */
 #include "zip.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "activation.h"
 #include "nl_cpu.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Activations and their slopes over a run of elements: of the operations activate and activate_backward, and as the
  * epilogue of a product. */
 #ifndef NL_CPU_ACTIVATION_H

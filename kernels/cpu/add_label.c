@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 #include "vector_math.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Operations that take no time worth saving beside the network's: the reference is good enough for them. */
 #include "nl_cpu.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The table nl_cpu_ops: each entry goes on to the level that suits the processor. */
 #include "host_memory.h"
 #include "nl_cpu.h"

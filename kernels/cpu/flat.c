@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Operations over all parameters at once. */
 #include "nl_cpu.h"
 #include "vector_math.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 
 /* prediction [2B, C, H, W] -> y [B, C, H, W] */

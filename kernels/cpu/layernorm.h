@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Layer normalisation of one row, shared by the operations that do something with the result. */
 #ifndef NL_CPU_LAYERNORM_H
 #define NL_CPU_LAYERNORM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "layernorm.h"
 #include "nl_cpu.h"
 

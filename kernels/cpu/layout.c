@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 
 enum { TILE = 16 }; /* pixels and channels of a transposed tile */

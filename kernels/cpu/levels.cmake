@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # The CPU back end is compiled once for each level of x86-64 vector instructions; dispatch.c takes
 # the best one that the processor has. nl_cpu itself is the level `base`, the only one elsewhere.
 include(CheckCCompilerFlag)

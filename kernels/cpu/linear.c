@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The matrix product is oneDNN's, or for a few rows of x (adaLN: one for each image) a kernel that
  * reads every weight once. The epilogue is a pass over the product while it is still in the cache.

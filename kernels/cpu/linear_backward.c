@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Both products are cut into tiles, each the work of one thread over the whole length of its sums, so that their
  * order does not depend on the number of threads.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Norm-aware linear attention in two sweeps over the tokens. The first sums S = phi_k^T v and z of
  * each head in chunks of tokens, the second applies them to the queries. Features live in a tile of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Norm-aware linear attention backward, in two sweeps like the forward pass: the first goes through the queries, to
  * dq and the sums dS and dz; the second through the keys, to dk and dv. Features are computed again in a tile.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The features of one query or key, all six maps of docs/formats.md: x [d] -> phi [F].
  *

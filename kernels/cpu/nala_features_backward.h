@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Backward of nala_features.h: dphi [F] -> dx [d]. Powers of 0 have the derivative 0. */
 #ifndef NL_CPU_NALA_FEATURES_BACKWARD_H
 #define NL_CPU_NALA_FEATURES_BACKWARD_H

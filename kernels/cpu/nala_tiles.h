@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * What the forward and the backward pass of NaLa attention share: how tokens are cut into chunks and tiles, and the
  * features of a tile. Chunks depend on the number of tokens alone and are added in order, so that results are the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * oneDNN behind plain functions: matrix products and convolutions. The only file that includes
  * dnnl.h is dnnl.c, which speaks both the 2.x and the 3.x C interface. Primitives are kept by

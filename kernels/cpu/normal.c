@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Philox4x32-10 and Box-Muller for LANES blocks at a time. The numbers are nl_philox_normal4's to a
  * few ulp, for which products and sums round as there: this file is compiled without fused

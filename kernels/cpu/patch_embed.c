@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 
 /* One token: out [D] = bias + position + patch through weight [C * p * p, D]. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 
 /* Copies the patch of one token between x and patch [C * p * p]. */

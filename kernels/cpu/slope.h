@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Derivatives of the activations, for their backward passes. */
 #ifndef NL_CPU_SLOPE_H
 #define NL_CPU_SLOPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Softmax attention in tiles, never holding a T x T matrix: for a block of queries, tile after tile
  * of keys updates the running maximum, sum and output (Milakov and Gimelshein 2018; Dao et al.

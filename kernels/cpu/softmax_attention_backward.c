@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Softmax attention backward, never holding a T x T matrix: a task is one head of one image, whose tiles of queries
  * and keys are gone through in order. Scores are computed again; P = exp(scale q k - lse).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The operations of one level; memory is dispatch.c's. */
 #include "nl_cpu.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 
 #include <math.h>

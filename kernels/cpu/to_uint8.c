@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 
 /* Rounded like the public code: product and sum each in fp32 (no fused multiply-add), clamped,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_cpu.h"
 
 /* tokens [B * T, p * p * C_head] -> x [B, C, H, W] */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Vectors of floats as wide as the level's registers, in the vector extension of gcc and clang, for
  * the few loops that the compiler does not arrange well by itself: small products.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Elementary functions that a compiler can vectorise: no branches, no calls, no tables. Polynomials
  * are minimax fits; errors are a few ulp. NaN gives NaN. Finite arguments give finite results: exp

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Elementwise activations, eight elements a thread where the addresses allow it. */
 #include "activation.cuh"
 

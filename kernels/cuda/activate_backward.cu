@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* dx = dy activation'(x). */
 #include "activation.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Activations of the backbone and their derivatives, one element at a time. */
 #ifndef NL_CUDA_ACTIVATION_CUH
 #define NL_CUDA_ACTIVATION_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* AdamW, the moving averages and the model's copy in one pass over the flat arrays. What the step's numbers come to is
  * worked out once, in double, by a kernel of one thread. */
 #include "cuda_common.cuh"
@@ -59,8 +60,7 @@ __device__ __forceinline__ float updated(const adamw_numbers &n, const nl_segmen
 __device__ static void update_one(const adamw_arrays &a, const adamw_numbers &n,
                                   const nl_segment &segment, int64_t i)
 {
-    const float p =
-        updated(n, segment, a.gradient[i], a.master[i], a.first + i, a.second + i);
+    const float p = updated(n, segment, a.gradient[i], a.master[i], a.first + i, a.second + i);
     a.master[i] = p;
 #pragma unroll
     for (int e = 0; e < NL_MAX_EMA; e++)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* c = time + table[label]; y = SiLU(c). */
 #include "cuda_common.cuh"
 

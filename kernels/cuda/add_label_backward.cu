@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Through y = SiLU(c), c = time + table[label]. A block for a row of the table adds its images in order. */
 #include "activation.cuh"
 

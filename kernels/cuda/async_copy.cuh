@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Copies of 16 bytes to shared memory, which a thread queues and waits for later. */
 #ifndef NL_CUDA_ASYNC_COPY_CUH
 #define NL_CUDA_ASYNC_COPY_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Sums over the rows of a matrix: column_sums.cuh. */
 #include "column_sums.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Sums over the rows of a matrix in two stages of fixed order: parts of rows, then the parts. */
 #ifndef NL_CUDA_COLUMN_SUMS_CUH
 #define NL_CUDA_COLUMN_SUMS_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* y = sum of coefficient[term][image] x[term], in term order, fp32. Coefficients travel as kernel parameters, so nothing
  * is uploaded; batches larger than what fits go in parts. */
 #include "cuda_common.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* y = activation(conv(x) + bias + residual), NHWC: strict fp32 of several pictures by a kernel of our own (conv_direct.cu),
  * otherwise through cuDNN where this build has it (conv_cudnn.cu), or gathered patches through cuBLASLt (conv_gather.cu).
  * A 3 x 3 convolution of a picture that is doubled first is a transposed one of the picture as it is: 4 / 9 of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the two ways of a convolution share: its shape, and the passes before and after it. */
 #ifndef NL_CUDA_CONV2D_CUH
 #define NL_CUDA_CONV2D_CUH

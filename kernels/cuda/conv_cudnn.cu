@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Convolutions through cuDNN. A shape's route is found once: the whole in one kernel where an
  * engine does that, otherwise the bare convolution between passes that pad x and finish y. */
 #ifdef NL_CUDNN

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Convolutions in strict fp32 as products whose first factor is read from x where it is needed, without patches in memory.
  * Each product's sum runs over taps and channels in their order, whatever the batch. */
 #include "conv_direct.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Convolutions in strict fp32 by a kernel of our own. */
 #ifndef NL_CUDA_CONV_DIRECT_CUH
 #define NL_CUDA_CONV_DIRECT_CUH

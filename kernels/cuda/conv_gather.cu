@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Convolutions without cuDNN: products of the weight with gathered patches, through cuBLASLt. For single pictures, long
  * sums in strict fp32 and 1 x 1 of pixels that are not whole 16 bytes in every build, for all in one without cuDNN. */
 #include "conv2d.cuh"

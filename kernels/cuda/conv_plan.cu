@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* cuDNN's graph interface: a graph of operations (convolution, add bias, add residual, activation)
  * over described tensors; the heuristics list engines for it; a plan is one engine made ready.
  * Built without cuDNN this file is empty. */

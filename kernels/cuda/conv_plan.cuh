@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Convolutions as plans of cuDNN's graph interface: y = activation(conv(x) + bias + residual) in
  * one kernel. */
 #ifndef NL_CUDA_CONV_PLAN_CUH

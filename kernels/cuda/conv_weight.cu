@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "conv_weight.cuh"
 
 #include <cstdlib>

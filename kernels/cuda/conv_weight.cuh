@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Weights of convolutions in the order in which they are read, made once and kept as long as the
  * tensor does not change. */
 #ifndef NL_CUDA_CONV_WEIGHT_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The functions of cuBLASLt under their own names; the first call of one loads the library, which takes a twentieth of a
  * second and is not needed for a single picture. What is not there answers CUBLAS_STATUS_NOT_INITIALIZED. */
 #include <cublasLt.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the CUDA operations share: the state of the device, error returns, vectors of eight elements, reductions. */
 #ifndef NL_CUDA_COMMON_CUH
 #define NL_CUDA_COMMON_CUH
@@ -18,7 +19,7 @@ struct nl_cuda {
     cudaStream_t stream;
     cudaStream_t uploads; /* beside it, made by the first of them */
     cudaEvent_t uploaded; /* the last of them */
-    cublasLtHandle_t lt; /* made by the first large product: loading cuBLASLt takes a while */
+    cublasLtHandle_t lt;  /* made by the first large product: loading cuBLASLt takes a while */
     void *lt_workspace;
     size_t lt_workspace_bytes;
     nl_lt_cache *products; /* algorithms by shape */

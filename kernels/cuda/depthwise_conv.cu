@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* out = addend + depthwise convolution over the token grid: depthwise_conv.cuh. */
 #include "depthwise_conv.cuh"
 

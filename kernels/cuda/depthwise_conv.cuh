@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Depthwise 5 x 5 convolution of a grid of tokens: what the forward and the backward pass share.
  *

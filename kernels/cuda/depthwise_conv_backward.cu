@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Gradients of depthwise_conv: dx += dout convolved with the turned kernel; dW and db in parts of fixed tiles, then the
  * parts in their order. 5 x 5: depthwise_conv.cuh. */
 #include "column_sums.cuh"

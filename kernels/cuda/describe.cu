@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What `nalagen info --device` says of a card, its driver and the libraries. */
 #include <cstdio>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The CUDA device: memory, stream, handles, and the table. A build with this back end runs on machines without a GPU or
  * driver: nothing here is touched before somebody asks for the device, and then the answer is NL_ERROR_DEVICE. */
 #include <cstdio>

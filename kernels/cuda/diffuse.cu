@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* x_t = a data + b noise, coefficients by image. */
 #include "cuda_common.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One DDPM or DDIM step, elementwise (ops.h has the equations). fp32. */
 #include "cuda_common.cuh"
 

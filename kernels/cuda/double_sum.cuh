@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Sums in double, in a fixed order. */
 #ifndef NL_CUDA_DOUBLE_SUM_CUH
 #define NL_CUDA_DOUBLE_SUM_CUH

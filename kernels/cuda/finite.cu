@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Where an element is not finite, the first mark stays. */
 #include "cuda_common.cuh"
 

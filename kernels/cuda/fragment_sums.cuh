@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Sums over the rows of a tile that lies in a warp as tensor cores leave it: a thread has rows lane / 4 and lane / 4 + 8. */
 #ifndef NL_CUDA_FRAGMENT_SUMS_CUH
 #define NL_CUDA_FRAGMENT_SUMS_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* GroupNorm on NHWC: sums of slices of pixels for each (image, group), their moments, then the map. The sums are taken in a
  * fixed order, so the result does not depend on how the card schedules blocks. What is normalised is
  * s = x + branch + addend; the pass that takes the sums keeps s where it is asked for.

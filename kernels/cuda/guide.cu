@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Classifier-free guidance: y = u + scale (c - u) in the guided channels, c in the others. fp32. */
 #include "cuda_common.cuh"
 

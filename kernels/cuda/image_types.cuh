@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Elements of feature maps: F32, BF16 and F16. */
 #ifndef NL_CUDA_IMAGE_TYPES_CUH
 #define NL_CUDA_IMAGE_TYPES_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the data set holds -> latents: y = scale x + shift, or a sample of N(mean, exp(log variance)). */
 #include <cuda_fp16.h>
 

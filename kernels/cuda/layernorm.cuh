@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The row loop of the layer normalisations. A row belongs to LANES neighbouring lanes, which hold it in registers in
  * CHUNKS pieces of VEC elements; the next row is on its way while this one is worked on, so that enough loads are in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * What the gradients of the layer normalisations share. A warp owns a row at a time and holds it in registers, as in
  * layernorm.cuh; sums over rows are kept in shared memory, a set for each warp, because registers would not do for wide

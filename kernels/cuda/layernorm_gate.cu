@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* y = (LN(x) weight + bias) SiLU(g) over all heads. */
 #include "layernorm.cuh"
 

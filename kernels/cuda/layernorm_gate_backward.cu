@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Gradients of layernorm_gate: every activation crosses memory once each way; sums over all rows in two stages, parts of
  * neighbouring rows and then the parts. */
 #include "activation.cuh"

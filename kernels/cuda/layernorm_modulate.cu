@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* x += gate * branch, then y = LN(x) (1 + scale) + shift: each activation crosses memory once each way. */
 #include "layernorm.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Gradients of layernorm_modulate: every activation crosses memory once each way; sums over the rows of an image in two
  * stages, parts of NL_PART_ROWS rows and then the parts. */
 #include "column_sums.cuh"

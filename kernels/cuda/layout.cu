@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* y = scale x + shift between [B, C, H, W] and [B, H, W, C], also between fp32 and bf16. */
 #include "cuda_common.cuh"
 

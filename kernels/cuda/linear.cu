@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* y = epilogue(x W^T + bias): bias and GELU inside cuBLASLt, SiLU (small products only) in a pass of its own. */
 #include "activation.cuh"
 #include "product.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Gradients of linear: dx = dy W through panel products or cuBLASLt, with GELU's derivative in the epilogue where that
  * is bf16; and dW += dy^T x, db += column sums of dy. */
 #include "activation.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* y = mean of x, in double; one block. */
 #include "cuda_common.cuh"
 #include "double_sum.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* NaLa attention forward: the tensor core kernels where they serve (bf16), otherwise tiles in fp32, one block for a
  * (image, head): first S and z, then the queries. The latter is the parity mode. */
 #include "nala_attention.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* NaLa attention forward on the GPU: what the operation and the laboratory call. */
 #ifndef NL_CUDA_NALA_ATTENTION_CUH
 #define NL_CUDA_NALA_ATTENTION_CUH

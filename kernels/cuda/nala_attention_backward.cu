@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* NaLa attention backward: the tensor core kernels where they serve (bf16, cosine map, no rope), otherwise tiles in fp32,
  * one block for a (image, head). With u_t = do_t / denominator and r_t = u_t . o_t, features turned with rope where they
  * meet S or dS:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Launchers of the tensor core kernels: nala_tensor_core.cuh says how they work. */
 #include "nala_attention.cuh"
 #include "nala_rope.cuh"

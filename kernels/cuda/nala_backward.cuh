@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * NaLa attention backward on tensor cores, cosine map, bf16 in and out, fp32 sums. q, k, v, o, do are read once, dq, dk,
  * dv are written once, features exist in registers and in one tile of shared memory. With phi' = phi_q / denominator

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Kernels and launchers of NaLa attention backward; nala_backward.cuh has the arithmetic. */
 #include "nala_backward.cuh"
 

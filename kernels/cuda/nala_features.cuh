@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The feature maps of norm-aware linear attention on the GPU (docs/formats.md, nala-attention.md), one element at a
  * time, from scalars that belong to the whole query or key:

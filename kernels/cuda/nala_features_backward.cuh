@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Gradients of the feature maps of nala_features.cuh (nala-attention.md, Cost). d holds the gradients by the two
  * features of an element (by the one in d.x). An element's gradient has a part of its own and, for maps that use the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nala_rope.cuh"
 
 static __global__ void rope_kernel(float2 *table, int positions, int quarter)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * NaLa attention forward on tensor cores, bf16 in and out, fp32 sums. q, k, v are read once, o is written once, and
  * features exist in registers only.

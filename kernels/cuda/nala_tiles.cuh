@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * NaLa attention in fp32 whatever the tensors' type, for every feature map, with or without rope: tiles of tokens in
  * shared memory. A block has a head. A warp works alone on the rows of a token, of which a lane has E elements; all warps

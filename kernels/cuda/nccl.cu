@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Collectives between GPUs. Sums run on a stream of their own, so that those of one layer's gradients travel while
  * the layer before is at work. NCCL is loaded when the first group is made: it is large, and one GPU does without. */
 #include <cstdlib>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Standard normals by (seed, image, stream, element): cuRAND's Philox4x32-10, element 4 j .. 4 j + 3 from one block. */
 #include <curand_kernel.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The sum of the singular values of P by products alone, in which a GPU is 10 times a processor; finding the values is
  * mostly waiting. With the polar decomposition P = U H it is tr H = <U, P>, and X = P / |P|_F becomes U by Newton's and
  * Schulz's iteration on all singular values x at once:

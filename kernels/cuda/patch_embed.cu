@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Patches through the embedding, plus the position table. */
 #include "cuda_common.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Gradients of patch_embed: dW += dtokens^T patches, db += column sums of dtokens, in parts of PART tokens and then the
  * parts; dx = dtokens W laid out as pixels. */
 #include "column_sums.cuh"

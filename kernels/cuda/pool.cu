@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Max and average pooling, NHWC; padding takes no part. */
 #include "image_types.cuh"
 

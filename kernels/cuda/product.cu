@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* cuBLASLt is column-major: a row-major y = x W^T is y^T = W x^T there, W read transposed. Descriptors and the chosen
  * algorithm are kept by shape: the first call of a shape asks the heuristic, later ones only launch. One of the
  * heuristic's answers is taken by a rule, not the fastest of a race, so that the same call always runs the same

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One matrix product, small ones by small_product.cu, others through cuBLASLt: y = epilogue(x W^T + bias), row-major. */
 #ifndef NL_CUDA_PRODUCT_CUH
 #define NL_CUDA_PRODUCT_CUH

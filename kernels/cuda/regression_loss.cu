@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* w mean (prediction - target)^2 by image, summed in double, and its gradient; a block for an image. */
 #include "cuda_common.cuh"
 #include "double_sum.cuh"

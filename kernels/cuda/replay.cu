@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Records of nl_replay: CUDA graphs. The first run of a key makes what cannot be made while recording (plans of
  * products and convolutions, scratch memory). What turns out not to be recordable runs as it is. */
 #include <cstdlib>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Pictures of bytes to another size, NHWC: a thread for each output pixel takes the source pixels that have weight,
  * 2 x 2 for the bilinear kinds, 4 x 4 times the reduction for the cubic one. */
 #include "image_types.cuh"

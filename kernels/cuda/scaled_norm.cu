@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Root mean square of x / (atol + rtol max(|a|, |b|)) for each image, in double. Waits for the device. */
 #include "cuda_common.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A block adds to a tile of 64 x 64 on or above the diagonal, a thread to 4 x 4 elements of it, which it keeps in registers
  * while the rows come by through shared memory. */
 #include "cuda_common.cuh"

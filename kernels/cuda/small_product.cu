@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Products that are over before cuBLASLt would be there: loading it and its first question cost a fifth of a second, as
  * long as a picture takes. Those of a single picture of a small network, and by request (nl_product.alone) those of its

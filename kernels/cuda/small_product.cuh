@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Products of bf16 factors by a kernel of our own: small_product.cu says when. */
 #ifndef NL_CUDA_SMALL_PRODUCT_CUH
 #define NL_CUDA_SMALL_PRODUCT_CUH

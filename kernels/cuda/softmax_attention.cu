@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Softmax attention: flash-style on tensor cores for the backbone's heads in bf16, on Hopper by sm90/softmax_kernel.cuh where
  * that serves; otherwise (fp32, or the wide single head of the VAE) scores of some rows at a time through cuBLASLt and a
  * softmax between the two products. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Softmax attention backward: flash-style on tensor cores for the backbone's heads in bf16; otherwise plain kernels in
  * fp32, a block for a query (dq) and a block for a key (dk, dv). */
 #include "cuda_common.cuh"

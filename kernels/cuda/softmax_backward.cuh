@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Softmax attention backward on tensor cores, bf16 in and out, fp32 sums; never a T x T matrix. With P the
  * probabilities, from the saved log of the sum of exponentials, and delta_t = do_t . o_t:

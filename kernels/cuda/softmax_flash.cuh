@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * softmax(q k^T scale) v on tensor cores, bf16 in and out, fp32 sums; never a T x T matrix.
  *

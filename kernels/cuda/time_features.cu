@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* [cos(t f_i) | sin(t f_i)], f_i = exp(-ln(10000) i / half): fp32 as the public code, so libdevice's exact functions. */
 #include "cuda_common.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* clamp(trunc(scale x + shift), 0, 255); NaN gives 0. */
 #include "cuda_common.cuh"
 

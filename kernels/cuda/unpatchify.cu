@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Token columns (row, column, channel) back to the picture. */
 #include "cuda_common.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Gradient of the picture to token columns (row, column, channel); dropped channels get 0. */
 #include "cuda_common.cuh"
 

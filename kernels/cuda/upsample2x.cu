@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Nearest neighbour, twice as high and wide, NHWC. */
 #include "cuda_common.cuh"
 

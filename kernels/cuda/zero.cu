@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* x = 0. */
 #include "cuda_common.cuh"
 

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of the FID network's convolutions, batch 128: every engine that cuDNN's heuristics name and the rules allow, in
  * their order, with bias and ReLU, and beside them what nl_op_conv2d does and, in strict fp32, gathered patches through
  * cuBLASLt and the kernel that reads x itself (ms; engine, knobs and notes). Then the sums over the network, each shape as
  * often as it is there.
  *
- *   cmake --build build --target nalagen && nvcc -O3 -std=c++17 -arch=sm_90 -DNL_CUDNN -Ikernels -Ikernels/cuda -Isrc/core \
+ *   cmake --build build --target nalagen && nvcc -O3 -std=c++17 -arch=sm_90 -DNL_CUDNN -Ikernels -Ikernels/cuda -Icore \
  *        -Iinclude kernels/lab/convolutions.cu build/libnalagen.a $LIBRARIES -lcudnn -o convolutions
  *   ./convolutions fp32 tf32 fp16        LIBRARIES: those of bench/nl_bench_images
  */

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of depthwise convolution: forward and backward against an fp64 reference on fresh random inputs, then time,
  * bytes a second of what has to cross memory, and share of the card's copy rate.
  *
- *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
+ *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Icore -Ikernels -Ikernels/cuda \
  *        kernels/lab/depthwise.cu kernels/cuda/depthwise_conv.cu kernels/cuda/depthwise_conv_backward.cu \
  *        kernels/cuda/column_sums.cu BUILD/libnalagen.a -o depthwise && ./depthwise
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the programs of the laboratory share: checked calls, medians of event timings, the card's copy rate. */
 #ifndef NL_LAB_CUH
 #define NL_LAB_CUH

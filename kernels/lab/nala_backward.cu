@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of NaLa attention backward on tensor cores: gradients against fp64 on fresh random inputs (also long
  * sequences, which are cut into chunks), then time of forward and backward, bytes a second of the backward pass (q, k, v,
  * o, do read, dq, dk, dv written) and share of the card's copy rate.
  *
- *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
+ *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Icore -Ikernels -Ikernels/cuda \
  *        kernels/lab/nala_backward.cu kernels/cuda/nala_backward_tc.cu -o nala_backward && ./nala_backward
  */
 #include <cmath>

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of NaLa attention forward: every version against an fp64 reference on fresh random inputs, then time,
  * bytes a second and share of the card's copy rate.
  *
- *   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
+ *   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Iinclude -Icore -Ikernels -Ikernels/cuda \
  *        kernels/lab/nala_forward.cu kernels/cuda/nala_attention_tc.cu kernels/cuda/nala_rope.cu \
  *        kernels/cuda/sm90/nala_forward.cu -o nala_forward && ./nala_forward
  */

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of the layer normalisations: time and share of the copy rate for shapes of rows and numbers of rows that a
  * group of lanes takes one after the other. Values are checked by the operation tests.
  *
- *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
+ *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Icore -Ikernels -Ikernels/cuda \
  *        kernels/lab/normalise.cu -o normalise && ./normalise
  */
 #include "lab.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of the backbone's matrix products: what cuBLASLt's heuristic offers for each shape, in its order, with and
  * without epilogue and workspace (microseconds; tile and cluster of the fastest), and the panel products beside it, whose

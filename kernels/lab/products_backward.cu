@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of the backward matrix products: what cuBLASLt's heuristic offers for each shape, in its order
  * (microseconds; tile, split of the depth and reduction of each), as kernels/cuda/product.cu sets them up.

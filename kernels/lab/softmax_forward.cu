@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of softmax attention forward: every version against an fp64 reference on fresh random inputs, then time
  * and share of the card's matrix rate, which may be given in TFLOP/s (`nalagen info --device` measures it).
  *
- *   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
+ *   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Iinclude -Icore -Ikernels -Ikernels/cuda \
  *        kernels/lab/softmax_forward.cu -o softmax_forward && ./softmax_forward [check|bench] [VERSION] [rate]
  */
 #include <cmath>

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of the training operations at the sizes of a step of the S/2 model with 256 images: milliseconds, bytes a
  * second of what has to cross memory, and share of the card's copy rate; for products TFLOP/s. Correctness is the
  * operation tests' (tests/test_operations with NL_TEST_DEVICE=cuda).
  *
- *   nvcc -O3 -std=c++20 -gencode arch=compute_90,code=sm_90 -Iinclude -Isrc/core -Ikernels -Ikernels/cuda \
+ *   nvcc -O3 -std=c++20 -gencode arch=compute_90,code=sm_90 -Iinclude -Icore -Ikernels -Ikernels/cuda \
  *        kernels/lab/training.cu BUILD/libnalagen.a ... -o training && ./training
  */
 #include "cuda_common.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* u of gelu_tanh(x) = x (1 + tanh(u)) / 2. */

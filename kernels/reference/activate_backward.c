@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 nl_status nl_reference_activate_backward(nl_device *device, const nl_activate_backward_args *args)

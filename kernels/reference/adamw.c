@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* The numbers of this step: hyper, bias corrections, and the factor that clips the gradient. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* time [B or 1, D], table [classes + 1, D], labels [B] -> c, y [B, D] */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* c, dy [B, D], labels [B] -> dtime [B, D]; dtable [classes + 1, D] is added to */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* Pixel (row, column) of an image of x, or of x doubled. */

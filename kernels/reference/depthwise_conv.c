@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* x [B * T, D], weight [D, 1, k, k]; addend, out [B * T, D] */

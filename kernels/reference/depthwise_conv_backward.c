@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* dx of one token and channel: the taps of the tokens around it that it went into. */

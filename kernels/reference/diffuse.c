@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* data, noise [B, ...], coefficients [B, NL_LOSS_COLUMNS] -> y [B, ...] */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 nl_status nl_reference_finite(nl_device *device, const nl_finite_args *args)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 static double value(const nl_groupnorm_args *args, int64_t pixel, int64_t c)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 static double stored(const nl_tensor *x, int64_t i)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Mean and 1 / sqrt(variance + eps) of one row, biased variance. */
 #ifndef NL_REFERENCE_LAYERNORM_H
 #define NL_REFERENCE_LAYERNORM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "layernorm.h"
 
 /* x, g [M, D]; weight, bias [D] -> y [M, D] */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "layernorm.h"
 
 /* y = (n weight + bias) SiLU(g), n the normalised x. One row; its part of dweight and dbias is added to

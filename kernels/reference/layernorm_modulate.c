@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "layernorm.h"
 
 /* x, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> x or sum, y [M, D] */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "layernorm.h"
 
 /* One row: dx += (dn - mean(dn) - n mean(dn n)) / deviation, dn = dy (1 + scale), n the normalised x. */

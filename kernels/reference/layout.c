@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* x [B, C, H, W] -> y [B, H, W, C], or the other way round */

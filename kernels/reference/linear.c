@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* x [M, K], weight [N, K] -> y [M, N] */

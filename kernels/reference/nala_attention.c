@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Norm-aware linear attention, equation by equation: the features are written out, the state is
  * summed over the tokens, every query reads the state. */
 #include "nala_features.h"

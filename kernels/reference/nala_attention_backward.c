@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Norm-aware linear attention backward, equation by equation (nala-attention.md): the features are computed
  * again, S and z are those of the forward pass. */
 #include "nala_features.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The features of one query or key, and their rotation: nala-attention.md, docs/formats.md. */
 #ifndef NL_REFERENCE_NALA_FEATURES_H
 #define NL_REFERENCE_NALA_FEATURES_H

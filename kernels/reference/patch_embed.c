@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* x [B, C, H, W], weight [D, C, p, p], position [T, D] -> tokens [B * T, D] */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* Place of element `tap` (c, u, v) of a token's patch: row and column of x seen as a matrix [B C H, W]. */

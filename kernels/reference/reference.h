@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The reference back end: every operation in plain scalar C with sums in double, the oracle that the
  * fast back ends are compared with. Written to be read, not to be fast.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* prediction [B, C or more, ...]; data, noise [B, C, ...]; coefficients [B, NL_LOSS_COLUMNS] -> loss [B], dprediction */

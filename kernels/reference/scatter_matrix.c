@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 nl_status nl_reference_scatter_matrix(nl_device *device, const nl_scatter_matrix_args *args)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* One query of one head. weights [T] holds its scores, then their exponentials. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* Row of a token's q (part 0), k (1) or v (2) is column part * D + head * d of qkv and of dqkv. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "host_memory.h"
 #include "reference.h"
 

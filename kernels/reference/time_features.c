@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* t [B] -> features [B, 2 half], every step in fp32 as the public code: at t = 999 the rounding of

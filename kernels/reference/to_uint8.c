@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* Rounded like the public code: product and sum each in fp32, clamped, truncated. NaN becomes 0. */

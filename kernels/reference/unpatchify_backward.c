@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* dx [B, C, H, W] -> dtokens [B * T, p * p * C_head], 0 where forward dropped a channel */

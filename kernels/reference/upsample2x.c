@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "reference.h"
 
 /* x [B, H, W, C] -> y [B, 2H, 2W, C] */

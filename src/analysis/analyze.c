@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Queries and keys of a sampling run: at the chosen steps the network runs once more, beside the run, and keeps
  * what every block computes (nl_dit_forward_saving). */
 #include <math.h>

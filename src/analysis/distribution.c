@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The attention distribution of one query after the other. */
 #include <math.h>
 

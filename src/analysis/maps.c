@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Where queries look, beside the picture that came of it. */
 #include <math.h>
 #include <string.h>

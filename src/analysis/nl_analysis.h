@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * What attention does inside of a model while it samples: how the entropy of a query's attention distribution goes
  * with the query's norm, and where chosen queries look. Double precision on the host, quadratic in the tokens.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Points of a query's norm and its entropy, so many that they are counted in cells. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Reading, writing and locking at offsets: whole or not at all. */
 #include "npz.h"
 

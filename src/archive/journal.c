@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Which pictures are there: see the table in nl_npz.h. */
 #include "npz.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The bytes of the archive around the pictures. */
 #include "nl_checkpoint.h"
 #include "npz.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * An archive of pictures as numpy.load and the public evaluation code read it: a stored zip64 of
  * arr_0.npy, uint8 [count, height, width, 3], and arr_1.npy, int64 [count] labels.

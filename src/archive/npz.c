@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The life of an archive: begun or gone on with under a lock, filled, ended by whoever finds it full.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the files of this folder share. */
 #ifndef NL_ARCHIVE_NPZ_H
 #define NL_ARCHIVE_NPZ_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Pictures on their way from files to the encoder. */
 #include <string.h>
 

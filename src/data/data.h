@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Inside src/data: a data set as it lies in memory, and the names in its files. */
 #ifndef NL_DATA_INTERNAL_H
 #define NL_DATA_INTERNAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Opening a data set: dataset.json and its shards, checked before anything depends on them. */
 #include <string.h>
 

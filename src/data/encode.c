@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * From a source of pictures to a data set. The work is cut into shards of a fixed range of the source; a run
  * that was stopped goes on with the first shard that is not there, or with the part of it that is. Within a

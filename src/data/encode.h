@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the files that encode share. */
 #ifndef NL_ENCODE_INTERNAL_H
 #define NL_ENCODE_INTERNAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Batches in a ring of slots: batch k stands in slot k mod slots. The one handed out last belongs to the
  * caller, those behind it are ready, and a thread fills the rest.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* dataset.json as it is written, and the description of an encoding that every shard carries. */
 #include <stdio.h>
 #include <string.h>

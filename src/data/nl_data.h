@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Training data: an encoded set of pictures in a folder, its reader, and the loader that makes batches
  * of it. docs/data.md has the files.

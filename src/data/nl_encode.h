@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Encoding pictures into a data set, what `nalagen encode` does. */
 #ifndef NL_ENCODE_H
 #define NL_ENCODE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The order of samples: a Feistel network whose round function is Philox, over the smallest square power
  * of two that holds [0, count), walked until the result is below count. Both steps are bijections; the

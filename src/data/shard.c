@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Shards: safetensors files of a fixed number of pictures of the source, less those that are broken.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What all kinds of sources share, and the choice among them. */
 #include <dirent.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Where training pictures come from: folders of PNG and JPEG, CIFAR-10's binary batches, IDX files. What is
  * listed once stays in that order: a picture is known by its number.

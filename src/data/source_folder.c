@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Folders of PNG and JPEG: one folder a class, or all pictures in one. Names are sorted by their bytes, which is
  * the order of torchvision's ImageFolder.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The backward pass. In a block, products by the weights come first: the normalisation before them then leaves its
  * output once more in `h`, and the weight gradient takes it from there. So no normalised activation is kept by the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Defaults, copies and names of configurations. */
 #include <stdio.h>
 #include <string.h>

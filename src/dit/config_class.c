@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Classes by index, wnid or name. */
 #include <ctype.h>
 #include <stdio.h>

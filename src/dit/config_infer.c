@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The configuration of a checkpoint: what its metadata says, or what the names and shapes of its
  * tensors tell (the public DiT and SiT files have no metadata). */
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The configuration as JSON: one table of keys that reading, writing and checking walk. */
 #include <float.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Twins of the parameter table, and files that hold several. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The network, once, in operations; it runs on every back end and on a measuring device. */
 #include <math.h>
 

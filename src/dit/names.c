@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The names that backbone files use. Ours are those of the public DiT and SiT code; the other ones
  * are those of diffusers' DiTTransformer2DModel, which holds the same numbers:

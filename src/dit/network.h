@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the forward and the backward pass share. Every pass goes through the same operations; passes differ in the
  * tensors that the results go to, which nl_block_saved and nl_dit_saved list: kept ones, or room that is used again. */
 #ifndef NL_NETWORK_H

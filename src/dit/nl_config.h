@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a checkpoint is: docs/formats.md as a structure. JSON in, JSON out; the same text stands in checkpoints,
  * PNG metadata, run folders and --config files. */
 #ifndef NL_CONFIG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The backbone: DiT, SiT and their NaLa twins are one transformer (docs/formats.md), written once in terms of
  * operations. Source: facts.md A and B, nala-attention.md, reference nala_torch.py.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Training the backbone: the forward pass that keeps what the backward pass needs, the backward pass, and
  * twins of the parameter table in which the optimiser works.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The parameter table, apart from the model that fills and runs it. */
 #ifndef NL_PARAMS_H
 #define NL_PARAMS_H

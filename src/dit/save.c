@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Writing checkpoints: a model's parameters, or those of another file, under one of three
  * spellings. */
 #include <stdio.h>

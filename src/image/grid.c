@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Several pictures of one size in one. */
 #include <string.h>
 

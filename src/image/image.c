@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Pictures from files, by content. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * JPEG pixels through libjpeg-turbo. What libjpeg takes for warnings and papers over (a file cut off,
  * damaged codes) is an error here; data that is merely superfluous is not.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Pictures: PNG with text chunks written through stb_image_write (to memory, then our checked writer), PNG and
  * JPEG read through libpng and libjpeg-turbo, grids, previews in the terminal. RGB, 8 bits, [height, width, 3].

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Inside src/image: what the readers and writers share. */
 #ifndef NL_PIXELS_H
 #define NL_PIXELS_H

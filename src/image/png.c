@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * PNG out: stb_image_write makes the picture, text chunks go in after the header.
  *

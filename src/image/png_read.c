@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* PNG pixels through libpng, from memory and with our allocator. */
 #include <png.h>
 #include <setjmp.h>

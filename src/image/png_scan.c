@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A PNG's chunks without its pixels: size, text (tEXt, zTXt, iTXt), structure, every CRC.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Scaling pictures with the very numbers of PIL (Pillow): columns first, then rows, each to bytes; weights
  * as fixed point numbers of 22 bits behind the point.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A picture in the terminal: kitty's graphics protocol, iTerm2's inline images, or half blocks.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The one file that holds stb_image_write. Its functions stay in here, so that a program which links
  * both nalagen and stb has no symbol twice; its compressor is zlib's, which checks its allocations. */
 #include "stb.h"

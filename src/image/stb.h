@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* stb_image_write behind one function. */
 #ifndef NL_STB_H
 #define NL_STB_H

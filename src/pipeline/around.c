@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A model around a network that belongs to somebody else. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ nl_status nl_find_data(nl_context *context, const char *folder, const char *name
 {
     char moved[4096];
     const char *folders[] = {folder, getenv("NALAGEN_WEIGHTS"), moved, NL_DATA_DIR,
-                             NL_SOURCE_DIR "/weights"};
+                             NL_SOURCE_DIR "/weights/shipped"};
     beside_program(moved, sizeof(moved));
     *path = NULL;
     for (int i = 0; i < NL_COUNT(folders); i++) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a model's pictures are made with when nothing is said, and the sampler's options. */
 #include <string.h>
 

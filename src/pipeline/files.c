@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Which file stands for a network when a folder is named. */
 #include "model.h"
 

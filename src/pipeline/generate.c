@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From classes to pictures: noise -> sampler (guidance -> backbone) -> latents -> autoencoder, a batch at a
  * time. A picture is a function of (model, sampling, seed, image index, class): the batch is chosen by memory
  * alone. */

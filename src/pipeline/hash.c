@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* sha256 of checkpoints. They may be large, so what was computed is kept in
  * $XDG_CACHE_HOME/nalagen/sha256/, one file for each path, size and time of change. The cache is a convenience: when
  * it cannot be read or written nothing is said. */

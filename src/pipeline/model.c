@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "model.h"
 
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static nl_status find_checkpoint(nl_context *context, const char *given, char **
         return nl_fail(context, NL_ERROR_INPUT,
                        "the shipped model %s was not found in $NALAGEN_WEIGHTS, %s or %s: give a "
                        "checkpoint with --model FILE",
-                       nl_shipped_model, NL_DATA_DIR, NL_SOURCE_DIR "/weights");
+                       nl_shipped_model, NL_DATA_DIR, NL_SOURCE_DIR "/weights/shipped");
     return status;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A model as the pipeline holds it. */
 #ifndef NL_PIPELINE_MODEL_H
 #define NL_PIPELINE_MODEL_H

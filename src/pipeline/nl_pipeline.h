@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * What the command line program needs of a model beyond nalagen.h.
  */
@@ -15,7 +16,7 @@ void nl_model_latent_shape(const nl_model *model, int shape[3]);
 int nl_model_factor(const nl_config *config);
 bool nl_model_has_autoencoder(const nl_model *model);
 
-/* Where data files lie: `folder` (may be NULL), $NALAGEN_WEIGHTS, the folder of the installation, weights/ of the
+/* Where data files lie: `folder` (may be NULL), $NALAGEN_WEIGHTS, the folder of the installation, weights/shipped/ of the
  * source tree. Allocated; NULL when there is none. */
 nl_status nl_find_data(nl_context *context, const char *folder, const char *name, char **path);
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "model.h"
 
 /* Mean colour of a latent's 8 x 8 pixels as a linear function of its four channels (the latent space that the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Which autoencoder goes with a model, and the public calls that use it. */
 #include <string.h>
 

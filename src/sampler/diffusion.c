@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* DDPM and DDIM (facts.md A4). */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Dormand-Prince 5(4) with the step control, the error weights and the interpolation of torchdiffeq
  * (facts.md B4): steps overshoot the end, and the result is read off a quartic through the last one.

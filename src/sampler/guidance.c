@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Classifier-free guidance around a network that takes labels. */
 #include "nl_sampler.h"
 

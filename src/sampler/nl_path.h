@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Probability paths from noise x_0 (t = 0) to data x_1 (t = 1): x_t = alpha x_1 + sigma x_0, and what
  * they make of a network's output (facts.md B2, B3, B5). Velocity, score and SDE drift are all linear

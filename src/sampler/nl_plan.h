@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the parts of a sampler share. Private to src/sampler. */
 #ifndef NL_PLAN_H
 #define NL_PLAN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Samplers: pure functions over a model function. A sampler is a plan (times and coefficients, computed in
  * double before the first step) and a step; dopri5 alone decides as it goes. Knows operations and tensors,

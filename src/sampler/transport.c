@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Transports with fixed steps: probability-flow ODEs and SDEs (facts.md B3 to B5). */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * A drawing of lines and text, as SVG and as pixels at the same time. Coordinates are pixels, y downwards.
  * Text on the pixels is drawn with strokes.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* RUN/checkpoints: where a run stands, whole, in one file. */
 #ifndef NL_TRAIN_CHECKPOINT_H
 #define NL_TRAIN_CHECKPOINT_H

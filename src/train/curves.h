@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Numbers by step, or by another number, out of a run's files. */
 #ifndef NL_CURVES_H
 #define NL_CURVES_H

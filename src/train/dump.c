@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* --dump: the first steps' samples as the network gets them, and the weights that the run starts with, so that other
  * code can train on the same. tests/replay_training.py is such code. */
 #include <stdio.h>

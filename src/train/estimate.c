@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* --dry-run: what a run takes, and how long. */
 #include <stdio.h>
 

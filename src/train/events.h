@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Files that grow as a run goes on: lines of JSON, and TensorBoard's event files. A record is written whole or
  * not at all, so that a full disk leaves a file that can be read and grows again later.

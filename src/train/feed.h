@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From the loader to the device: what a part of a batch consists of, at addresses that stay. */
 #ifndef NL_FEED_H
 #define NL_FEED_H

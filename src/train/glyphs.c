@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Characters as strokes, see canvas.h. */
 #include "canvas.h"
 

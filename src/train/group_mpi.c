@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Processes on CPUs, through MPI. Started by mpirun or srun. */
 #include "nl_group.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* GPUs of one or several machines. Rank 0 writes NCCL's name of the group to a file that the others wait for; it is gone
  * when all have joined. */
 #include "nl_group.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Too many steps in a row that were not finite: the state is written down, and the first bad tensor named. */
 #include <math.h>
 #include <stdio.h>

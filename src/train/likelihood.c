@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "likelihood.h"
 
 #include <math.h>

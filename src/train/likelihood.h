@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Likelihood of data under a SiT: the probability-flow ODE from data to noise, with the divergence of its drift by
  * Hutchinson's estimate (facts.md B6). */
 #ifndef NL_LIKELIHOOD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * What a model is trained on: at which time each sample is looked at, and the coefficients that make its noisy
  * latent, its target and its weight (facts.md A4 for DiT, B3 for SiT). Computed in double on the host; the operations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * The processes that train one model together, data parallel: each holds the whole model and computes the
  * gradient of its part of a batch. One process is a group of its own.

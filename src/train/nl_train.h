@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Training: a run folder, made by `nalagen train` and gone on with by the same command.
  *
@@ -99,7 +100,7 @@ typedef struct nl_plot_options {
     const char *svg, *png; /* files; NULL: not written */
     bool log_scale;        /* of the value */
     bool log_over;
-    double smoothing;      /* 0 to 1: of a moving average */
+    double smoothing; /* 0 to 1: of a moving average */
     int64_t width, height;
     const char *value; /* "loss", "grad_norm", ... */
     const char *over;  /* "step", or another number of the same lines */

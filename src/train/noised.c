@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "nl_random.h"
 #include "step.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Curves of runs in one picture. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* --profile: where the time of a step goes. The device's table of operations, with a clock around each. */
 #include <stdio.h>
 #include <stdlib.h>

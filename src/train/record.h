@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a run writes about itself: log.jsonl, metrics.jsonl, TensorBoard's events. A file that cannot be written
  * is complained about, and the run goes on. */
 #ifndef NL_RECORD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The loop: steps, and what is due between them. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A grid of pictures by the moving average: the same noise and classes every time. */
 #include <stdio.h>
 #include <string.h>

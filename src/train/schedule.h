@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Numbers that change from step to step by a rule. */
 #ifndef NL_SCHEDULE_H
 #define NL_SCHEDULE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From options and data to a configuration. */
 #include <stdio.h>
 #include <string.h>

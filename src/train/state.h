@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Everything that a training step changes: the model, its master weights, what the optimiser keeps. */
 #ifndef NL_STATE_H
 #define NL_STATE_H

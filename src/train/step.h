@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One step of training. Nothing in it waits for the device: what it says about itself is collected later. */
 #ifndef NL_STEP_H
 #define NL_STEP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a run consists of, made from its options, its data and its folder. */
 #include <string.h>
 #include <unistd.h>

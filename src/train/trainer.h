@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A run under way, as the parts of src/train share it. */
 #ifndef NL_TRAINER_H
 #define NL_TRAINER_H

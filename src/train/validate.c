@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The loss of the moving average on held-out data, at times and with noise that are the same every time. */
 #include <math.h>
 

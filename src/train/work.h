@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* How much work a step is, for the share of the device's peak that it reaches (MFU). */
 #ifndef NL_WORK_H
 #define NL_WORK_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 # Many pictures of a small random model.

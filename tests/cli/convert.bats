@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 files=$NL_SOURCE_DIR/tests/golden/torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 # FILE:TARGET of every link and picture that leads into the repository, without its #part.

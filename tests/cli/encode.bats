@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 # train/ and val/ with two class folders of PNG, a broken file; CIFAR-10 and IDX files. Written with numpy.

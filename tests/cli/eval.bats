@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 # Writes pictures with numpy: 80 of 32 x 24 and 40 of another kind, as .npz of every sort, and as PNG.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 @test "help, version and each command's --help go to stdout with code 0" {

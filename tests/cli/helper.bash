@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # Shared by the suites. NALAGEN is the program under test; NALAGEN_TEST_VAE may name another autoencoder than the
 # one that ships.
 
@@ -7,8 +8,8 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return
     unset NALAGEN_WEIGHTS
     export XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache TERM=dumb
-    model=$NL_SOURCE_DIR/weights/nalasit-s2-imagenette-256.safetensors
-    vae=${NALAGEN_TEST_VAE:-$NL_SOURCE_DIR/weights/tae.safetensors}
+    model=$NL_SOURCE_DIR/weights/shipped/nalasit-s2-imagenette-256.safetensors
+    vae=${NALAGEN_TEST_VAE:-$NL_SOURCE_DIR/weights/shipped/tae.safetensors}
     inception=$NL_SOURCE_DIR/../shared/weights/inception-2015-12-05-partial.safetensors
 }
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 # Starts a long run in the background and waits for its first picture.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 # 40 pictures of training, 200 others, and 12 samples: the first is a picture of training, the second nearly one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 @test "files are not overwritten without --force" {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 @test "each line is answered by a line, bad ones too" {

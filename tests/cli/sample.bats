@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 @test "a picture of a class by name, wnid and index is the same picture" {

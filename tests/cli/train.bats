@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 load helper
 
 # CIFAR-10's format: 64 pictures, smooth, each class of its own colour.

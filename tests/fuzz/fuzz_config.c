@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Configurations: what is accepted is in range; printing and reading it again changes nothing. */
 #include "nl_config.h"
 #include "nl_fuzz.h"

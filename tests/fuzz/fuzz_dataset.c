@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A data set: dataset.json, a zero byte, and the bytes of a shard that stands for all of them. What opens can be read
  * to the last sample. */
 #include "data.h"

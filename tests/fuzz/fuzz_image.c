@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Pictures: what reads has all its pixels, and a second reading gives the same. */
 #include "nl_fuzz.h"
 #include "nl_image.h"

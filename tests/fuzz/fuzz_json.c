@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The strict JSON reader and its typed access. */
 #include "nl_fuzz.h"
 #include "nl_json.h"

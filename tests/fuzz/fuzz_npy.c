@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* numpy arrays: what opens can be read to the last element. */
 #include "nl_checkpoint.h"
 #include "nl_fuzz.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* numpy's archives: what opens as an array can be read to its end, in portions, or is refused as damaged. */
 #include "nl_arrays.h"
 #include "nl_fuzz.h"

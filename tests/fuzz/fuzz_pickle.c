@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Pickles: what loads is a graph of values that lie in the pickle or in its own memory. */
 #include "nl_fuzz.h"
 #include "pickle.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* PNG with every CRC put right first, so that mutations reach what lies behind them. */
 #include <zlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Checkpoints: what opens can be read, found by name, and asked for its configuration. */
 #include "nl_config.h"
 #include "nl_fuzz.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Checkpoints of torch: what opens can be read to the last element, renamed, and asked what it is. */
 #include "nl_dit.h"
 #include "nl_fuzz.h"

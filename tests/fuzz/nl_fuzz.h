@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the fuzz targets share. A target returns for every input; a broken promise ends it. */
 #ifndef NL_FUZZ_H
 #define NL_FUZZ_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Runs a fuzz target over files, so that what fuzzing once found stays found. */
 #include "nl_fuzz.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Hopper's asynchronous machinery: barriers in shared memory, tiles copied by TMA, products of warp groups. */
 #ifndef NL_CUDA_HOPPER_CUH
 #define NL_CUDA_HOPPER_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Whether a device is what the kernels of this folder are written for. */
 #ifndef NL_CUDA_IS_HOPPER_CUH
 #define NL_CUDA_IS_HOPPER_CUH

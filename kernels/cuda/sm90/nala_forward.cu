@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * NaLa attention forward on Hopper: nala_tensor_core.cuh with the products of a warp group.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* NaLa attention forward with the tensor cores of Hopper: nala_forward.cu says how. */
 #ifndef NL_CUDA_NALA_FORWARD_SM90_CUH
 #define NL_CUDA_NALA_FORWARD_SM90_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Products with few columns of x, y [M, N] = epilogue(x [M, K] W [N, K]^T + bias), bf16 in and out, fp32 sums: those of a
  * narrow backbone, where K is a few hundred, M is in the ten thousands and a general product spends as long on its

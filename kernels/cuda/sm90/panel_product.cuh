@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Matrix products with a small inner dimension on Hopper's tensor cores: panel_product.cu says how. */
 #ifndef NL_CUDA_PANEL_PRODUCT_CUH
 #define NL_CUDA_PANEL_PRODUCT_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "is_hopper.cuh"
 #include "softmax_kernel.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Softmax attention forward with the tensor cores of Hopper: softmax_kernel.cuh says how. */
 #ifndef NL_CUDA_SOFTMAX_FORWARD_SM90_CUH
 #define NL_CUDA_SOFTMAX_FORWARD_SM90_CUH

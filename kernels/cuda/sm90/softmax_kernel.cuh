@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Softmax attention forward on Hopper, bf16 in and out, fp32 sums; never a T x T matrix.
  *

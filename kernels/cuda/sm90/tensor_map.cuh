@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The driver's function that describes tensors for TMA. It cannot be linked: a build with CUDA runs without a driver. */
 #ifndef NL_CUDA_TENSOR_MAP_CUH
 #define NL_CUDA_TENSOR_MAP_CUH

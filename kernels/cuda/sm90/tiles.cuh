@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /*
  * Tiles of heads in shared memory for the products of a warp group: rows of tokens, WIDE columns in rows of 128 bytes
  * or TAIL columns in rows of 32, swizzled as TMA leaves them (16-byte units of a row exchanged by the row's number).

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_sample.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CLASSES = 1 << 20 };
+
+static nl_status add_class(nl_context *context, nl_classes *classes, int *room, int label)
+{
+    if (classes->count == *room) {
+        int *longer = NULL;
+        if (*room >= MAX_CLASSES)
+            return nl_fail(context, NL_ERROR_USAGE, "--class: more than %d entries", MAX_CLASSES);
+        int more = *room ? 2 * *room : 16;
+        nl_status status =
+            nl_alloc_array(context, "classes", more, sizeof(*longer), (void **)&longer);
+        if (status != NL_OK)
+            return status;
+        if (classes->count)
+            memcpy(longer, classes->list, (size_t)classes->count * sizeof(*longer));
+        nl_free(context, classes->list);
+        classes->list = longer;
+        *room = more;
+    }
+    classes->list[classes->count++] = label;
+    return NL_OK;
+}
+
+/* "3-7" with plain numbers; names may hold hyphens. */
+static bool is_range(const char *item, long *first, long *last)
+{
+    char *end;
+    if (*item < '0' || *item > '9')
+        return false;
+    *first = strtol(item, &end, 10);
+    if (*end != '-' || end[1] < '0' || end[1] > '9')
+        return false;
+    *last = strtol(end + 1, &end, 10);
+    return !*end;
+}
+
+static nl_status add_item(nl_context *context, nl_model *model, const char *item,
+                          nl_classes *classes, int *room)
+{
+    nl_status status = NL_OK;
+    long first, last;
+    int label = 0;
+    if (!is_range(item, &first, &last)) {
+        NL_TRY(nl_model_class(model, item, &label));
+        return add_class(context, classes, room, label);
+    }
+    if (first > last || last >= classes->classes)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--class %s: expected a rising range within 0 to %d", item,
+                       classes->classes - 1);
+    for (long i = first; i <= last; i++)
+        NL_TRY(add_class(context, classes, room, (int)i));
+cleanup:
+    return status;
+}
+
+/* A name may hold commas: the whole text is tried as one class first. */
+static nl_status add_list(nl_context *context, nl_model *model, const char *text,
+                          nl_classes *classes, int *room)
+{
+    nl_status status = NL_OK;
+    char *copy = NULL;
+    int label;
+    if (!strchr(text, ','))
+        return add_item(context, model, text, classes, room);
+    if (nl_model_class(model, text, &label) == NL_OK)
+        return add_class(context, classes, room, label);
+    NL_TRY(nl_strdup(context, text, &copy));
+    for (char *item = copy, *next; item; item = next) {
+        if ((next = strchr(item, ',')))
+            *next++ = '\0';
+        item += strspn(item, " ");
+        for (size_t n = strlen(item); n && item[n - 1] == ' '; n--)
+            item[n - 1] = '\0';
+        NL_TRY(add_item(context, model, item, classes, room));
+    }
+cleanup:
+    nl_free(context, copy);
+    return status;
+}
+
+nl_status nl_classes_parse(nl_context *context, nl_model *model, const char *text,
+                           nl_classes *classes)
+{
+    int room = 0, count = nl_model_get_config(model)->num_classes;
+    *classes = (nl_classes){.classes = count};
+    if (!text)
+        text = count ? "random" : "null";
+    nl_status status = NL_OK;
+    bool random = !strcmp(text, "random"), balanced = !strcmp(text, "balanced");
+    if ((random || balanced) && !count)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--class %s: the model has no classes", text));
+    if (random) {
+        classes->random = true;
+        return NL_OK;
+    }
+    for (int i = 0; balanced && i < count; i++)
+        NL_TRY(add_class(context, classes, &room, i));
+    if (!balanced)
+        NL_TRY(add_list(context, model, text, classes, &room));
+cleanup:
+    if (status != NL_OK)
+        nl_classes_free(context, classes);
+    return status;
+}
+
+void nl_classes_free(nl_context *context, nl_classes *classes)
+{
+    nl_free(context, classes->list);
+    *classes = (nl_classes){0};
+}
+
+int nl_classes_at(const nl_classes *classes, uint64_t seed, int64_t index)
+{
+    if (classes->random)
+        return nl_draw_class(seed, index, classes->classes);
+    return classes->list[index % classes->count];
+}
+
+const char *nl_class_text(const nl_config *config, int label, char *text, size_t size)
+{
+    const nl_class_name *name = config->class_names && label >= 0 && label < config->num_classes
+                                    ? &config->class_names[label]
+                                    : NULL;
+    if (label == config->num_classes)
+        snprintf(text, size, "null");
+    else if (name && (name->name || name->wnid))
+        snprintf(text, size, "%s", name->name ? name->name : name->wnid);
+    else
+        snprintf(text, size, "%d", label);
+    return text;
+}

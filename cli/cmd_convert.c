@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_convert.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "nl_command.h"
+#include "nl_pipeline.h"
+#include "nl_vae.h"
+
+typedef struct nl_convert_options {
+    bool help, force, quiet, verbose;
+    const char *dtype, *format, *key, *config, *arch;
+} nl_convert_options;
+
+#define FIELD(member) offsetof(nl_convert_options, member)
+
+static const char *const dtypes[] = {"keep", "f32", "bf16", "f16", "int8", NULL};
+static const char *const formats[] = {"nalagen", "dit", "diffusers", "torch-names", NULL};
+static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
+
+static const nl_option options_table[] = {
+    {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes, .group = "Options",
+     .help = "of matrices: keep, f32, bf16, f16 or int8 (keep)",
+     .detail = "Biases and other vectors are stored as f32. int8 is row-wise with f32 scales; what "
+               "lies outside the blocks is then bf16. keep leaves f32, bf16, f16 and int8 as they "
+               "are and makes everything else f32."},
+    {"format", 0, NL_OPTION_CHOICE, FIELD(format), "NAME", .choices = formats,
+     .help = "nalagen, dit, diffusers or torch-names (nalagen)",
+     .detail =
+         "nalagen: the configuration goes into the file. dit: the names of the public DiT and SiT "
+         "code with pos_embed, for load_state_dict. diffusers: DiTTransformer2DModel or "
+         "AutoencoderKL; if OUT is a folder, with config.json for from_pretrained. torch-names: "
+         "any "
+         "network under the names that the file has."},
+    {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME",
+     .help = "dict of a training checkpoint: ema, model (ema)"},
+    {"config", 0, NL_OPTION_FILE, FIELD(config), "FILE",
+     .help = "JSON configuration in place of the checkpoint's"},
+    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = architectures,
+     .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite OUT"},
+    NL_COMMON_OPTIONS(FIELD),
+};
+
+typedef struct nl_conversion {
+    nl_context *context;
+    const nl_convert_options *options;
+    const char *in, *out;
+    nl_dtype dtype;
+} nl_conversion;
+
+static bool is_format(const nl_conversion *conversion, const char *name)
+{
+    return !strcmp(conversion->options->format, name);
+}
+
+static nl_dtype parse_dtype(const char *name)
+{
+    nl_dtype dtype;
+    if (!strcmp(name, "int8"))
+        return NL_I8;
+    return nl_dtype_parse(name, &dtype) ? dtype : NL_DTYPE_COUNT; /* keep */
+}
+
+static bool names_folder(const char *path)
+{
+    size_t length = strlen(path);
+    return nl_path_is_folder(path) || (length > 0 && path[length - 1] == '/');
+}
+
+/* config.json last: a folder without it is not taken for whole. */
+static nl_status write_folder(const nl_conversion *conversion, const nl_checkpoint *checkpoint,
+                              const nl_config *config)
+{
+    nl_context *context = conversion->context;
+    bool force = conversion->options->force;
+    nl_status status;
+    char *weights = NULL, *json_path = NULL, *json = NULL;
+    NL_TRY(nl_path_join(context, conversion->out, "diffusion_pytorch_model.safetensors", &weights));
+    NL_TRY(nl_path_join(context, conversion->out, "config.json", &json_path));
+    NL_TRY(nl_dit_diffusers_config(context, config, &json));
+    NL_TRY(nl_make_folder(context, conversion->out));
+    NL_TRY(nl_output_check(context, json_path, force, ""));
+    NL_TRY(nl_dit_convert(checkpoint, config, weights, force, conversion->dtype,
+                          NL_SPELLING_DIFFUSERS));
+    NL_TRY(nl_write_file(context, json_path, force, json, strlen(json)));
+cleanup:
+    nl_free(context, weights);
+    nl_free(context, json_path);
+    nl_free(context, json);
+    return status;
+}
+
+static nl_status convert_backbone(const nl_conversion *conversion, const nl_checkpoint *checkpoint)
+{
+    const nl_convert_options *options = conversion->options;
+    nl_model_options model = {.config_path = options->config, .architecture = options->arch};
+    nl_dit_spelling spelling = is_format(conversion, "dit")         ? NL_SPELLING_PUBLIC
+                               : is_format(conversion, "diffusers") ? NL_SPELLING_DIFFUSERS
+                                                                    : NL_SPELLING_NALAGEN;
+    nl_config config;
+    char name[64];
+    nl_status status = nl_read_config(checkpoint, &model, &config);
+    if (status != NL_OK)
+        return status;
+    if (names_folder(conversion->out) && spelling == NL_SPELLING_DIFFUSERS)
+        NL_TRY(write_folder(conversion, checkpoint, &config));
+    else
+        NL_TRY(nl_dit_convert(checkpoint, &config, conversion->out, options->force,
+                              conversion->dtype, spelling));
+    nl_log(conversion->context, NL_LOG_INFO, "%s: %s as %s", conversion->out,
+           nl_config_name(&config, name, sizeof(name)), options->format);
+cleanup:
+    nl_config_free(conversion->context, &config);
+    return status;
+}
+
+static nl_status convert_autoencoder(const nl_conversion *conversion,
+                                     const nl_checkpoint *checkpoint)
+{
+    nl_checkpoint *second = NULL;
+    nl_status status;
+    if (is_format(conversion, "dit") || conversion->options->config || conversion->options->arch)
+        return nl_fail(conversion->context, NL_ERROR_USAGE,
+                       "%s is an autoencoder: --format dit, --config and --arch are for backbones",
+                       conversion->in);
+    NL_TRY(nl_open_other_half(conversion->context, conversion->in, &second));
+    NL_TRY(nl_vae_convert(checkpoint, second, conversion->out, conversion->options->force,
+                          conversion->dtype));
+    nl_log(conversion->context, NL_LOG_INFO, "%s: autoencoder", conversion->out);
+cleanup:
+    nl_checkpoint_close(second);
+    return status;
+}
+
+static nl_status convert_file(const nl_conversion *conversion)
+{
+    nl_context *context = conversion->context;
+    const nl_convert_options *options = conversion->options;
+    nl_checkpoint *checkpoint = NULL;
+    nl_status status;
+    if (names_folder(conversion->out) && !is_format(conversion, "diffusers"))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s is a folder: only --format diffusers writes one; name a file such as "
+                       "model.safetensors",
+                       conversion->out);
+    if (!names_folder(conversion->out))
+        NL_TRY(nl_output_check(context, conversion->out, options->force, ""));
+    if (is_format(conversion, "torch-names")) {
+        NL_TRY(nl_checkpoint_open_key(context, conversion->in, options->key, &checkpoint));
+        NL_TRY(nl_checkpoint_save(checkpoint, conversion->out, options->force, conversion->dtype));
+        goto cleanup;
+    }
+    NL_TRY(nl_open_backbone(context, conversion->in, options->key, &checkpoint));
+    NL_TRY(nl_vae_recognizes(checkpoint) ? convert_autoencoder(conversion, checkpoint)
+                                         : convert_backbone(conversion, checkpoint));
+cleanup:
+    nl_checkpoint_close(checkpoint);
+    return status;
+}
+
+static nl_status convert(nl_command_line *line, void *values)
+{
+    const nl_convert_options *options = values;
+    nl_catch_interrupt(line->context);
+    return convert_file(&(nl_conversion){.context = line->context,
+                                         .options = options,
+                                         .in = line->operands[0],
+                                         .out = line->operands[1],
+                                         .dtype = parse_dtype(options->dtype)});
+}
+
+static nl_status nl_convert_main(int argc, char **argv)
+{
+    nl_convert_options options = {.dtype = "keep", .format = "nalagen"};
+    return nl_command_main(&nl_convert_command, argc, argv, &options, convert);
+}
+
+const nl_command nl_convert_command = {
+    .name = "convert",
+    .summary = "Convert and quantise a checkpoint: torch, diffusers, safetensors",
+    .arguments = "[OPTION...] IN OUT.safetensors",
+    .least = 2,
+    .most = 2,
+    .operands = "IN and OUT",
+    .options = options_table,
+    .notes = "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
+             "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n",
+    .examples = "  nalagen convert DiT-XL-2-256x256.pt dit-xl-2.safetensors --dtype bf16\n"
+                "  nalagen convert 0400000.pt sit.safetensors --key model --dtype int8\n"
+                "  nalagen convert model.safetensors for-pytorch.safetensors --format dit\n",
+    .run = nl_convert_main,
+};

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_encode_command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "nl_command.h"
+#include "nl_encode.h"
+#include "nl_pipeline.h"
+
+typedef struct nl_encode_command_options {
+    nl_machine_options machine;
+    bool force, strict, unconditional, no_flips;
+    const char *out, *vae, *split, *class_names;
+    int64_t size[2], crops;
+} nl_encode_command_options;
+
+#define FIELD(member)   offsetof(nl_encode_command_options, member)
+#define MACHINE(member) offsetof(nl_encode_command_options, machine.member)
+
+static const char *const dtypes[] = {"f32", "bf16", NULL};
+
+static const nl_option options_table[] = {
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "DATA", .group = "Data",
+     .help = "the folder to write"},
+    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE",
+     .help = "autoencoder, tiny, or none for pixels (tiny)",
+     .detail =
+         "tiny is the autoencoder that ships. A file of the Stable Diffusion VAE gives the moments "
+         "of its posterior, from which training draws. The models to be trained must be used with "
+         "the same autoencoder."},
+    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "N|HxW", 1, 16384,
+     .help = "of the pictures, in pixels (256; arrays: theirs)",
+     .detail =
+         "Pictures are halved by box while they are at least twice as large, scaled bicubically to "
+         "the short side and cut out at the centre, with the numbers of PIL."},
+    {"split", 0, NL_OPTION_TEXT, FIELD(split), "NAME",
+     .help = "part of the data set: train, val, test"},
+    {"unconditional", 0, NL_OPTION_FLAG, FIELD(unconditional), .help = "no classes"},
+    {"class-names", 0, NL_OPTION_FILE, FIELD(class_names), "FILE",
+     .help = "text, 'FOLDER NAME' a line", .detail = "ImageNet's LOC_synset_mapping.txt is one."},
+    {"no-flips", 0, NL_OPTION_FLAG, FIELD(no_flips), .help = "do not encode mirrored pictures",
+     .detail = "Half the time and size; training then cannot mirror latents."},
+    {"crops", 0, NL_OPTION_INT, FIELD(crops), "N", 1, 1000,
+     .help = "samples of each picture: whole, then parts (1)",
+     .detail = "Of few pictures a model learns less by heart when it sees parts of them too: cut "
+               "out at random of the picture enlarged by up to 1.2. What is held out is encoded "
+               "without."},
+    {"strict", 0, NL_OPTION_FLAG, FIELD(strict),
+     .help = "a broken picture is an error, not left out"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "begin anew, whatever is in DATA"},
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = dtypes,
+     .help = "arithmetic of the autoencoder: f32, bf16 (f32)"},
+    NL_COMMON_OPTIONS(MACHINE),
+};
+
+typedef struct nl_encode_session {
+    nl_command_line *line;
+    nl_context *context;
+    nl_checkpoint *file, *other; /* of the autoencoder */
+    nl_vae *vae;                 /* NULL: pixels */
+    char sha256[65];
+    nl_encode_result result;
+} nl_encode_session;
+
+/* The rate is that of this run: what an earlier one has made is not counted into it. */
+static bool show_progress(void *user, const nl_progress *progress)
+{
+    nl_encode_session *s = user;
+    nl_progress mine = *progress;
+    s->line->console.there = s->result.there;
+    mine.image -= s->result.there;
+    mine.images -= s->result.there;
+    nl_console_progress(&s->line->console, &mine);
+    return true;
+}
+
+/* sha256 of the file; of two halves, that of their hashes one behind the other. */
+static nl_status hash_vae(nl_encode_session *s)
+{
+    char other[65];
+    nl_sha256 sha;
+    nl_status status;
+    NL_TRY(nl_checkpoint_sha256(s->file, s->sha256));
+    if (!s->other)
+        goto cleanup;
+    NL_TRY(nl_checkpoint_sha256(s->other, other));
+    bool in_order = strcmp(s->file->path, s->other->path) < 0;
+    nl_sha256_init(&sha);
+    nl_sha256_update(&sha, in_order ? s->sha256 : other, 64);
+    nl_sha256_update(&sha, in_order ? other : s->sha256, 64);
+    nl_sha256_hex(&sha, s->sha256);
+cleanup:
+    return status;
+}
+
+static nl_status open_vae(nl_encode_session *s, const char *name)
+{
+    nl_context *context = s->context;
+    nl_status status = NL_OK;
+    char *found = NULL;
+    if (!strcmp(name, "none"))
+        return NL_OK;
+    if (!strcmp(name, "tiny")) {
+        NL_TRY(nl_find_data(context, NULL, "tae.safetensors", &found));
+        if (!found)
+            NL_TRY(nl_fail(
+                context, NL_ERROR_INPUT,
+                "tae.safetensors, the tiny autoencoder, was not found: put it into the folder "
+                "that NALAGEN_WEIGHTS names, or give a file with --vae FILE"));
+        name = found;
+    }
+    NL_TRY(nl_open_autoencoder(context, name, &s->file));
+    NL_TRY(nl_open_other_half(context, name, &s->other));
+    NL_TRY(nl_vae_load(context->device, s->file, s->other, 1, 0, &s->vae));
+    NL_TRY(hash_vae(s));
+cleanup:
+    nl_free(context, found);
+    return status;
+}
+
+static nl_status encode_source(nl_encode_session *s, const nl_encode_command_options *o,
+                               const char *source)
+{
+    nl_dataset *dataset = NULL;
+    nl_status status;
+    bool kl = s->vae && nl_vae_get_kind(s->vae) == NL_VAE_KL;
+    NL_TRY(nl_encode_dataset(s->context,
+                             &(nl_encode_options){.source = source,
+                                                  .out = o->out,
+                                                  .split = o->split,
+                                                  .unconditional = o->unconditional,
+                                                  .height = (int)o->size[0],
+                                                  .width = (int)o->size[1],
+                                                  .vae = s->vae,
+                                                  .vae_sha256 = s->sha256,
+                                                  .latent_scale = kl ? 0.18215 : 1,
+                                                  .class_names = o->class_names,
+                                                  .no_flips = o->no_flips,
+                                                  .crops = o->crops,
+                                                  .strict = o->strict,
+                                                  .force = o->force,
+                                                  .threads = s->context->device->threads},
+                             &s->result));
+    NL_TRY(nl_dataset_open(s->context, o->out, &dataset)); /* what training will find */
+    nl_log(s->context, NL_LOG_INFO, "%s: %lld samples%s", o->out, (long long)s->result.count,
+           s->result.there == s->result.count ? ", all of them there already" : "");
+    if (s->result.skipped > 0)
+        nl_log(s->context, NL_LOG_WARNING,
+               "%lld broken pictures are left out; %s/dataset.json names them",
+               (long long)s->result.skipped, o->out);
+cleanup:
+    nl_dataset_close(dataset);
+    return status;
+}
+
+static nl_status encode(nl_command_line *line, void *values)
+{
+    const nl_encode_command_options *options = values;
+    nl_encode_session s = {.line = line};
+    nl_status status = NL_OK;
+    if (!options->out)
+        NL_TRY(nl_fail(line->context, NL_ERROR_USAGE,
+                       "encode: name the folder to write with -o DATA"));
+    NL_TRY(nl_command_take_device(line, &options->machine, show_progress, &s));
+    s.context = line->context;
+    NL_TRY(open_vae(&s, options->vae));
+    NL_TRY(encode_source(&s, options, line->operands[0]));
+cleanup:
+    if (status == NL_CANCELLED)
+        nl_log(line->context, NL_LOG_INFO, "the same command goes on");
+    nl_vae_destroy(s.vae);
+    nl_checkpoint_close(s.file);
+    nl_checkpoint_close(s.other);
+    return status;
+}
+
+static nl_status nl_encode_main(int argc, char **argv)
+{
+    nl_encode_command_options options = {.vae = "tiny", .machine = {.dtype = "f32"}};
+    return nl_command_main(&nl_encode_command, argc, argv, &options, encode);
+}
+
+const nl_command nl_encode_command = {
+    .name = "encode",
+    .summary = "Make training data of a folder of pictures",
+    .arguments = "[OPTION...] -o DATA FOLDER",
+    .least = 1,
+    .most = 1,
+    .operands = "one folder of pictures",
+    .options = options_table,
+    .notes = "FOLDER: a folder for each class with PNG and JPEG, or pictures alone; CIFAR-10's\n"
+             "  binary batches; IDX files (MNIST). DATA: latents of the pictures and their\n"
+             "  mirror images, for 'nalagen train'. A run that was stopped goes on where it was.\n",
+    .examples = "  nalagen encode imagenet/train -o imagenet-256 --vae sd-vae-ft-ema.safetensors\n"
+                "  nalagen encode cifar-10-batches-bin --split train -o cifar --vae none\n",
+    .run = nl_encode_main,
+};

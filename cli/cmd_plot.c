@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+#include <limits.h>
+#include <string.h>
+
+#include "nl_io.h"
+#include "nl_training.h"
+
+typedef struct nl_plot_values {
+    nl_plot_options plot;
+    bool help, quiet, verbose;
+    const char *out;
+    int64_t size[2]; /* height, width */
+} nl_plot_values;
+
+#define FIELD(member) offsetof(nl_plot_values, member)
+
+static const nl_option options_table[] = {
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .group = "Options",
+     .help = "NAME.svg or NAME.png (RUN/plot.svg and RUN/plot.png)"},
+    {"value", 0, NL_OPTION_TEXT, FIELD(plot.value), "NAME",
+     .help = "loss, grad_norm, lr, images_per_second, ... (loss)"},
+    {"over", 0, NL_OPTION_TEXT, FIELD(plot.over), "NAME",
+     .help = "what it is drawn over: step, seconds, ... (step)"},
+    {"log-scale", 'l', NL_OPTION_FLAG, FIELD(plot.log_scale), .help = "logarithm of the value"},
+    {"log-over", 0, NL_OPTION_FLAG, FIELD(plot.log_over), .help = "logarithm of what it is over"},
+    {"smoothing", 's', NL_OPTION_REAL, FIELD(plot.smoothing), "X", 0, 0.9999,
+     .help = "weight of what came before, 0 to 1 (0.9)"},
+    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 200, 8192, .help = "pixels (600x1000)"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(plot.overwrite), .help = "overwrite the file of --out"},
+    NL_COMMON_OPTIONS(FIELD),
+};
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), ending = strlen(end);
+    return length >= ending && !strcmp(text + length - ending, end);
+}
+
+/* Both pictures in the folder of the first run, or the one file asked for. */
+static nl_status choose_files(nl_context *context, nl_plot_values *values, const char *run,
+                              nl_texts *texts)
+{
+    nl_plot_options *plot = &values->plot;
+    nl_status status = NL_OK;
+    char *path = NULL;
+    if (!values->out) {
+        plot->overwrite = true; /* they are the run's own */
+        NL_TRY(nl_path_join(context, run, "plot.svg", &path));
+        NL_TRY(nl_texts_add(texts, path));
+        plot->svg = path;
+        NL_TRY(nl_path_join(context, run, "plot.png", &path));
+        NL_TRY(nl_texts_add(texts, path));
+        plot->png = path;
+    } else if (ends_with(values->out, ".svg")) {
+        plot->svg = values->out;
+    } else if (ends_with(values->out, ".png")) {
+        plot->png = values->out;
+    } else {
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--out %s: expected a name ending in .svg or .png",
+                       values->out));
+    }
+cleanup:
+    return status;
+}
+
+static nl_status plot(nl_command_line *line, void *values)
+{
+    nl_plot_values *v = values;
+    nl_context *context = line->context;
+    nl_texts texts = {.context = context};
+    nl_status status = NL_OK;
+    v->plot.height = v->size[0];
+    v->plot.width = v->size[1];
+    NL_TRY(choose_files(context, v, line->operands[0], &texts));
+    NL_TRY(nl_plot(context, (const char *const *)line->operands, line->operand_count, &v->plot));
+    if (v->plot.svg)
+        NL_TRY(nl_print_line(context, v->plot.svg));
+    if (v->plot.png)
+        NL_TRY(nl_print_line(context, v->plot.png));
+cleanup:
+    nl_texts_free(&texts);
+    return status;
+}
+
+static nl_status plot_main(int argc, char **argv)
+{
+    nl_plot_values values = {.plot = {.value = "loss", .over = "step", .smoothing = 0.9},
+                             .size = {600, 1000}};
+    return nl_command_main(&nl_plot_command, argc, argv, &values, plot);
+}
+
+const nl_command nl_plot_command = {
+    .name = "plot",
+    .summary = "Draw the curves of training runs",
+    .arguments = "[OPTION...] RUN...",
+    .least = 1,
+    .most = INT_MAX,
+    .operands = "the folders of one or several runs",
+    .examples = "  nalagen plot run                        run/plot.svg and run/plot.png\n"
+                "  nalagen plot a b --log-scale -o ab.svg  two runs in one picture\n",
+    .options = options_table,
+    .run = plot_main,
+};

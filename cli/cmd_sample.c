@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_sample.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool progress(void *user, const nl_progress *progress_now)
+{
+    nl_session *session = user;
+    nl_progress of_job = *progress_now;
+    if (progress_now->preview)
+        nl_job_preview(session, progress_now);
+    nl_job_progress(session, &of_job);
+    if (session->share.report < 0)
+        nl_console_progress(session->console, &of_job);
+    return !nl_interrupted();
+}
+
+static nl_status check_together(nl_context *context, const nl_sample_options *options)
+{
+    bool standard_output = options->out && !strcmp(options->out, "-");
+    if (standard_output && (options->json || options->requests))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--out - and %s both want standard output: give pictures a name",
+                       options->requests ? "--requests" : "--json");
+    if (options->from && options->requests)
+        return nl_fail(context, NL_ERROR_USAGE, "--from and --requests do not go together");
+    if (options->steps && options->respacing)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--steps and --respacing say the same thing: give one of them");
+    return NL_OK;
+}
+
+/* The command line on top of what the picture of --from says. */
+static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts,
+                           nl_sample_options *options)
+{
+    nl_status status = NL_OK;
+    nl_context *context = line->context;
+    const char *from = options->from;
+    int operands;
+    *options = nl_sample_defaults;
+    NL_TRY(nl_read_picture_facts(context, from, facts));
+    NL_TRY(nl_options_from_picture(context, from, *facts, texts, options));
+    nl_sample_options recorded = *options;
+    NL_TRY(
+        nl_options_parse(context, &nl_sample_command, line->argc, line->argv, options, &operands));
+    /* Either of the two replaces both of the recorded ones. */
+    if (options->steps != recorded.steps && options->respacing == recorded.respacing)
+        options->respacing = NULL;
+    if (options->respacing != recorded.respacing && options->steps == recorded.steps)
+        options->steps = 0;
+cleanup:
+    return status;
+}
+
+nl_status nl_session_load(nl_session *session)
+{
+    const nl_sample_options *options = session->options;
+    nl_model_options model = {.path = options->model,
+                              .key = options->key,
+                              .config_path = options->config,
+                              .architecture = options->arch,
+                              .transport_path = options->path,
+                              .prediction = options->prediction,
+                              .vae = options->vae,
+                              .height = (int)options->size[0],
+                              .width = (int)options->size[1]};
+    nl_status status = nl_model_load(session->context, &model, &session->model);
+    if (status == NL_OK && (!options->no_metadata || options->json || options->requests))
+        status = nl_model_facts(session, &session->facts);
+    return status;
+}
+
+static nl_status run(nl_command_line *line, nl_session *session, const cJSON *from)
+{
+    const nl_sample_options *options = session->options;
+    const nl_share *share = &session->share;
+    nl_status status = NL_OK;
+    /* What all processes of one command would say, the first says. */
+    if (share->report >= 0 && share->rank > 0 && !options->machine.verbose)
+        line->console.quiet = true;
+    NL_TRY(nl_command_take_device(line, &options->machine, progress, session));
+    session->context = line->context;
+    NL_TRY(nl_session_load(session));
+    if (from)
+        NL_TRY(nl_compare_facts(session, options->from, from));
+    NL_TRY(options->requests ? nl_requests_run(session) : nl_job_run(session, options, NULL));
+cleanup:
+    if (share->report >= 0)
+        line->reported |=
+            status == NL_CANCELLED ||
+            (share->rank > 0 && (status == NL_ERROR_USAGE || status == NL_ERROR_INPUT));
+    cJSON_Delete(session->facts);
+    nl_model_destroy(session->model);
+    return status;
+}
+
+static nl_status sample(nl_command_line *line, void *values)
+{
+    nl_sample_options *options = values;
+    nl_session session = {.console = &line->console, .options = options};
+    nl_texts texts = {.context = line->context};
+    cJSON *from = NULL;
+    nl_status status;
+    NL_TRY(check_together(line->context, options));
+    if (options->from)
+        NL_TRY(read_from(line, &texts, &from, options));
+    nl_launch_options processes = {
+        .gpus = options->gpus, .processes = options->processes, .device = options->machine.device};
+    if (!nl_launch_wanted(&processes)) {
+        NL_TRY(nl_share_read(line->context, options, &session.share));
+        NL_TRY(run(line, &session, from));
+    } else if (options->requests || options->rank) {
+        NL_TRY(nl_fail(line->context, NL_ERROR_USAGE,
+                       "--gpus and --processes do not go with --rank or --requests"));
+    } else {
+        NL_TRY(nl_launch(&line->console, line->context, &processes, line->argc, line->argv));
+    }
+cleanup:
+    nl_texts_free(&texts);
+    cJSON_Delete(from);
+    return status;
+}
+
+nl_status nl_sample_main(int argc, char **argv)
+{
+    nl_sample_options options = nl_sample_defaults;
+    return nl_command_main(&nl_sample_command, argc, argv, &options, sample);
+}

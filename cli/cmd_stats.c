@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_eval.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct nl_stats_options {
+    nl_network_options network;
+    bool force, allow_small, per_class, merge;
+    const char *out;
+    int64_t images;
+} nl_stats_options;
+
+#define FIELD(member)   offsetof(nl_stats_options, member)
+#define NETWORK(member) offsetof(nl_stats_options, network.member)
+#define MACHINE(member) offsetof(nl_stats_options, network.machine.member)
+
+static const nl_option options_table[] = {
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .group = "Reference",
+     .help = "the .npz to write"},
+    NL_NETWORK_OPTIONS(NETWORK),
+    {"images", 0, NL_OPTION_INT, FIELD(images), "N", 0, 1e9,
+     .help = "pictures to store, evenly chosen (10000)",
+     .detail = "As arr_0: for precision, recall and KID, and because the OpenAI evaluator does not "
+               "read a file without."},
+    {"per-class", 0, NL_OPTION_FLAG, FIELD(per_class),
+     .help = "one FOLDER/CLASS.npz for each folder in PICTURES",
+     .detail = "-o names the folder. They can be put together with --merge."},
+    {"merge", 0, NL_OPTION_FLAG, FIELD(merge), .help = "PICTURES are references: put together",
+     .detail =
+         "As if it had been made of all the pictures at once, but that the stored pictures are "
+         "chosen from the stored ones. The network is not needed."},
+    {"allow-small", 0, NL_OPTION_FLAG, FIELD(allow_small),
+     .help = "fewer pictures than a covariance needs"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite FILE"},
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    NL_COMMON_OPTIONS(MACHINE),
+};
+
+static nl_status check_out(nl_context *context, const nl_stats_options *options)
+{
+    if (!options->out)
+        return nl_fail(context, NL_ERROR_USAGE, "stats: name the file to write with -o ref.npz");
+    if (options->per_class && options->merge)
+        return nl_fail(context, NL_ERROR_USAGE, "--per-class and --merge do not go together");
+    return options->per_class ? NL_OK : nl_output_check(context, options->out, options->force, "");
+}
+
+static nl_status make_reference(nl_eval_session *session, const nl_stats_options *options,
+                                const char *pictures, const char *out)
+{
+    nl_context *context = session->context;
+    nl_status status = nl_make_reference(session->net, &session->options, pictures, out,
+                                         options->force, options->images);
+    if (status == NL_OK)
+        nl_log(context, NL_LOG_INFO, "%s: a reference of %s, preset %s", out, pictures,
+               options->network.preset);
+    return status;
+}
+
+/* A reference of the class folder `name`, unless it is none. */
+static nl_status make_class(nl_eval_session *session, const nl_stats_options *options,
+                            const char *pictures, const char *name, bool *made)
+{
+    nl_context *context = session->context;
+    char *folder = NULL, *out = NULL;
+    nl_status status;
+    NL_TRY(nl_path_join(context, pictures, name, &folder));
+    if (name[0] == '.' || !nl_path_is_folder(folder))
+        goto cleanup;
+    NL_TRY(nl_format(context, &out, "%s/%s.npz", options->out, name));
+    NL_TRY(nl_output_check(context, out, options->force, ""));
+    NL_TRY(make_reference(session, options, folder, out));
+    *made = true;
+cleanup:
+    nl_free(context, folder);
+    nl_free(context, out);
+    return status;
+}
+
+static nl_status make_classes(nl_eval_session *session, const nl_stats_options *options,
+                              const char *pictures)
+{
+    nl_context *context = session->context;
+    struct dirent **entries = NULL;
+    nl_status status = NL_OK;
+    bool made = false;
+    int count = scandir(pictures, &entries, NULL, alphasort);
+    if (count < 0)
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s: --per-class takes a folder with a folder for each class: %s", pictures,
+                       strerror(errno)));
+    NL_TRY(nl_make_folder(context, options->out));
+    for (int i = 0; i < count; i++)
+        NL_TRY(make_class(session, options, pictures, entries[i]->d_name, &made));
+    if (!made)
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: no folders of classes in it", pictures));
+cleanup:
+    for (int i = 0; i < count; i++)
+        free(entries[i]);
+    free(entries);
+    return status;
+}
+
+/* Without the network and its device. */
+static nl_status merge(nl_command_line *line, const nl_stats_options *options)
+{
+    nl_context *context = line->context;
+    nl_status status;
+    context->options.max_memory = options->network.machine.max_memory;
+    nl_catch_interrupt(context);
+    NL_TRY(check_out(context, options));
+    NL_TRY(nl_merge_references(context, (const char *const *)line->operands, line->operand_count,
+                               options->out, options->force, options->images));
+cleanup:
+    return status;
+}
+
+static nl_status stats(nl_command_line *line, void *values)
+{
+    const nl_stats_options *options = values;
+    nl_eval_session session = {.context = NULL};
+    const char *pictures = line->operands[0];
+    nl_status status;
+    if (options->merge)
+        return merge(line, options);
+    NL_TRY(nl_eval_open(line, &options->network, &session));
+    NL_TRY(check_out(session.context, options));
+    if (line->operand_count > 1)
+        NL_TRY(nl_fail(session.context, NL_ERROR_USAGE,
+                       "unexpected argument '%s': several references are put together with --merge",
+                       line->operands[1]));
+    NL_TRY(nl_eval_load(&options->network, &session));
+    session.options.allow_small = options->allow_small;
+    NL_TRY(options->per_class ? make_classes(&session, options, pictures)
+                              : make_reference(&session, options, pictures, options->out));
+cleanup:
+    nl_eval_close(&session);
+    return status;
+}
+
+static nl_status nl_stats_main(int argc, char **argv)
+{
+    nl_stats_options options = {.network = {.preset = "openai"}, .images = 10000};
+    return nl_command_main(&nl_stats_command, argc, argv, &options, stats);
+}
+
+const nl_command nl_stats_command = {
+    .name = "stats",
+    .summary = "Make a reference for eval of a folder or .npz of pictures",
+    .arguments = "[OPTION...] -o FILE PICTURES...",
+    .least = 1,
+    .most = INT_MAX,
+    .operands = "a folder or .npz, or several",
+    .options = options_table,
+    .notes = "FILE holds mu, sigma (pool_3), mu_s, sigma_s (sFID), mu_768, sigma_768, ... as\n"
+             "  far as the weights give them, and some of the pictures. The OpenAI evaluator\n"
+             "  and pytorch-fid read it.\n",
+    .examples = "  nalagen stats imagenet/val -o ref.npz\n"
+                "  nalagen stats --per-class --allow-small imagenet/val -o classes\n"
+                "  nalagen stats --merge a.npz b.npz -o both.npz\n",
+    .run = nl_stats_main,
+};

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_console.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static nl_context *volatile interrupt_context;
+static volatile sig_atomic_t interrupt_count;
+/* oneDNN's generated products (2.6) keep numbers below the stack pointer, where the frame of a signal would lie. */
+static char interrupt_stack[1 << 16];
+static double born; /* when the program's first console was made */
+
+static void interrupt(int signal_number)
+{
+    if (interrupt_count++) {
+        signal(signal_number, SIG_DFL);
+        raise(signal_number);
+    } else if (interrupt_context) {
+        nl_cancel(interrupt_context);
+    }
+}
+
+void nl_catch_interrupt(nl_context *context)
+{
+    /* Without SA_RESTART: a read that waits for requests ends with EINTR. */
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_ONSTACK};
+    stack_t stack = {.ss_sp = interrupt_stack, .ss_size = sizeof(interrupt_stack)};
+    sigaltstack(&stack, NULL);
+    sigemptyset(&action.sa_mask);
+    interrupt_context = context;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* what Slurm may send before the time is over */
+    /* A background job of a script is started with SIGINT ignored and stays so. */
+    struct sigaction inherited;
+    if (sigaction(SIGINT, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
+        sigaction(SIGINT, &action, NULL);
+}
+
+void nl_release_interrupt(void)
+{
+    interrupt_context = NULL;
+}
+
+static const int interrupts[] = {SIGINT, SIGTERM, SIGUSR1};
+
+void nl_hold_interrupt(sigset_t *held)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < NL_COUNT(interrupts); i++)
+        sigaddset(&set, interrupts[i]);
+    sigprocmask(SIG_BLOCK, &set, held);
+}
+
+void nl_let_interrupt(const sigset_t *held)
+{
+    sigprocmask(SIG_SETMASK, held, NULL);
+}
+
+void nl_forget_interrupt(void)
+{
+    struct sigaction action;
+    for (int i = 0; i < NL_COUNT(interrupts); i++)
+        if (sigaction(interrupts[i], NULL, &action) == 0 && action.sa_handler == interrupt)
+            signal(interrupts[i], SIG_DFL);
+}
+
+bool nl_interrupted(void)
+{
+    return interrupt_count > 0;
+}
+
+void nl_console_init(nl_console *console, bool quiet, bool verbose)
+{
+    const char *kind = getenv("TERM");
+    born = born > 0 ? born : nl_seconds();
+    *console = (nl_console){.quiet = quiet, .verbose = verbose, .started = nl_seconds()};
+    console->terminal = isatty(STDERR_FILENO) && kind && strcmp(kind, "dumb") != 0;
+    console->last = console->batch_started = console->started;
+}
+
+void nl_console_clear(nl_console *console)
+{
+    if (console->drawn)
+        fputs("\r\033[K", stderr);
+    console->drawn = false;
+}
+
+void nl_print_plain(FILE *stream, const char *text)
+{
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        bool c1 = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; /* U+0080 to U+009F in UTF-8 */
+        bool control = (*c < ' ' && *c != '\n' && *c != '\t') || *c == 127 || c1;
+        fputc(control ? '?' : *c, stream);
+        c += c1;
+    }
+}
+
+void nl_console_log(nl_console *console, nl_log_level level, const char *message)
+{
+    static const char *const names[] = {"error: ", "warning: ", "", ""};
+    nl_log_level most = console->quiet     ? NL_LOG_ERROR
+                        : console->verbose ? NL_LOG_DEBUG
+                                           : NL_LOG_INFO;
+    if (level > most)
+        return;
+    nl_console_clear(console);
+    fprintf(stderr, "nalagen: %s", names[level]);
+    if (level == NL_LOG_DEBUG)
+        fprintf(stderr, "%.3f s: ", nl_seconds() - born);
+    nl_print_plain(stderr, message);
+    fputc('\n', stderr);
+}
+
+nl_status nl_console_error(nl_console *console, nl_context *context, nl_status status)
+{
+    const char *message = nl_last_error(context);
+    if (status == NL_OK)
+        return status;
+    nl_console_clear(console);
+    if (status == NL_CANCELLED) {
+        fputs("nalagen: interrupted\n", stderr);
+        return status;
+    }
+    fputs("nalagen: error: ", stderr);
+    nl_print_plain(stderr, *message ? message : nl_status_name(status));
+    fputc('\n', stderr);
+    return status;
+}
+
+static int terminal_columns(void)
+{
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col)
+        return size.ws_col;
+    return 80;
+}
+
+static void time_text(double seconds, char *text, size_t size)
+{
+    int64_t whole = (int64_t)(seconds + 0.5);
+    if (whole >= 3600)
+        snprintf(text, size, "%lld:%02lld:%02lld", (long long)whole / 3600,
+                 (long long)whole / 60 % 60, (long long)whole % 60);
+    else
+        snprintf(text, size, "%lld:%02lld", (long long)whole / 60, (long long)whole % 60);
+}
+
+void nl_console_progress(nl_console *console, const nl_progress *progress)
+{
+    double now = nl_seconds();
+    if (progress->step == 0)
+        console->batch_started = now;
+    /* A terminal sees the last step of a batch, however soon it comes. */
+    bool last = console->terminal && progress->steps > 0 && progress->step == progress->steps;
+    if (console->quiet || (!last && now - console->last < (console->terminal ? 0.05 : 5)))
+        return;
+    console->last = now;
+    char left[32] = "", rate[32] = "", speed[32] = "", steps[32] = "", step[64] = "", text[256];
+    double part = progress->steps > 0 ? (double)progress->step / (double)progress->steps : 0;
+    double done = ((double)progress->image + part * (double)progress->batch) /
+                  (double)NL_MAX(progress->images, 1);
+    if (done > 0.02 && done <= 1) {
+        char clock[24];
+        time_text((now - console->started) * (1 - done) / done, clock, sizeof(clock));
+        snprintf(left, sizeof(left), "  %s left", clock);
+    }
+    if (progress->step > 0)
+        snprintf(rate, sizeof(rate), "  %.2f s/it",
+                 (now - console->batch_started) / (double)progress->step);
+    if (progress->image > 0)
+        snprintf(speed, sizeof(speed), "  %.2f/s",
+                 (double)progress->image / (now - console->started));
+    if (progress->steps > 0)
+        snprintf(steps, sizeof(steps), "/%lld", (long long)progress->steps);
+    if (progress->step || progress->steps)
+        snprintf(step, sizeof(step), " step %lld%s ", (long long)progress->step, steps);
+    snprintf(
+        text, sizeof(text), "%s%s image %lld/%lld%s%s%s", progress->stage, step,
+        (long long)(console->there + NL_MIN(progress->image + progress->batch, progress->images)),
+        (long long)(console->there + progress->images), rate, speed, left);
+    if (!console->terminal) {
+        fprintf(stderr, "nalagen: %s\n", text);
+        return;
+    }
+    int columns = terminal_columns() - 1, width = NL_MIN(columns - (int)strlen(text) - 3, 30);
+    fputc('\r', stderr);
+    if (width >= 10) {
+        fputc('[', stderr);
+        for (int i = 0; i < width; i++)
+            fputc(i < (int)(done * width + 0.5) ? '#' : '-', stderr);
+        fputs("] ", stderr);
+    }
+    fprintf(stderr, "%.*s\033[K", columns, text);
+    fflush(stderr);
+    console->drawn = true;
+}
+
+static nl_status stdout_failed(nl_context *context)
+{
+    if (nl_interrupted())
+        return nl_fail(context, NL_CANCELLED, "interrupted");
+    return nl_fail(context, NL_ERROR_WRITE, "standard output: cannot be written: %s",
+                   strerror(errno));
+}
+
+nl_status nl_print_line(nl_context *context, const char *text)
+{
+    if (fputs(text, stdout) == EOF || fputc('\n', stdout) == EOF || fflush(stdout) == EOF)
+        return stdout_failed(context);
+    return NL_OK;
+}
+
+nl_status nl_print_json(nl_context *context, const cJSON *object)
+{
+    char *text = cJSON_PrintUnformatted(object);
+    nl_status status = text ? nl_print_line(context, text)
+                            : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
+    cJSON_free(text);
+    return status;
+}
+
+nl_status nl_finish_stdout(nl_context *context)
+{
+    if (fflush(stdout) == EOF || ferror(stdout))
+        return stdout_failed(context);
+    return NL_OK;
+}

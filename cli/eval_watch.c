@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT */
+/* `nalagen eval --watch RUN`: samples of each checkpoint of a training run. */
+#include "nl_eval.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { POLL_SECONDS = 5 };
+
+typedef struct watch {
+    nl_eval_session *session;
+    nl_eval_options options; /* the sample's model is the checkpoint at work */
+    char *folder;            /* RUN/checkpoints */
+    char *metrics;           /* RUN/metrics.jsonl */
+    cJSON *asked;            /* options of sampling that were given */
+    cJSON *known;            /* array of lines of metrics.jsonl that are evaluations */
+} watch;
+
+/* "step-0001000.safetensors" */
+static bool is_checkpoint(const char *name, int64_t *step)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return false;
+    *step = strtoll(name + 5, &end, 10);
+    return !strcmp(end, ".safetensors");
+}
+
+/* ---- What is there */
+
+/* As they will be when a line of theirs is read again. */
+static nl_status note_options(watch *w)
+{
+    const nl_eval_options defaults = {.sample = nl_sample_defaults};
+    cJSON *object = cJSON_CreateObject();
+    bool listed =
+        nl_options_to_json(&nl_eval_command, &w->options, &defaults, NL_IN_PICTURE, object);
+    char *text = listed ? cJSON_PrintUnformatted(object) : NULL;
+    w->asked = text ? cJSON_Parse(text) : NULL;
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return w->asked ? NL_OK
+                    : nl_fail(w->session->context, NL_ERROR_MEMORY, "no memory for options");
+}
+
+static nl_status read_known(watch *w)
+{
+    nl_context *context = w->session->context;
+    nl_mapping file = {0};
+    nl_status status = NL_OK;
+    if (!nl_path_exists(w->metrics))
+        return NL_OK;
+    NL_TRY(nl_map_file(context, w->metrics, &file));
+    const char *text = (const char *)file.data;
+    for (int64_t at = 0, end; at < file.size; at = end + 1) {
+        const char *line_end = memchr(text + at, '\n', (size_t)(file.size - at));
+        end = line_end ? line_end - text : file.size;
+        cJSON *line = cJSON_ParseWithLength(text + at, (size_t)(end - at));
+        if (cJSON_IsString(cJSON_GetObjectItemCaseSensitive(line, "checkpoint")))
+            cJSON_AddItemToArray(w->known, line);
+        else
+            cJSON_Delete(line);
+    }
+cleanup:
+    nl_unmap(context, &file);
+    return status;
+}
+
+static bool same_text(const cJSON *object, const char *key, const char *text)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsString(item) && !strcmp(item->valuestring, text);
+}
+
+/* A line that does not say is taken to have the same. */
+static bool same_options(const watch *w, const cJSON *line)
+{
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(line, "options");
+    return !options || cJSON_Compare(options, w->asked, true);
+}
+
+/* Whether samples of the checkpoint, made like this, have been held against this reference like this. */
+static bool is_known(const watch *w, const char *name)
+{
+    for (const cJSON *line = w->known->child; line; line = line->next) {
+        const cJSON *report = cJSON_GetObjectItemCaseSensitive(line, "evaluation");
+        const nl_evaluation_options *options = &w->session->options;
+        if (same_text(line, "checkpoint", name) && same_text(report, "reference", w->options.ref) &&
+            same_text(report, "features", nl_feature_name(options->feature)) &&
+            same_text(report, "preset", options->preprocessing->name) && same_options(w, line))
+            return true;
+    }
+    return false;
+}
+
+/* The name of the checkpoint of the least step that is not known, allocated, or NULL. */
+static nl_status next_checkpoint(const watch *w, char **name, int64_t *step)
+{
+    nl_context *context = w->session->context;
+    nl_status status = NL_OK;
+    DIR *folder = opendir(w->folder);
+    *name = NULL;
+    if (!folder && errno == ENOENT) /* the run has not saved yet */
+        return NL_OK;
+    if (!folder)
+        return nl_fail(context, NL_ERROR_INPUT, "%s: cannot be listed: %s", w->folder,
+                       strerror(errno));
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        int64_t found;
+        if (!is_checkpoint(entry->d_name, &found) || (*name && found >= *step) ||
+            is_known(w, entry->d_name))
+            continue;
+        nl_free(context, *name);
+        *step = found;
+        NL_TRY(nl_strdup(context, entry->d_name, name));
+    }
+cleanup:
+    closedir(folder);
+    return status;
+}
+
+/* ---- One checkpoint */
+
+/* Before the first samples are made. */
+static nl_status check_append(nl_context *context, const char *path)
+{
+    if (!nl_path_exists(path))
+        return nl_writer_check(context, path);
+    if (access(path, W_OK) != 0)
+        return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be written: %s", path, strerror(errno));
+    return NL_OK;
+}
+
+/* One write of a whole line, so that it does not mix with those of the trainer. */
+static nl_status append_line(nl_context *context, const char *path, const char *line)
+{
+    char *text = NULL;
+    nl_status status;
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0)
+        return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be opened: %s", path, strerror(errno));
+    NL_TRY(nl_format(context, &text, "%s\n", line));
+    size_t size = strlen(text);
+    if (write(file, text, size) != (ssize_t)size || fsync(file) != 0)
+        NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: the line could not be written in full: %s",
+                       path, strerror(errno)));
+cleanup:
+    close(file);
+    nl_free(context, text);
+    return status;
+}
+
+/* Step, checkpoint and metrics come first, where `nalagen plot` looks for them. */
+static cJSON *line_of(const watch *w, const char *name, int64_t step, const cJSON *report)
+{
+    cJSON *line = cJSON_CreateObject();
+    const cJSON *metrics = cJSON_GetObjectItemCaseSensitive(report, "metrics");
+    cJSON_AddNumberToObject(line, "step", (double)step);
+    cJSON_AddStringToObject(line, "checkpoint", name);
+    for (const cJSON *metric = metrics ? metrics->child : NULL; metric; metric = metric->next)
+        cJSON_AddItemToObject(line, metric->string, cJSON_Duplicate(metric, true));
+    cJSON_AddItemToObject(line, "options", cJSON_Duplicate(w->asked, true));
+    cJSON_AddItemToObject(line, "evaluation", cJSON_Duplicate(report, true));
+    return line;
+}
+
+static nl_status evaluate(watch *w, const char *name, int64_t step)
+{
+    nl_eval_session *session = w->session;
+    nl_context *context = session->context;
+    char *path = NULL, *text = NULL;
+    cJSON *report = NULL, *line = NULL;
+    nl_status status;
+    NL_TRY(nl_path_join(context, w->folder, name, &path));
+    w->options.sample.model = path;
+    status = nl_eval_model(session, &w->options, &report);
+    if (status == NL_ERROR_INPUT && !nl_path_exists(path)) {
+        nl_log(context, NL_LOG_WARNING, "%s: it was removed before it could be evaluated", path);
+        status = NL_OK;
+        goto cleanup;
+    }
+    NL_TRY(status);
+    line = line_of(w, name, step, report);
+    text = cJSON_PrintUnformatted(line);
+    if (!text)
+        NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a line of JSON"));
+    NL_TRY(append_line(context, w->metrics, text));
+    NL_TRY(w->options.json ? nl_print_line(context, text) : nl_report_line(context, name, report));
+    cJSON_AddItemToArray(w->known, line);
+    line = NULL;
+cleanup:
+    w->options.sample.model = NULL;
+    nl_free(context, path);
+    cJSON_free(text);
+    cJSON_Delete(report);
+    cJSON_Delete(line);
+    return status;
+}
+
+static nl_status evaluate_new(watch *w)
+{
+    nl_context *context = w->session->context;
+    nl_status status = NL_OK;
+    char *name = NULL;
+    int64_t step = 0;
+    for (;;) {
+        NL_TRY(nl_check_cancelled(context));
+        NL_TRY(next_checkpoint(w, &name, &step));
+        if (!name)
+            break;
+        NL_TRY(evaluate(w, name, step));
+        nl_free(context, name);
+        name = NULL;
+    }
+cleanup:
+    nl_free(context, name);
+    return status;
+}
+
+nl_status nl_eval_watch(nl_eval_session *session, const nl_eval_options *options)
+{
+    nl_context *context = session->context;
+    watch w = {.session = session, .options = *options};
+    char *done = NULL;
+    nl_status status = NL_OK;
+    w.known = cJSON_CreateArray();
+    NL_TRY(note_options(&w));
+    if (!nl_path_is_folder(options->watch))
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "--watch %s: expected the folder of a training run",
+                       options->watch));
+    NL_TRY(nl_path_join(context, options->watch, "checkpoints", &w.folder));
+    NL_TRY(nl_path_join(context, options->watch, "metrics.jsonl", &w.metrics));
+    NL_TRY(nl_path_join(context, options->watch, "done", &done));
+    NL_TRY(check_append(context, w.metrics));
+    NL_TRY(read_known(&w));
+    for (bool over = false; !over;) {
+        over = options->once || nl_path_exists(done); /* before looking: the last one counts */
+        NL_TRY(evaluate_new(&w));
+        if (!over)
+            nanosleep(&(struct timespec){.tv_sec = POLL_SECONDS}, NULL); /* or until Ctrl-C */
+    }
+cleanup:
+    cJSON_Delete(w.asked);
+    cJSON_Delete(w.known);
+    nl_free(context, w.folder);
+    nl_free(context, w.metrics);
+    nl_free(context, done);
+    return status;
+}

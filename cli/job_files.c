@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+/* What a job of `nalagen sample` writes and says of it. */
+#include "job.h"
+
+#include <string.h>
+
+#include "nl_image.h"
+#include "ops.h"
+
+nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts)
+{
+    nl_session *session = job->session;
+    *facts = NULL;
+    if (job->options->no_metadata && !session->options->json && !job->pictures)
+        return NL_OK;
+    return nl_picture_facts(session, job->options, &job->sampling, label, index, facts);
+}
+
+/* The item, taken over, with the facts: a line on standard output, or part of the answer of a request. */
+static nl_status describe(nl_job *job, cJSON *item, const cJSON *facts)
+{
+    for (const cJSON *fact = facts->child; fact; fact = fact->next)
+        if (strcmp(fact->string, "config") != 0)
+            cJSON_AddItemToObject(item, fact->string, cJSON_Duplicate(fact, true));
+    if (job->pictures) {
+        cJSON_AddItemToArray(job->pictures, item);
+        return NL_OK;
+    }
+    nl_status status = nl_print_json(job->session->context, item);
+    cJSON_Delete(item);
+    return status;
+}
+
+nl_status nl_job_report_picture(nl_job *job, const char *path, const cJSON *facts,
+                                int64_t evaluations)
+{
+    nl_session *session = job->session;
+    double now = nl_seconds();
+    nl_console_clear(session->console);
+    if (!session->options->json && !job->pictures)
+        return strcmp(path, "-") ? nl_print_line(session->context, path) : NL_OK;
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "file", path);
+    cJSON_AddNumberToObject(item, "evaluations", (double)evaluations);
+    cJSON_AddNumberToObject(item, "seconds", (double)(int64_t)((now - job->last) * 1e3) / 1e3);
+    job->last = now;
+    return describe(job, item, facts);
+}
+
+static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb, int height,
+                               int width, const cJSON *facts)
+{
+    nl_session *session = job->session;
+    nl_context *context = session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    char software[32];
+    char *json = NULL;
+    snprintf(software, sizeof(software), "nalagen %s", nl_version());
+    if (!options->no_metadata) {
+        json = cJSON_PrintUnformatted(facts);
+        if (!json)
+            NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for the text in %s", path));
+    }
+    const char *text[] = {NL_FACTS_KEY, json, "Software", software, NULL};
+    NL_TRY(nl_png_write(context, path, options->force, rgb, height, width,
+                        options->no_metadata ? NULL : text));
+    if (options->show) {
+        static const char *const hows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
+        int how = 0;
+        while (hows[how] && strcmp(hows[how], options->show) != 0)
+            how++;
+        nl_console_clear(session->console);
+        NL_TRY(nl_image_show(context, stderr, (nl_show)how, rgb, height, width, 80));
+    }
+cleanup:
+    cJSON_free(json);
+    return status;
+}
+
+static nl_status write_one(void *user, const nl_writing *writing)
+{
+    nl_job *job = user;
+    if (job->archive)
+        return nl_npz_write(job->archive, writing->number, writing->label, writing->rgb);
+    return write_picture(job, writing->path, writing->rgb, writing->height, writing->width,
+                         writing->facts);
+}
+
+static nl_status written_one(void *user, const nl_writing *writing)
+{
+    nl_job *job = user;
+    job->done++;
+    job->evaluations += writing->evaluations;
+    nl_share_tell(&job->session->share, (nl_share_report){.made = 1});
+    return job->archive
+               ? NL_OK
+               : nl_job_report_picture(job, writing->path, writing->facts, writing->evaluations);
+}
+
+/* While a GPU is at work the processors are free to write. */
+nl_status nl_job_start_writers(nl_job *job)
+{
+    const nl_session *session = job->session;
+    const nl_device *device = session->context->device;
+    bool beside = nl_device_queues(device) && job->count > 1 && !job->options->show;
+    return nl_writers_create(session->context, beside ? device->threads : 0, write_one, written_one,
+                             job, &job->writers);
+}
+
+static nl_status write_grid(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    const uint8_t **pictures = NULL;
+    nl_image grid = {0};
+    char *path = NULL;
+    cJSON *facts = NULL;
+    NL_TRY(nl_alloc_array(context, "grid", job->done, sizeof(*pictures), (void **)&pictures));
+    for (int64_t i = 0; i < job->done; i++)
+        pictures[i] = job->grid + 3 * (size_t)i * (size_t)job->height * (size_t)job->width;
+    NL_TRY(nl_image_grid(context, pictures, (int)job->done, job->height, job->width,
+                         (int)options->grid[0], (int)options->grid[1], 2, &grid));
+    NL_TRY(nl_job_facts(job, nl_job_label(job, 0), options->first_index, &facts));
+    NL_TRY(nl_job_picture_name(job, 0, &path));
+    NL_TRY(write_picture(job, path, grid.rgb, grid.height, grid.width, facts));
+    NL_TRY(nl_job_report_picture(job, path, facts, job->evaluations));
+cleanup:
+    nl_free(context, pictures);
+    nl_image_free(context, &grid);
+    nl_free(context, path);
+    cJSON_Delete(facts);
+    return status;
+}
+
+/* Names the archive, or describes it and the work; to standard output or the answer of a request. */
+static nl_status report_archive(nl_job *job)
+{
+    nl_session *session = job->session;
+    nl_status status = NL_OK;
+    double seconds = nl_seconds() - job->started;
+    cJSON *facts = NULL;
+    if (!session->options->json && !job->pictures)
+        return nl_print_line(session->context, job->options->out);
+    NL_TRY(nl_pictures_facts(session, job->options, &job->sampling, &facts));
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "file", job->options->out);
+    cJSON_AddNumberToObject(item, "pictures", (double)job->count);
+    if (session->share.ranks == 1) {
+        cJSON_AddNumberToObject(item, "made", (double)job->done);
+        cJSON_AddNumberToObject(item, "evaluations", (double)job->evaluations);
+        cJSON_AddNumberToObject(item, "pictures_per_second", (double)job->done / seconds);
+    }
+    cJSON_AddNumberToObject(item, "seconds", (double)(int64_t)(seconds * 1e3) / 1e3);
+    NL_TRY(describe(job, item, facts));
+cleanup:
+    cJSON_Delete(facts);
+    return status;
+}
+
+/* Who finds all pictures there ends the archive; others may be at work, or this process was stopped. */
+static nl_status finish_archive(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    nl_status status = NL_OK;
+    int64_t there = 0;
+    const nl_share *share = &job->session->share;
+    bool finished = false, stood = nl_npz_finished(job->archive);
+    NL_TRY(nl_npz_done(job->archive, &there));
+    NL_TRY(nl_npz_close(&job->archive, &finished));
+    if (finished && (!stood || share->rank == 0))
+        return report_archive(job);
+    if (there == job->count)
+        return NL_OK;
+    nl_log(context, NL_LOG_INFO, "%lld of %lld pictures are in %s.part%s", (long long)there,
+           (long long)job->count, job->options->out,
+           share->ranks > 1 ? "" : ": the same command goes on");
+cleanup:
+    return status;
+}
+
+nl_status nl_job_finish(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    nl_status status = NL_OK;
+    if (job->archive)
+        return finish_archive(job);
+    if (!job->done)
+        return NL_OK;
+    if (job->grid)
+        NL_TRY(write_grid(job));
+    if (job->latents) {
+        int64_t shape[] = {job->done, job->latent_shape[0], job->latent_shape[1],
+                           job->latent_shape[2]};
+        NL_TRY(nl_npy_write(context, job->options->latents, job->options->force, NL_F32, 4, shape,
+                            job->latents));
+        bool plain = !job->session->options->json && !job->pictures;
+        if (plain && job->output.kind != NL_OUTPUT_STDOUT && strcmp(job->options->latents, "-"))
+            NL_TRY(nl_print_line(context, job->options->latents));
+    }
+cleanup:
+    return status;
+}

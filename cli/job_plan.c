@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT */
+/* What a job of `nalagen sample` is: refused before the first step, or made. */
+#include "job.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Latents as floats from a file of floats or doubles. */
+static nl_status read_noise(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    const char *path = job->options->noise;
+    const int *shape = job->latent_shape;
+    const nl_npy *file = &job->noise_file;
+    nl_status status = NL_OK;
+    char found[64];
+    NL_TRY(nl_npy_open(context, path, &job->noise_file));
+    if (file->ndim != 4 || file->shape[0] < 1 || file->shape[1] != shape[0] ||
+        file->shape[2] != shape[1] || file->shape[3] != shape[2] ||
+        (file->dtype != NL_F32 && file->dtype != NL_F64))
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s: expected initial latents [n, %d, %d, %d] of floats, found %s %s%s",
+                       path, shape[0], shape[1], shape[2], nl_dtype_name(file->dtype),
+                       nl_shape_text(file->ndim, file->shape, found, sizeof(found)),
+                       file->ndim == 4 ? " (see --size)" : ""));
+    int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
+    NL_TRY(nl_alloc_array(context, "initial latents", file->shape[0] * elements, sizeof(float),
+                          (void **)&job->noise));
+    nl_convert_to_float(file->data, file->dtype, file->shape[0] * elements, job->noise);
+    for (int64_t i = 0; i < file->shape[0] * elements; i++)
+        if (!isfinite(job->noise[i]))
+            NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: picture %lld holds NaN or infinity", path,
+                           (long long)(i / elements)));
+cleanup:
+    return status;
+}
+
+static nl_status choose_count(nl_job *job)
+{
+    nl_context *context = job->session->context;
+    const nl_sample_options *options = job->options;
+    int64_t room = options->grid[0] * options->grid[1];
+    int64_t have = job->noise ? job->noise_file.shape[0] : 0;
+    job->count = options->n ? options->n
+                 : room     ? room
+                 : have     ? have
+                            : NL_MAX(job->classes.count, 1);
+    if (room && job->count > room)
+        return nl_fail(context, NL_ERROR_USAGE, "--grid %lldx%lld has no room for %lld pictures",
+                       (long long)options->grid[0], (long long)options->grid[1],
+                       (long long)job->count);
+    if (have && job->count > have)
+        return nl_fail(context, NL_ERROR_USAGE, "%s: expected noise for %lld pictures, found %lld",
+                       options->noise, (long long)job->count, (long long)have);
+    return NL_OK;
+}
+
+int nl_job_label(const nl_job *job, int64_t i)
+{
+    return nl_classes_at(&job->classes, job->options->seed, job->options->first_index + i);
+}
+
+nl_status nl_job_picture_name(nl_job *job, int64_t i, char **path)
+{
+    char text[128];
+    nl_class_text(nl_model_get_config(job->session->model), nl_job_label(job, i), text,
+                  sizeof(text));
+    return nl_output_name(job->session->context, &job->output, text, job->options->first_index + i,
+                          path);
+}
+
+static nl_status check_output(const nl_job *job)
+{
+    nl_context *context = job->session->context;
+    const nl_sample_options *options = job->options;
+    const nl_share *share = &job->session->share;
+    bool pictures = nl_model_has_autoencoder(job->session->model), grid = options->grid[0] > 0;
+    bool archive = nl_is_archive(options->out);
+    const char *whole = grid ? "--grid" : options->latents ? "--latents" : NULL;
+    if (!pictures && !options->latents)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--vae none makes latents only: say where with --latents FILE.npy");
+    if (!pictures && grid)
+        return nl_fail(context, NL_ERROR_USAGE, "--vae none makes no pictures for --grid");
+    if (whole && (archive || options->resume || share->ranks > 1))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s takes all pictures at once: it does not go with %s", whole,
+                       archive           ? "an archive"
+                       : options->resume ? "--resume"
+                                         : "several processes");
+    if (options->no_metadata && (archive || options->resume))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--no-metadata: what is there already is known by its parameters, which %s "
+                       "needs",
+                       archive ? "an archive" : "--resume");
+    if (options->resume && options->force)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--resume keeps what is there and --force overwrites it: give one of them");
+    return NL_OK;
+}
+
+static nl_status open_archive(nl_job *job)
+{
+    int factor = nl_model_factor(nl_model_get_config(job->session->model));
+    return nl_archive_open(job->session, job->options, &job->sampling, job->count,
+                           job->latent_shape[1] * factor, job->latent_shape[2] * factor,
+                           &job->archive);
+}
+
+/* Room for the pictures of one request: some thousand, in whole batches. */
+static nl_status make_work_list(nl_job *job)
+{
+    enum { MANY = 4096 };
+    nl_session *session = job->session;
+    nl_context *context = session->context;
+    nl_status status = NL_OK;
+    int64_t batch = session->options->batch;
+    int64_t unit = NL_MIN(batch ? batch : nl_model_batch(session->model), job->count);
+    bool whole = job->options->grid[0] || job->options->latents;
+    nl_work_list_init(&job->work, job->count, unit, session->share.rank, session->share.ranks);
+    job->room = whole ? job->count : NL_MIN(job->count, NL_MAX(1, MANY / unit) * unit);
+    NL_TRY(nl_alloc_array(context, "picture numbers", job->room, sizeof(*job->numbers),
+                          (void **)&job->numbers));
+    NL_TRY(nl_alloc_array(context, "image indices", job->room, sizeof(*job->indices),
+                          (void **)&job->indices));
+    NL_TRY(
+        nl_alloc_array(context, "classes", job->room, sizeof(*job->labels), (void **)&job->labels));
+cleanup:
+    return status;
+}
+
+static const char others[] = ", --resume to make only what is missing, another --out or another "
+                             "--seed";
+
+/* Whether picture i is there; refuses whatever else stands where something will be written, and one name for two
+ * things. */
+static nl_status is_there(void *user, int64_t i, bool *there)
+{
+    nl_job *job = user;
+    nl_context *context = job->session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    char *path = NULL;
+    cJSON *facts = NULL;
+    *there = false;
+    if (job->archive)
+        return nl_npz_has(job->archive, i, there);
+    NL_TRY(nl_job_picture_name(job, i, &path));
+    if (options->latents && !strcmp(path, options->latents))
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "--latents %s: a picture has the same name: give another", path));
+    if (options->resume) {
+        NL_TRY(nl_job_facts(job, nl_job_label(job, i), options->first_index + i, &facts));
+        NL_TRY(nl_resume_check(context, path, facts, there));
+    }
+    if (!*there)
+        NL_TRY(nl_output_check(context, path, options->force, others));
+cleanup:
+    nl_free(context, path);
+    cJSON_Delete(facts);
+    return status;
+}
+
+static nl_status look_for_files(nl_job *job, int64_t files)
+{
+    const nl_session *session = job->session;
+    nl_context *context = session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    bool there;
+    if (options->latents)
+        NL_TRY(nl_output_check(context, options->latents, options->force, others));
+    if (job->archive && nl_npz_finished(job->archive)) {
+        job->work.there = job->count;
+        job->work.units = job->work.todo = 0;
+        nl_log(context, NL_LOG_INFO, "%s is finished: nothing to do", options->out);
+    } else if (files &&
+               (options->grid[0] || (options->force && !options->latents && !job->archive))) {
+        NL_TRY(is_there(job, 0, &there));
+    } else if (files) {
+        NL_TRY(nl_work_list_scan(context, &job->work, is_there, job));
+        if (job->work.there && session->share.ranks == 1)
+            nl_log(context, NL_LOG_INFO, "going on: %lld of %lld pictures are there",
+                   (long long)job->work.there, (long long)(job->work.there + job->work.todo));
+    }
+cleanup:
+    return status;
+}
+
+nl_status nl_job_plan(nl_job *job)
+{
+    nl_session *session = job->session;
+    nl_context *context = session->context;
+    const nl_sample_options *options = job->options;
+    nl_status status = NL_OK;
+    bool pictures = nl_model_has_autoencoder(session->model), grid = options->grid[0] > 0;
+    nl_sampling given = nl_sampling_of(options);
+    NL_TRY(nl_model_resolve(session->model, &given, &job->sampling));
+    NL_TRY(check_output(job));
+    nl_model_latent_shape(session->model, job->latent_shape);
+    if (options->noise)
+        NL_TRY(read_noise(job));
+    NL_TRY(nl_classes_parse(context, session->model, options->classes, &job->classes));
+    NL_TRY(choose_count(job));
+    int64_t files = !pictures ? 0 : grid ? 1 : job->count;
+    NL_TRY(nl_output_open(context, options, files, &job->output));
+    NL_TRY(make_work_list(job));
+    if (job->output.kind == NL_OUTPUT_ARCHIVE && job->work.units)
+        NL_TRY(open_archive(job));
+    NL_TRY(look_for_files(job, files));
+    if (options->latents) {
+        int64_t elements =
+            (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];
+        NL_TRY(nl_alloc_array(context, "latents to be written", job->count * elements,
+                              sizeof(float), (void **)&job->latents));
+    }
+cleanup:
+    return status;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nl_analyze.h"
+#include "nl_console.h"
+#include "nl_convert.h"
+#include "nl_encode_command.h"
+#include "nl_eval.h"
+#include "nl_info.h"
+#include "nl_sample.h"
+#include "nl_training.h"
+#include "ops.h"
+
+static nl_status version_main(int argc, char **argv);
+static nl_status help_main(int argc, char **argv);
+static nl_status man_main(int argc, char **argv);
+static nl_status completion_main(int argc, char **argv);
+
+static const nl_option no_options[] = {{0}};
+
+enum { MAX_COMMANDS = 16 };
+
+static const nl_command *const commands[MAX_COMMANDS + 1] = {
+    &nl_sample_command,
+    &nl_train_command,
+    &nl_encode_command,
+    &nl_eval_command,
+    &nl_stats_command,
+    &nl_nearest_command,
+    &nl_info_command,
+    &nl_plot_command,
+    &nl_likelihood_command,
+    &nl_analyze_command,
+    &nl_convert_command,
+    &(nl_command){.name = "version",
+                  .summary = "Print the version",
+                  .arguments = "",
+                  .options = no_options,
+                  .run = version_main},
+    &(nl_command){.name = "help",
+                  .summary = "Print this text, or the help of a command",
+                  .arguments = "[COMMAND]",
+                  .options = no_options,
+                  .run = help_main},
+    &(nl_command){.name = "completion",
+                  .summary = "Print shell completion",
+                  .arguments = "bash|zsh|fish",
+                  .options = no_options,
+                  .hidden = true,
+                  .run = completion_main},
+    &(nl_command){.name = "generate-man",
+                  .summary = "Print the man page",
+                  .arguments = "",
+                  .options = no_options,
+                  .hidden = true,
+                  .run = man_main},
+};
+
+/* The commands by value, ended by one without name. */
+static void list_commands(nl_command list[MAX_COMMANDS + 1])
+{
+    int count = 0;
+    for (; commands[count]; count++)
+        list[count] = *commands[count];
+    list[count] = (nl_command){0};
+}
+
+static const nl_command *find_command(const char *name)
+{
+    for (int i = 0; commands[i]; i++)
+        if (!strcmp(commands[i]->name, name))
+            return commands[i];
+    return NULL;
+}
+
+static void print_help(FILE *stream)
+{
+    fputs("nalagen makes pictures of given classes with DiT, SiT, NaLaDiT and NaLaSiT.\n\n"
+          "Usage: nalagen COMMAND [OPTION...]\n\nCommands:\n",
+          stream);
+    for (int i = 0; commands[i]; i++)
+        if (!commands[i]->hidden)
+            fprintf(stream, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
+    fputs("\nTry:\n"
+          "  nalagen sample --class church       a picture of a church, as church-seed0.png\n"
+          "  nalagen info church-seed0.png       how it was made\n"
+          "  nalagen COMMAND --help              all options of a command\n\nExit codes:\n",
+          stream);
+    fputs(nl_exit_codes, stream);
+}
+
+static nl_status finish(void)
+{
+    if (fflush(stdout) != EOF && !ferror(stdout))
+        return NL_OK;
+    fprintf(stderr, "nalagen: error: standard output: cannot be written: %s\n", strerror(errno));
+    return NL_ERROR_WRITE;
+}
+
+static nl_status complain(const char *what, const char *word, const char *near)
+{
+    fprintf(stderr, "nalagen: error: %s '%s'%s%s%s; see 'nalagen help'\n", what, word,
+            near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return NL_ERROR_USAGE;
+}
+
+static nl_status unknown_command(const char *word)
+{
+    const char *names[MAX_COMMANDS + 1] = {NULL};
+    for (int i = 0; commands[i]; i++)
+        names[i] = commands[i]->name;
+    return complain(word[0] == '-' ? "unknown option" : "unknown command", word,
+                    nl_nearest(word, names));
+}
+
+static nl_status version_main(int argc, char **argv)
+{
+    if (argc > 1)
+        return complain("unexpected argument", argv[1], NULL);
+    printf("nalagen %s\n", nl_version());
+    return finish();
+}
+
+static nl_status help_main(int argc, char **argv)
+{
+    const nl_command *command = argc > 1 ? find_command(argv[1]) : NULL;
+    if (argc > 1 && !command)
+        return unknown_command(argv[1]);
+    if (command && command->options->name)
+        nl_print_help(stdout, command);
+    else
+        print_help(stdout);
+    return finish();
+}
+
+static nl_status man_main(int argc, char **argv)
+{
+    nl_command list[MAX_COMMANDS + 1];
+    if (argc > 1)
+        return complain("unexpected argument", argv[1], NULL);
+    list_commands(list);
+    nl_print_man(stdout, list);
+    return finish();
+}
+
+static nl_status completion_main(int argc, char **argv)
+{
+    nl_command list[MAX_COMMANDS + 1];
+    list_commands(list);
+    if (argc != 2 || !nl_print_completion(stdout, argv[1], list)) {
+        fputs("nalagen: error: expected 'nalagen completion bash', zsh or fish\n", stderr);
+        return NL_ERROR_USAGE;
+    }
+    return finish();
+}
+
+/* A program may be started without them; the next file to be opened would take their place, and what is
+ * printed would go into it. Reading from and writing to what is opened here fails, but for messages. */
+static void open_standard_files(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) < 0)
+            _exit(NL_ERROR_INTERNAL);
+}
+
+/* A thread of GCC's OpenMP spins for milliseconds when it has nothing to do. Where other programs want
+ * the processors too, it takes the time of the very threads that it waits for, and sampling is ten
+ * times slower and more. Not where a GPU will do the work, whose libraries would be loaded twice. True: the
+ * environment has changed. */
+static bool shorten_waits(char **argv)
+{
+    bool cpu = !nl_cuda_is_likely();
+    for (char **word = argv; *word; word++)
+        cpu |= !strcmp(*word, "cpu") || !strcmp(*word, "--device=cpu");
+    return cpu && !getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY") &&
+           setenv("GOMP_SPINCOUNT", "5000", 1) == 0;
+}
+
+static bool choose_blas(const nl_command *command)
+{
+    const char *kernels = NULL;
+    if (command == &nl_eval_command || command == &nl_stats_command)
+        kernels = nl_blas_better_kernels();
+    return kernels && !getenv("OPENBLAS_CORETYPE") && setenv("OPENBLAS_CORETYPE", kernels, 1) == 0;
+}
+
+/* Libraries read their environment before main: what they should find there takes starting anew, once, because
+ * then it is there. */
+static void start_anew(const nl_command *command, char **argv)
+{
+    char path[4096];
+    bool waits = shorten_waits(argv), blas = choose_blas(command);
+    if (!waits && !blas)
+        return;
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+    if (length <= 0 || length == sizeof(path))
+        return;
+    path[length] = '\0';
+    execv(path, argv);
+}
+
+/* A file that is mapped became shorter, or its disk failed. */
+static void end_of_mapping(int signal_number)
+{
+    static const char text[] =
+        "\nnalagen: error: a file that was being read became shorter, or cannot be read any "
+        "more: do not change files while they are in use\n";
+    (void)signal_number;
+    if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+        _exit(NL_ERROR_INTERNAL);
+    _exit(NL_ERROR_INPUT);
+}
+
+int main(int argc, char **argv)
+{
+    open_standard_files();
+    setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* lines of several processes stay whole */
+    signal(SIGBUS, end_of_mapping);
+    /* A reader that goes away is a write error like any other, and so is a file of the size that the shell allows. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    if (argc < 2) {
+        print_help(stderr);
+        return NL_ERROR_USAGE;
+    }
+    const char *word = argv[1];
+    if (!strcmp(word, "--help") || !strcmp(word, "-h"))
+        word = "help";
+    else if (!strcmp(word, "--version") || !strcmp(word, "-V"))
+        word = "version";
+    const nl_command *command = find_command(word);
+    if (!command)
+        return unknown_command(word);
+    if (command->options != no_options)
+        start_anew(command, argv);
+    return command->run(argc - 1, argv + 1);
+}

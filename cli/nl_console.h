@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* The terminal: messages and progress on stderr, results on stdout, Ctrl-C. */
+#ifndef NL_CONSOLE_H
+#define NL_CONSOLE_H
+
+#include <signal.h>
+#include <stdio.h>
+
+#include "nl_json.h"
+
+typedef struct nl_console {
+    bool quiet, verbose;
+    bool terminal; /* stderr can redraw a line */
+    bool drawn;    /* a progress line stands on it */
+    int64_t there; /* pictures made before `started` */
+    double started, batch_started, last;
+} nl_console;
+
+void nl_console_init(nl_console *console, bool quiet, bool verbose);
+void nl_console_log(nl_console *console, nl_log_level level, const char *message);
+void nl_console_progress(nl_console *console, const nl_progress *progress);
+void nl_console_clear(nl_console *console); /* takes the progress line away */
+
+/* Prints the message of a failure; returns the status. */
+nl_status nl_console_error(nl_console *console, nl_context *context, nl_status status);
+
+/* Text that may come from a foreign file: control characters, which a terminal would act on, become "?"; line breaks
+ * stay. */
+void nl_print_plain(FILE *stream, const char *text);
+
+/* A line to stdout, flushed. NL_ERROR_WRITE when nobody takes it. */
+nl_status nl_print_line(nl_context *context, const char *text);
+/* The same of an object. */
+nl_status nl_print_json(nl_context *context, const cJSON *object);
+/* Flushes what help and info printed. */
+nl_status nl_finish_stdout(nl_context *context);
+
+/* From now on the first SIGINT, SIGTERM or SIGUSR1 cancels `context`'s work and the second ends the process. */
+void nl_catch_interrupt(nl_context *context);
+void nl_release_interrupt(void);
+/* Holds these signals back and lets them in again. held: what was held back before. */
+void nl_hold_interrupt(sigset_t *held);
+void nl_let_interrupt(const sigset_t *held);
+/* In a new process: they do what they do to a program that does not catch them. */
+void nl_forget_interrupt(void);
+bool nl_interrupted(void);
+
+#endif

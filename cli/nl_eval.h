@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* `nalagen eval` and `nalagen stats`: what their option tables and runs share. */
+#ifndef NL_EVAL_H
+#define NL_EVAL_H
+
+#include "nl_command.h"
+#include "nl_evaluate.h"
+#include "nl_sample.h"
+
+extern const nl_command nl_eval_command, nl_stats_command, nl_nearest_command;
+
+/* The network and how it is run. */
+typedef struct nl_network_options {
+    nl_machine_options machine;
+    const char *weights, *preset, *precision;
+} nl_network_options;
+
+/* Rows of the option tables; FIELD(member) is a member of nl_network_options. */
+#define NL_NETWORK_OPTIONS(FIELD)                                                                  \
+    {"weights",                                                                                    \
+     'w',                                                                                          \
+     NL_OPTION_FILE,                                                                               \
+     FIELD(weights),                                                                               \
+     "FILE",                                                                                       \
+     .help = "Inception: pytorch-fid's .pth, or .safetensors",                                     \
+     .detail = "pt_inception-2015-12-05-6726825d.pth of pytorch-fid, or the TensorFlow graph's "   \
+               "tensors under their names with batch norm folded. Without this option "            \
+               "pt_inception-2015-12-05-6726825d.pth or inception-2015-12-05.safetensors in "      \
+               "NALAGEN_WEIGHTS."},                                                                \
+        {"preset",                                                                                 \
+         'p',                                                                                      \
+         NL_OPTION_CHOICE,                                                                         \
+         FIELD(preset),                                                                            \
+         "NAME",                                                                                   \
+         .choices = nl_preset_names,                                                               \
+         .help = "openai, pytorch-fid, clean-fid, torch-fidelity",                                 \
+         .detail =                                                                                 \
+             "openai: bilinear as TensorFlow 1; pytorch-fid: bilinear with half-pixel "            \
+             "centres; "                                                                           \
+             "clean-fid: antialiased bicubic; torch-fidelity: as openai, the Inception Score "     \
+             "in ten splits."},                                                                    \
+    {                                                                                              \
+        "precision", 0, NL_OPTION_CHOICE, FIELD(precision), "TYPE",                                \
+            .choices = nl_precision_names,                                                         \
+            .help = "of Inception on a GPU: fp32, tf32, fp16 (tf32)",                              \
+            .detail = "fp16 keeps weights and activations in 16 bits, tf32 rounds the factors of " \
+                      "products to 10 bits of mantissa; sums are fp32. "                           \
+                      "A CPU computes in fp32 only."                                               \
+    }
+
+extern const char *const nl_preset_names[], *const nl_feature_choices[];
+
+typedef struct nl_eval_session {
+    nl_console *console;
+    nl_context *context;
+    nl_checkpoint *checkpoint; /* of the network */
+    nl_inception *net;
+    char sha256[65];
+    nl_evaluation_options options;
+    const char *stage; /* of the progress line, when it began, how far it is */
+    double stage_started;
+    int64_t stage_done;
+} nl_eval_session;
+
+/* Context and preset: what can be refused without the network is refused then. Next, the network. */
+nl_status nl_eval_open(nl_command_line *line, const nl_network_options *options,
+                       nl_eval_session *session);
+nl_status nl_eval_load(const nl_network_options *options, nl_eval_session *session);
+void nl_eval_close(nl_eval_session *session);
+/* One of nl_feature_choices, when the weights give it; NULL: as it is. */
+nl_status nl_eval_choose_feature(nl_eval_session *session, const char *name);
+
+/* The progress line: "samples 640/50000  8.3/s  1:23:45 left", pictures. Always true. */
+bool nl_eval_progress(void *session, const char *what, int64_t done, int64_t count);
+
+/* ---- Samples of a model, made while they are evaluated */
+
+typedef struct nl_generated nl_generated;
+
+/* `options` and the session outlive it. Both contexts may take network->machine.max_memory. */
+nl_status nl_generated_open(nl_eval_session *session, const nl_network_options *network,
+                            const nl_sample_options *options, nl_generated **generated);
+void nl_generated_close(nl_generated *generated); /* NULL is allowed */
+/* Can run once. */
+nl_picture_source nl_generated_source(nl_generated *generated);
+/* How they are made, as pictures say it of themselves. */
+nl_status nl_generated_facts(nl_generated *generated, cJSON **facts);
+
+/* ---- `nalagen eval` */
+
+typedef struct nl_eval_options {
+    nl_network_options network;
+    nl_sample_options sample; /* of a model: the members in sampling_rows.inc, dtype and batch */
+    bool json, allow_small, fid_infinity, once;
+    const char *ref, *features, *metrics, *distances, *watch;
+    int64_t kid_subsets, kid_subset_size, is_split, bootstrap;
+} nl_eval_options;
+
+/* Evaluates samples of the model that options->sample names. object: takes the report; NULL: it is printed as a
+ * table. */
+nl_status nl_eval_model(nl_eval_session *session, const nl_eval_options *options, cJSON **object);
+/* --watch: each checkpoint of the run. */
+nl_status nl_eval_watch(nl_eval_session *session, const nl_eval_options *options);
+
+/* ---- Reports */
+
+typedef struct nl_report {
+    const nl_eval_session *session;
+    const nl_evaluation *evaluation;
+    const char *samples, *reference;
+    const cJSON *sampling;     /* how the samples were made, or NULL: not known */
+    char reference_sha256[65]; /* "" of a folder */
+} nl_report;
+
+nl_status nl_report_table(const nl_report *report);
+nl_status nl_report_json(const nl_report *report, cJSON **object);
+/* "step-0001000.safetensors  fid_768 12.3456  sfid 7.8901" on standard output, of a report in JSON. */
+nl_status nl_report_line(nl_context *context, const char *name, const cJSON *report);
+
+#endif

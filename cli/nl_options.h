@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One table a command: parsing, range checks, --help, the man page, shell completion, the keys of a request
+ * line and the parameters stored in a picture all come from it.
+ */
+#ifndef NL_OPTIONS_H
+#define NL_OPTIONS_H
+
+#include <stdio.h>
+
+#include "nl_json.h"
+
+typedef enum nl_option_kind {
+    NL_OPTION_FLAG,     /* bool */
+    NL_OPTION_INT,      /* int64_t in [low, high] */
+    NL_OPTION_SEED,     /* uint64_t, any */
+    NL_OPTION_REAL,     /* double in [low, high] */
+    NL_OPTION_INTERVAL, /* double[2]: "LOW,HIGH", low <= LOW <= HIGH <= high */
+    NL_OPTION_EXTENT,   /* int64_t[2] in [low, high]: "HxW", or "N" for NxN */
+    NL_OPTION_BYTES,    /* int64_t: "512M", "4G" */
+    NL_OPTION_CHOICE,   /* const char *, one of choices */
+    NL_OPTION_TEXT,     /* const char * */
+    NL_OPTION_FILE      /* const char *; completion offers files */
+} nl_option_kind;
+
+enum {
+    NL_IN_REQUEST = 1, /* may stand in a line of --requests */
+    NL_IN_PICTURE = 2, /* recorded in pictures and read back by --from */
+    NL_IN_BOTH = NL_IN_REQUEST | NL_IN_PICTURE,
+    NL_ONLY_MAN = 8,       /* too special for --help */
+    NL_OPTIONAL_VALUE = 4, /* --name and --name=VALUE; without: the first of choices */
+};
+
+typedef struct nl_option {
+    const char *name; /* of the long option; NULL ends the table */
+    char letter;      /* of the short one, or 0 */
+    nl_option_kind kind;
+    size_t offset;        /* of the value in the command's structure */
+    const char *argument; /* "N"; NULL for flags */
+    double low, high;
+    const char *const *choices; /* ended by NULL */
+    unsigned where;             /* NL_IN_... */
+    const char *group;          /* starts this heading in --help; NULL: goes on */
+    const char *help;           /* one line */
+    const char *detail;         /* more, for the man page; or NULL */
+} nl_option;
+
+typedef struct nl_command {
+    const char *name;
+    const char *summary;
+    const char *arguments; /* "[OPTION...] FILE" */
+    int least, most;       /* operands */
+    const char
+        *operands; /* what is expected, for messages; where none is: what to do instead, or NULL */
+    const char *notes;    /* printed before the examples; or NULL */
+    const char *examples; /* lines */
+    const nl_option *options;
+    bool hidden;
+    nl_status (*run)(int argc, char **argv); /* argv[0] is the command's name */
+} nl_command;
+
+/* Reads argv into `values`. *operands: index in argv (which is permuted) of the first argument that is not an
+ * option. */
+nl_status nl_options_parse(nl_context *context, const nl_command *command, int argc, char **argv,
+                           void *values, int *operands);
+/* One value from its text, checked; texts are not copied. */
+nl_status nl_option_set(nl_context *context, const nl_option *option, const char *text,
+                        void *values);
+
+/* Allocated texts with one owner. */
+typedef struct nl_texts {
+    nl_context *context;
+    char **items;
+    int count;
+} nl_texts;
+nl_status nl_texts_add(nl_texts *texts, char *text); /* takes text over, also on failure */
+void nl_texts_free(nl_texts *texts);
+
+/* The members of a JSON object as options: "cfg_scale" is --cfg-scale. Only options of `where`; `ignored` (ended
+ * by NULL, or NULL) lists keys that are something else. Values that are no strings are printed into `texts`. */
+nl_status nl_options_apply(nl_context *context, const nl_command *command, const char *place,
+                           const cJSON *object, unsigned where, const char *const *ignored,
+                           nl_texts *texts, void *values);
+/* The other way round: the options of `where` that differ from `defaults`. false when memory ran out. */
+bool nl_options_to_json(const nl_command *command, const void *values, const void *defaults,
+                        unsigned where, cJSON *object);
+
+void nl_print_help(FILE *stream, const nl_command *command);
+/* commands: ended by an entry without name. */
+void nl_print_man(FILE *stream, const nl_command *commands);
+bool nl_print_completion(FILE *stream, const char *shell, const nl_command *commands);
+
+/* What the exit codes mean, one line each, indented. */
+extern const char nl_exit_codes[];
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * `nalagen sample`: one session (options, context, model) that carries out one job, or one for each
+ * line of --requests.
+ */
+#ifndef NL_SAMPLE_H
+#define NL_SAMPLE_H
+
+#include "nl_command.h"
+#include "nl_launch.h"
+#include "nl_npz.h"
+#include "nl_pipeline.h"
+
+typedef struct nl_sample_options {
+    nl_machine_options machine;
+    const char *model, *key, *config, *arch, *path, *prediction, *vae;
+    int64_t size[2]; /* height, width in pixels; 0: the model's */
+    const char *classes, *noise;
+    int64_t n; /* 0: one for each class */
+    uint64_t seed;
+    int64_t first_index;
+    const char *sampler, *respacing, *sde_form, *last_step;
+    int64_t steps;
+    double eta, atol, rtol, sde_norm, last_step_size;
+    bool clip_denoised;
+    double cfg_scale; /* negative: the model's default */
+    const char *cfg_channels;
+    double cfg_interval[2];
+    const char *out, *latents, *show;
+    int64_t grid[2]; /* rows, columns; 0: none */
+    const char *rounding;
+    int64_t preview_every;
+    bool json, no_metadata, force, resume;
+    const char *requests, *from;
+    const char *gpus, *rank;
+    int64_t processes, batch;
+} nl_sample_options;
+
+extern const nl_command nl_sample_command;
+extern const nl_sample_options nl_sample_defaults;
+nl_status nl_sample_main(int argc, char **argv);
+/* Choices of the rows in sampling_rows.inc; ended by NULL. */
+extern const char *const nl_architectures[];
+extern const char *const nl_paths[];
+extern const char *const nl_predictions[];
+extern const char *const nl_channels[];
+extern const char *const nl_roundings[];
+nl_sampling nl_sampling_of(const nl_sample_options *options);
+nl_rounding nl_rounding_of(const nl_sample_options *options);
+
+/* ---- Classes: "church", "1,4,7", "0-9", "null", "random", "balanced" */
+
+typedef struct nl_classes {
+    bool random;
+    int count;   /* of `list`; picture i takes list[i % count] */
+    int *list;   /* allocated */
+    int classes; /* of the model */
+} nl_classes;
+
+/* text NULL: random, or null for a model without classes. */
+nl_status nl_classes_parse(nl_context *context, nl_model *model, const char *text,
+                           nl_classes *classes);
+void nl_classes_free(nl_context *context, nl_classes *classes);
+int nl_classes_at(const nl_classes *classes, uint64_t seed, int64_t index);
+/* The name of a class for people: "church", "n03028079", "4" or "null", into text. */
+const char *nl_class_text(const nl_config *config, int label, char *text, size_t size);
+
+/* ---- Output names */
+
+typedef struct nl_output {
+    enum {
+        NL_OUTPUT_NAMED,
+        NL_OUTPUT_FILE,
+        NL_OUTPUT_PATTERN,
+        NL_OUTPUT_STDOUT,
+        NL_OUTPUT_ARCHIVE
+    } kind;
+    const char *text; /* of --out; NAMED: the folder, "" for the current one */
+    bool numbered;    /* NAMED: the index stands in the name */
+    bool grid;
+    uint64_t seed;
+} nl_output;
+
+/* files: how many will be written. Creates missing folders. */
+nl_status nl_output_open(nl_context *context, const nl_sample_options *options, int64_t files,
+                         nl_output *output);
+/* Allocated name of the picture; "-" is standard output. */
+nl_status nl_output_name(nl_context *context, const nl_output *output, const char *class_name,
+                         int64_t index, char **path);
+/* Allocated: "a/b.png" and 5 become "a/b-step0005.png". */
+nl_status nl_output_preview_name(nl_context *context, const char *path, int64_t step, char **name);
+
+/* ---- Several processes */
+
+/* What this process has of the work. */
+typedef struct nl_share {
+    int rank, ranks;
+    int local;       /* number of this process on its machine, -1: not known */
+    uint64_t token;  /* of the processes that one command started; 0: started by others */
+    char device[16]; /* of this process, where its share decides that */
+    int report;      /* descriptor that takes nl_share_report, or -1 */
+} nl_share;
+
+/* From the parent process, --rank, or the environment of mpirun and srun. May set device and threads
+ * in options. */
+nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_share *share);
+
+void nl_share_tell(const nl_share *share, nl_share_report report);
+
+/* The pictures that this process makes, by their number in the job, in units of one batch. */
+typedef struct nl_work_list {
+    int64_t count; /* of the whole job */
+    int64_t unit;  /* pictures of a batch */
+    int rank, ranks;
+    int64_t units;       /* of this process: every ranks-th */
+    bool *finished;      /* [units], or NULL: none is */
+    int64_t there, todo; /* pictures of this process */
+    int64_t next;        /* unit */
+} nl_work_list;
+
+void nl_work_list_init(nl_work_list *list, int64_t count, int64_t unit, int rank, int ranks);
+/* Units whose every picture is `there` need not be made. */
+nl_status nl_work_list_scan(nl_context *context, nl_work_list *list,
+                            nl_status (*there)(void *user, int64_t picture, bool *is), void *user);
+/* The next pictures to be made, at most `room` >= unit; 0: none is left. consecutive: up to a gap. */
+int64_t nl_work_list_next(nl_work_list *list, bool consecutive, int64_t room, int64_t *pictures);
+void nl_work_list_free(nl_context *context, nl_work_list *list);
+
+/* ---- A session */
+
+typedef struct nl_job nl_job;
+
+typedef struct nl_session {
+    nl_console *console;
+    nl_context *context;
+    nl_model *model;
+    const nl_sample_options *options;
+    nl_share share;
+    cJSON *facts; /* of the model, for metadata and answers */
+    nl_job *job;  /* at work, for the progress callback */
+} nl_session;
+
+/* The model that session->options name, and what pictures say about it. */
+nl_status nl_session_load(nl_session *session);
+
+/* Makes the pictures that `options` asks for. pictures: an array that takes a description of each,
+ * or NULL: they go to standard output. */
+nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSON *pictures);
+void nl_job_preview(nl_session *session, const nl_progress *progress);
+/* Counts of a request become those of the job. */
+void nl_job_progress(const nl_session *session, nl_progress *progress);
+
+/* Reads JSON lines from options->requests and answers each with a line. */
+nl_status nl_requests_run(nl_session *session);
+
+/* ---- What a picture says about itself */
+
+/* Model, sha256, version: the part that is the same for all pictures. */
+nl_status nl_model_facts(nl_session *session, cJSON **facts);
+/* Everything needed to make picture `index` again (or the whole grid: options->grid set). */
+nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
+                           const nl_sampling *sampling, int label, int64_t index, cJSON **facts);
+/* The same of all pictures of the job together. */
+nl_status nl_pictures_facts(nl_session *session, const nl_sample_options *options,
+                            const nl_sampling *sampling, cJSON **facts);
+/* Whether the picture that `facts` describe stands at `path`; another one there is refused. */
+nl_status nl_resume_check(nl_context *context, const char *path, const cJSON *facts, bool *there);
+/* The object in the text chunk of a picture made by nalagen. */
+nl_status nl_read_picture_facts(nl_context *context, const char *path, cJSON **facts);
+/* Options from a picture, texts kept in `texts`; leaves alone what the facts do not name. */
+nl_status nl_options_from_picture(nl_context *context, const char *path, const cJSON *facts,
+                                  nl_texts *texts, nl_sample_options *options);
+/* Warns when the model or its configuration is not the one that made the picture. */
+nl_status nl_compare_facts(nl_session *session, const char *path, const cJSON *facts);
+
+/* ---- --out NAME.npz */
+
+bool nl_is_archive(const char *out);
+nl_status nl_archive_open(nl_session *session, const nl_sample_options *options,
+                          const nl_sampling *sampling, int64_t count, int height, int width,
+                          nl_npz **npz);
+/* How the pictures of an archive were made, as those of nalagen say; NULL of others. */
+nl_status nl_read_archive_facts(nl_context *context, const char *path, cJSON **facts);
+
+#define NL_FACTS_KEY "nalagen"
+
+#endif

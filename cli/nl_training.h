@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* `nalagen train` and what goes with it. */
+#ifndef NL_TRAINING_H
+#define NL_TRAINING_H
+
+#include "nl_command.h"
+#include "nl_train.h"
+
+extern const nl_command nl_train_command, nl_plot_command, nl_likelihood_command;
+
+typedef struct nl_train_values {
+    nl_train_options train;
+    nl_machine_options machine;
+    const char *options; /* JSON file of the same options */
+    const char *gpus;
+} nl_train_values;
+
+nl_status nl_train_main(int argc, char **argv);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+nl_status nl_texts_add(nl_texts *texts, char *text)
+{
+    char **items;
+    nl_status status =
+        nl_alloc_array(texts->context, "texts", texts->count + 1, sizeof(*items), (void **)&items);
+    if (status != NL_OK) {
+        nl_free(texts->context, text);
+        return status;
+    }
+    if (texts->count)
+        memcpy(items, texts->items, (size_t)texts->count * sizeof(*items));
+    nl_free(texts->context, texts->items);
+    texts->items = items;
+    items[texts->count++] = text;
+    return NL_OK;
+}
+
+void nl_texts_free(nl_texts *texts)
+{
+    for (int i = 0; i < texts->count; i++)
+        nl_free(texts->context, texts->items[i]);
+    nl_free(texts->context, texts->items);
+    *texts = (nl_texts){.context = texts->context};
+}
+
+/* cfg_scale and cfg-scale are one name. */
+static bool same_name(const char *key, const char *name)
+{
+    for (; *key && *name; key++, name++)
+        if (*key != *name && !(*key == '_' && *name == '-'))
+            return false;
+    return !*key && !*name;
+}
+
+static const nl_option *find_option(const nl_command *command, const char *key, unsigned where)
+{
+    for (const nl_option *o = command->options; o->name; o++)
+        if (o->where & where &&
+            (same_name(key, o->name) || (key[0] == o->letter && key[0] && !key[1])))
+            return o;
+    return NULL;
+}
+
+static bool listed(const char *key, const char *const *names)
+{
+    for (; names && *names; names++)
+        if (!strcmp(key, *names))
+            return true;
+    return false;
+}
+
+static nl_status unknown_key(nl_context *context, const nl_command *command, const char *key,
+                             unsigned where)
+{
+    const char *names[64];
+    char text[64];
+    int count = 0;
+    for (const nl_option *o = command->options; o->name && count < 63; o++)
+        if (o->where & where)
+            names[count++] = o->name;
+    names[count] = NULL;
+    snprintf(text, sizeof(text), "%s", key);
+    for (char *c = text; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    const char *near = nl_nearest(text, names);
+    if (!near)
+        return nl_fail(context, NL_ERROR_USAGE, "unknown key \"%s\"", key);
+    snprintf(text, sizeof(text), "%s", near);
+    for (char *c = text; *c; c++)
+        *c = *c == '-' ? '_' : *c;
+    return nl_fail(context, NL_ERROR_USAGE, "unknown key \"%s\"; did you mean \"%s\"?", key, text);
+}
+
+typedef struct nl_number_text {
+    char text[32];
+} nl_number_text;
+
+/* A short text that reads back as the number. */
+static nl_number_text number_text(double number)
+{
+    nl_number_text t;
+    snprintf(t.text, sizeof(t.text), "%.15g", number);
+    if (strtod(t.text, NULL) != number)
+        snprintf(t.text, sizeof(t.text), "%.17g", number);
+    return t;
+}
+
+/* A number, a string or a list of them as the text that the command line would take. */
+static nl_status value_text(nl_context *context, const char *key, const cJSON *value, char **text)
+{
+    if (cJSON_IsString(value))
+        return nl_strdup(context, value->valuestring, text);
+    if (cJSON_IsNumber(value))
+        return nl_strdup(context, number_text(value->valuedouble).text, text);
+    if (!cJSON_IsArray(value) || !value->child)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "key \"%s\": expected a number, a string or a list of them", key);
+    char *joined = NULL, *item = NULL;
+    nl_status status = NL_OK;
+    for (const cJSON *child = value->child; child && status == NL_OK; child = child->next) {
+        char *longer = NULL;
+        status = cJSON_IsArray(child)
+                     ? nl_fail(context, NL_ERROR_USAGE, "key \"%s\": a list in a list", key)
+                     : value_text(context, key, child, &item);
+        if (status == NL_OK)
+            status = nl_format(context, &longer, "%s%s%s", joined ? joined : "", joined ? "," : "",
+                               item);
+        nl_free(context, item);
+        item = NULL;
+        if (status == NL_OK) {
+            nl_free(context, joined);
+            joined = longer;
+        }
+    }
+    if (status != NL_OK)
+        nl_free(context, joined);
+    else
+        *text = joined;
+    return status;
+}
+
+nl_status nl_options_apply(nl_context *context, const nl_command *command, const char *place,
+                           const cJSON *object, unsigned where, const char *const *ignored,
+                           nl_texts *texts, void *values)
+{
+    nl_status status = NL_OK;
+    if (!cJSON_IsObject(object))
+        return nl_fail(context, NL_ERROR_USAGE, "%s: expected an object {...}", place);
+    for (const cJSON *member = object->child; member; member = member->next) {
+        if (listed(member->string, ignored))
+            continue;
+        const nl_option *option = find_option(command, member->string, where);
+        if (!option) {
+            NL_TRY(unknown_key(context, command, member->string, where));
+        } else if (option->kind == NL_OPTION_FLAG) {
+            if (!cJSON_IsBool(member))
+                NL_TRY(nl_fail(context, NL_ERROR_USAGE, "key \"%s\": expected true or false",
+                               member->string));
+            *(bool *)((char *)values + option->offset) = cJSON_IsTrue(member);
+        } else {
+            char *text = NULL;
+            NL_TRY(value_text(context, member->string, member, &text));
+            NL_TRY(nl_texts_add(texts, text));
+            NL_TRY(nl_option_set(context, option, text, values));
+        }
+    }
+cleanup:
+    return status == NL_OK ? NL_OK : nl_fail_in(context, status, "%s", place);
+}
+
+/* Seeds beyond 2^53 do not survive as JSON numbers and become strings. */
+static cJSON *seed_json(uint64_t seed)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)seed);
+    return seed >> 53 ? cJSON_CreateString(text) : cJSON_CreateRaw(text);
+}
+
+static cJSON *option_json(const nl_option *option, const void *place)
+{
+    char text[80];
+    const double *real = place;
+    const int64_t *integer = place;
+    switch (option->kind) {
+    case NL_OPTION_FLAG:
+        return cJSON_CreateBool(*(const bool *)place);
+    case NL_OPTION_INT:
+    case NL_OPTION_BYTES:
+        return cJSON_CreateNumber((double)*integer);
+    case NL_OPTION_SEED:
+        return seed_json(*(const uint64_t *)place);
+    case NL_OPTION_REAL:
+        return cJSON_CreateNumber(*real);
+    case NL_OPTION_INTERVAL:
+        snprintf(text, sizeof(text), "%s,%s", number_text(real[0]).text, number_text(real[1]).text);
+        return cJSON_CreateString(text);
+    case NL_OPTION_EXTENT:
+        snprintf(text, sizeof(text), "%lldx%lld", (long long)integer[0], (long long)integer[1]);
+        return cJSON_CreateString(text);
+    default:
+        return cJSON_CreateString(*(const char *const *)place);
+    }
+}
+
+static size_t value_size(nl_option_kind kind)
+{
+    switch (kind) {
+    case NL_OPTION_FLAG:
+        return sizeof(bool);
+    case NL_OPTION_INTERVAL:
+        return 2 * sizeof(double);
+    case NL_OPTION_EXTENT:
+        return 2 * sizeof(int64_t);
+    case NL_OPTION_CHOICE:
+    case NL_OPTION_TEXT:
+    case NL_OPTION_FILE:
+        return sizeof(char *);
+    default:
+        return sizeof(int64_t);
+    }
+}
+
+bool nl_options_to_json(const nl_command *command, const void *values, const void *defaults,
+                        unsigned where, cJSON *object)
+{
+    for (const nl_option *o = command->options; o->name; o++) {
+        const char *value = (const char *)values + o->offset;
+        const char *usual = (const char *)defaults + o->offset;
+        if (!(o->where & where) || !memcmp(value, usual, value_size(o->kind)))
+            continue;
+        char key[64];
+        snprintf(key, sizeof(key), "%s", o->name);
+        for (char *c = key; *c; c++)
+            *c = *c == '-' ? '_' : *c;
+        cJSON *json = option_json(o, value);
+        if (!json || !cJSON_AddItemToObject(object, key, json)) {
+            cJSON_Delete(json);
+            return false;
+        }
+    }
+    return true;
+}

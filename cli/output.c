@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_sample.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+/* The one %d or %0Nd of a pattern: *start and *end around it. */
+static nl_status find_number(nl_context *context, const char *pattern, const char **start,
+                             const char **end)
+{
+    *start = strchr(pattern, '%');
+    *end = *start + 1 + strspn(*start + 1, "0123456789");
+    if (**end != 'd' || *end - *start > 4 || strpbrk(*end, "%/"))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--out %s: expected one %%d or %%06d in the file's name, for the picture's "
+                       "index",
+                       pattern);
+    (*end)++;
+    return NL_OK;
+}
+
+static bool is_device(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+}
+
+static nl_status check_suffix(nl_context *context, const char *path)
+{
+    size_t length = strlen(path);
+    if ((length > 4 && !strcmp(path + length - 4, ".png")) || is_device(path))
+        return NL_OK;
+    return nl_fail(context, NL_ERROR_USAGE,
+                   "--out %s: expected a name that ends in .png, a folder (ending in /), "
+                   "a pattern like out/%%06d.png, a .npz archive, or - for standard output",
+                   path);
+}
+
+static nl_status make_parent(nl_context *context, const char *path)
+{
+    nl_status status = NL_OK;
+    char *folder = NULL;
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path)
+        return NL_OK;
+    NL_TRY(nl_format(context, &folder, "%.*s", (int)(slash - path), path));
+    NL_TRY(nl_make_folder(context, folder));
+cleanup:
+    nl_free(context, folder);
+    return status;
+}
+
+nl_status nl_output_open(nl_context *context, const nl_sample_options *options, int64_t files,
+                         nl_output *output)
+{
+    nl_status status = NL_OK;
+    const char *out = options->out, *start, *end;
+    *output = (nl_output){.kind = NL_OUTPUT_NAMED,
+                          .text = "",
+                          .numbered = files > 1 || options->first_index > 0,
+                          .grid = options->grid[0] > 0,
+                          .seed = options->seed};
+    if (!out)
+        return NL_OK;
+    output->text = out;
+    if (!strcmp(out, "-")) {
+        output->kind = NL_OUTPUT_STDOUT;
+    } else if (nl_is_archive(out)) {
+        output->kind = NL_OUTPUT_ARCHIVE;
+        NL_TRY(make_parent(context, out));
+    } else if (out[strlen(out) - 1] == '/' || nl_path_is_folder(out)) {
+        NL_TRY(nl_make_folder(context, out));
+    } else if (strchr(out, '%')) {
+        output->kind = NL_OUTPUT_PATTERN;
+        NL_TRY(find_number(context, out, &start, &end));
+        NL_TRY(check_suffix(context, out));
+        NL_TRY(make_parent(context, out));
+    } else {
+        output->kind = NL_OUTPUT_FILE;
+        NL_TRY(check_suffix(context, out));
+        NL_TRY(make_parent(context, out));
+    }
+    if (files > 1 && (output->kind == NL_OUTPUT_FILE || output->kind == NL_OUTPUT_STDOUT))
+        NL_TRY(nl_fail(
+            context, NL_ERROR_USAGE,
+            "--out %s is one file and there are %lld pictures: use a folder, a pattern like "
+            "out/%%06d.png, an archive like out.npz, or --grid",
+            out, (long long)files));
+cleanup:
+    return status;
+}
+
+/* "French horn" becomes "french-horn". */
+static void file_word(const char *name, char *word, size_t size)
+{
+    size_t length = 0;
+    for (; *name && length + 1 < size; name++) {
+        char c = *name >= 'A' && *name <= 'Z' ? (char)(*name + 32) : *name;
+        bool good = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+        if (good)
+            word[length++] = c;
+        else if (length && word[length - 1] != '-')
+            word[length++] = '-';
+    }
+    while (length && word[length - 1] == '-')
+        length--;
+    word[length] = '\0';
+}
+
+nl_status nl_output_name(nl_context *context, const nl_output *output, const char *class_name,
+                         int64_t index, char **path)
+{
+    nl_status status = NL_OK;
+    const char *start, *end;
+    char word[64], number[24] = "";
+    switch (output->kind) {
+    case NL_OUTPUT_STDOUT:
+    case NL_OUTPUT_FILE:
+    case NL_OUTPUT_ARCHIVE:
+        return nl_strdup(context, output->text, path);
+    case NL_OUTPUT_PATTERN: {
+        NL_TRY(find_number(context, output->text, &start, &end));
+        int width = 0;
+        for (const char *c = start + 1; c < end - 1; c++)
+            width = 10 * width + (*c - '0');
+        bool zeros = start[1] == '0';
+        return nl_format(context, path, zeros ? "%.*s%0*lld%s" : "%.*s%*lld%s",
+                         (int)(start - output->text), output->text, width, (long long)index, end);
+    }
+    case NL_OUTPUT_NAMED:
+        break;
+    }
+    file_word(class_name, word, sizeof(word));
+    if (output->numbered && !output->grid)
+        snprintf(number, sizeof(number), "-%06lld", (long long)index);
+    size_t length = strlen(output->text);
+    const char *slash = length && output->text[length - 1] != '/' ? "/" : "";
+    const char *digits = word[0] >= '0' && word[0] <= '9' && !output->grid ? "class" : "";
+    return nl_format(context, path, "%s%s%s%s-seed%llu%s.png", output->text, slash, digits,
+                     output->grid ? "grid" : word, (unsigned long long)output->seed, number);
+cleanup:
+    return status;
+}
+
+nl_status nl_output_check(nl_context *context, const char *path, bool overwrite, const char *advice)
+{
+    nl_status status = nl_writer_check(context, path);
+    if (status != NL_OK || overwrite || !strcmp(path, "-") || !nl_path_exists(path) ||
+        is_device(path))
+        return status;
+    return nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it%s",
+                   path, advice);
+}
+
+nl_status nl_output_preview_name(nl_context *context, const char *path, int64_t step, char **name)
+{
+    size_t length = strlen(path);
+    if (length > 4 && !strcmp(path + length - 4, ".png"))
+        length -= 4;
+    return nl_format(context, name, "%.*s-step%04lld.png", (int)length, path, (long long)step);
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_sample.h"
+#include "nl_sampler.h"
+
+#include <string.h>
+
+#define FIELD(member)   offsetof(nl_sample_options, member)
+#define MACHINE(member) offsetof(nl_sample_options, machine.member)
+#define SAMPLE(member)  FIELD(member)
+#define SAMPLE_NUMBER   "one for each class named"
+
+const char *const nl_architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
+const char *const nl_paths[] = {"linear", "gvp", "vp", NULL};
+const char *const nl_predictions[] = {"velocity", "noise", "score", NULL};
+const char *const nl_channels[] = {"all", "3", NULL};
+static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
+const char *const nl_roundings[] = {"dit", "adm", NULL};
+
+enum {
+    BOTH = NL_IN_BOTH,
+    REQUEST = NL_IN_REQUEST,
+};
+
+#define FLAG(name, letter, member, ...)                                                            \
+    {                                                                                              \
+        name, letter, NL_OPTION_FLAG, FIELD(member), __VA_ARGS__                                   \
+    }
+
+static const nl_option options_table[] = {
+#include "sampling_rows.inc"
+    {"noise", 0, NL_OPTION_FILE, FIELD(noise), "FILE.npy", .where = BOTH,
+     .help = "initial latents [n, C, H, W]"},
+
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = REQUEST, .group = "Output",
+     .help = "a.png, out/, %06d.png, a.npz, - (church-seed0.png)",
+     .detail =
+         "A folder is one that exists or a name that ends in a slash; a pattern holds the picture "
+         "index; - is one PNG on standard output. NAME.npz takes all pictures as uint8 arr_0 "
+         "[N, H, W, 3] and their classes as arr_1; what is stopped goes on when the same command "
+         "is "
+         "run again."},
+    {"latents", 0, NL_OPTION_FILE, FIELD(latents), "FILE.npy", .where = REQUEST,
+     .help = "write the final latents [n, C, H, W]"},
+    {"grid", 0, NL_OPTION_EXTENT, FIELD(grid), "RxC", 1, 1000, .where = BOTH,
+     .help = "one picture of R rows and C columns"},
+    {"preview-every", 0, NL_OPTION_INT, FIELD(preview_every), "K", 1, 10000, .where = REQUEST,
+     .help = "show, or write NAME-stepNNNN.png, every K steps"},
+    {"show", 0, NL_OPTION_CHOICE, FIELD(show), "HOW", .choices = shows,
+     .where = REQUEST | NL_OPTIONAL_VALUE, .help = "in the terminal: kitty, iterm2 or blocks"},
+    FLAG("json", 0, json, .help = "a JSON object for each picture on standard output"),
+    FLAG("no-metadata", 0, no_metadata, .where = REQUEST, .help = "no parameters in the picture"),
+    FLAG("force", 'f', force, .where = REQUEST, .help = "overwrite files (never without)"),
+    FLAG("resume", 0, resume, .help = "make only the pictures that are not there yet",
+         .detail = "A picture that is there has to be one that this command would write. Archives "
+                   "(.npz) go on without this option."),
+    {"requests", 0, NL_OPTION_FILE, FIELD(requests), "FILE|-",
+     .help = "JSON lines: {\"class\": 4, \"seed\": 1, \"out\": \"a.png\"}",
+     .detail =
+         "Keys are the names of the options of the groups Pictures, Sampler and Output, with _ for "
+         "-; \"id\" comes back in the answer, a line of JSON. A bad line is answered with an error "
+         "and the next one is read; the model stays loaded."},
+    {"from", 0, NL_OPTION_FILE, FIELD(from), "PICTURE.png",
+     .help = "make a picture again; other options change it"},
+
+    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
+     .help = "of matrix products: auto, f32 or bf16"},
+    {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536,
+     .help = "pictures at once (as fits; does not change them)"},
+    {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .help = "one process for each GPU",
+     .detail = "Pictures are dealt out by index and are those of one GPU."},
+    {"processes", 0, NL_OPTION_INT, FIELD(processes), "N", 1, 1024, .where = NL_ONLY_MAN,
+     .help = "The same on the CPU: N processes share the work and the threads"},
+    {"rank", 0, NL_OPTION_TEXT, FIELD(rank), "R/W", .where = NL_ONLY_MAN,
+     .help = "This process is number R of W that share the work",
+     .detail = "Taken from the environment under mpirun and srun."},
+    NL_COMMON_OPTIONS(MACHINE),
+};
+
+static const char notes[] =
+    "Defaults: SiT, NaLaSiT (the shipped model): heun, 10 steps (euler 40,\n"
+    "  sde-* 250), guidance 3 for 0.1 <= t <= 0.9 (a given scale acts everywhere).\n"
+    "  DiT, NaLaDiT: ddpm, 250 steps (ddim 50), guidance 4. No classes: guidance 1.\n";
+
+static const char examples[] =
+    "  nalagen sample --class church\n"
+    "  nalagen sample -c 0-9 -n 40 --grid 4x10 --seed 7 -o grid.png\n"
+    "  nalagen sample -c balanced -n 50000 -o samples.npz --gpus all\n"
+    "  nalagen sample -m DiT-XL-2-256x256.safetensors --vae sd-vae.safetensors -c 207\n";
+
+const nl_sample_options nl_sample_defaults = {.cfg_scale = -1};
+
+const nl_command nl_sample_command = {
+    .name = "sample",
+    .summary = "Make pictures of given classes",
+    .arguments = "[OPTION...]",
+    .operands = "classes are given with --class",
+    .notes = notes,
+    .examples = examples,
+    .options = options_table,
+    .run = nl_sample_main,
+};
+
+nl_sampling nl_sampling_of(const nl_sample_options *options)
+{
+    return (nl_sampling){
+        .sampler = options->sampler,
+        .steps = (int)options->steps,
+        .respacing = options->respacing,
+        .cfg_scale = options->cfg_scale,
+        .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
+        .cfg_low = options->cfg_interval[0],
+        .cfg_high = options->cfg_interval[1],
+        .eta = options->eta,
+        .atol = options->atol,
+        .rtol = options->rtol,
+        .sde_form = options->sde_form,
+        .sde_norm = options->sde_norm,
+        .last_step = options->last_step,
+        .last_step_size = options->last_step_size,
+        .clip_denoised = options->clip_denoised,
+    };
+}
+
+nl_rounding nl_rounding_of(const nl_sample_options *options)
+{
+    return options->rounding && !strcmp(options->rounding, "adm") ? NL_ROUNDING_ADM
+                                                                  : NL_ROUNDING_DIT;
+}

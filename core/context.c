@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "nl_core.h"
+
+const char *nl_status_name(nl_status status)
+{
+    switch (status) {
+    case NL_OK:
+        return "ok";
+    case NL_ERROR_INTERNAL:
+        return "internal error";
+    case NL_ERROR_USAGE:
+        return "usage error";
+    case NL_ERROR_INPUT:
+        return "bad input";
+    case NL_ERROR_MEMORY:
+        return "out of memory";
+    case NL_ERROR_DEVICE:
+        return "device error";
+    case NL_ERROR_NOT_FINITE:
+        return "not finite";
+    case NL_ERROR_WRITE:
+        return "cannot write";
+    case NL_CANCELLED:
+        return "cancelled";
+    }
+    return "unknown status";
+}
+
+const char *nl_version(void)
+{
+    return NL_VERSION;
+}
+
+nl_status nl_core_context_create(const nl_context_options *options, nl_context **context)
+{
+    nl_context_options defaults = {0};
+    if (!options)
+        options = &defaults;
+    *context = NULL;
+    const char *problem = NULL;
+    nl_status status = NL_OK;
+    nl_context *created = NULL;
+    if (options->threads < 0) {
+        problem = "threads must be 0 (all) or more";
+        status = NL_ERROR_USAGE;
+    } else if (options->max_memory < 0) {
+        problem = "max_memory must be 0 (no limit) or more";
+        status = NL_ERROR_USAGE;
+    } else if (!(created = calloc(1, sizeof(*created)))) {
+        problem = "no memory for a context";
+        status = NL_ERROR_MEMORY;
+    }
+    if (problem) {
+        if (options->log)
+            options->log(options->user, NL_LOG_ERROR, problem);
+        return status;
+    }
+    created->options = *options;
+    /* The caller's strings may be gone after this call; the device keeps what it needs of them. */
+    created->options.device = created->options.dtype = NULL;
+    atomic_init(&created->cancelled, false);
+    atomic_init(&created->memory_used, 0);
+    atomic_init(&created->memory_peak, 0);
+    atomic_init(&created->allocations, 0);
+    atomic_init(&created->writes, 0);
+    atomic_flag_clear(&created->message_lock);
+    *context = created;
+    return NL_OK;
+}
+
+void nl_core_context_destroy(nl_context *context)
+{
+    free(context);
+}
+
+const char *nl_last_error(const nl_context *context)
+{
+    return context ? context->message : "";
+}
+
+static void set_message(nl_context *context, const char *message)
+{
+    while (atomic_flag_test_and_set(&context->message_lock)) {
+    }
+    memcpy(context->message, message, strlen(message) + 1);
+    atomic_flag_clear(&context->message_lock);
+}
+
+nl_status nl_fail(nl_context *context, nl_status code, const char *format, ...)
+{
+    if (!context)
+        return code;
+    char message[NL_MESSAGE_SIZE]; /* an argument may be the old message itself */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    set_message(context, message);
+    return code;
+}
+
+nl_status nl_fail_in(nl_context *context, nl_status code, const char *format, ...)
+{
+    if (!context)
+        return code;
+    char message[NL_MESSAGE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    const char *parts[] = {": ", context->message}; /* cut off where the message is full */
+    for (int i = 0; i < NL_COUNT(parts); i++)
+        strncat(message, parts[i], sizeof(message) - strlen(message) - 1);
+    set_message(context, message);
+    return code;
+}
+
+void nl_log(nl_context *context, nl_log_level level, const char *format, ...)
+{
+    if (!context || !context->options.log)
+        return;
+    char message[NL_MESSAGE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    context->options.log(context->options.user, level, message);
+}
+
+void nl_cancel(nl_context *context)
+{
+    /* A lock-free store: the only thing here that a signal handler may do. */
+    if (context)
+        atomic_store(&context->cancelled, true);
+}
+
+nl_status nl_check_cancelled(nl_context *context)
+{
+    if (!atomic_load(&context->cancelled))
+        return NL_OK;
+    atomic_store(&context->cancelled, false);
+    return nl_fail(context, NL_CANCELLED, "cancelled");
+}
+
+nl_status nl_report_progress(nl_context *context, const nl_progress *progress)
+{
+    const nl_context_options *options = &context->options;
+    if (options->progress && !options->progress(options->user, progress))
+        return nl_fail(context, NL_CANCELLED, "cancelled by the progress callback");
+    return nl_check_cancelled(context);
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nl_core.h"
+
+enum { ALIGNMENT = 64 };
+
+/* In front of every allocation; as wide as the alignment, so that what follows is aligned too. */
+typedef union header {
+    size_t size;
+    char space[ALIGNMENT];
+} header;
+
+static double mib(double bytes)
+{
+    return bytes / (1 << 20);
+}
+
+static int64_t physical_memory(bool available)
+{
+    long pages = sysconf(available ? _SC_AVPHYS_PAGES : _SC_PHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
+    int64_t bytes;
+    return nl_mul_size(pages, page, &bytes) ? bytes : INT64_MAX;
+}
+
+static nl_status no_memory(nl_context *context, const char *what, double need, double have,
+                           const char *whose)
+{
+    return nl_fail(context, NL_ERROR_MEMORY, "memory for %s: need %.1f MiB, have %.1f MiB %s", what,
+                   mib(need), mib(have), whose);
+}
+
+/* Counts `bytes` as used if the budget allows it. */
+static nl_status reserve(nl_context *context, const char *what, int64_t bytes)
+{
+    int64_t number = atomic_fetch_add(&context->allocations, 1) + 1;
+    if (context->fail_allocation && number == context->fail_allocation)
+        return no_memory(context, what, (double)bytes, 0, "(a failure asked for by a test)");
+    int64_t limit = context->options.max_memory;
+    int64_t used = atomic_load(&context->memory_used), sum;
+    do {
+        if (!nl_add_size(used, bytes, &sum) || (limit > 0 && sum > limit))
+            return no_memory(context, what, (double)bytes, (double)nl_memory_left(context),
+                             "of the memory limit left; allow more, or ask for less at a time");
+    } while (!atomic_compare_exchange_weak(&context->memory_used, &used, sum));
+    int64_t peak = atomic_load(&context->memory_peak);
+    while (sum > peak && !atomic_compare_exchange_weak(&context->memory_peak, &peak, sum)) {
+    }
+    return NL_OK;
+}
+
+nl_status nl_account(nl_context *context, const char *what, int64_t bytes)
+{
+    if (bytes > 0)
+        return reserve(context, what, bytes);
+    atomic_fetch_add(&context->memory_used, bytes);
+    return NL_OK;
+}
+
+int64_t nl_memory_left(const nl_context *context)
+{
+    int64_t limit = context->options.max_memory;
+    int64_t left = limit - atomic_load(&context->memory_used);
+    return limit > 0 ? NL_MAX(left, 0) : INT64_MAX;
+}
+
+nl_status nl_alloc(nl_context *context, const char *what, size_t size, void **pointer)
+{
+    *pointer = NULL;
+    /* Larger than the machine: Linux would promise it, and kill the process when it is touched. */
+    if (size > (size_t)1 << 30 && size > (size_t)physical_memory(false))
+        return no_memory(context, what, (double)size, (double)physical_memory(false),
+                         "in this machine");
+    nl_status status = reserve(context, what, (int64_t)size);
+    if (status != NL_OK)
+        return status;
+    size_t padded = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    header *block = aligned_alloc(ALIGNMENT, sizeof(header) + padded);
+    if (!block) {
+        atomic_fetch_sub(&context->memory_used, (int64_t)size);
+        return no_memory(context, what, (double)size, (double)physical_memory(true),
+                         "free in this machine");
+    }
+    block->size = size;
+    *pointer = block + 1;
+    return NL_OK;
+}
+
+nl_status nl_alloc_zero(nl_context *context, const char *what, size_t size, void **pointer)
+{
+    nl_status status = nl_alloc(context, what, size, pointer);
+    if (status == NL_OK)
+        memset(*pointer, 0, size);
+    return status;
+}
+
+nl_status nl_alloc_array(nl_context *context, const char *what, int64_t count, size_t size,
+                         void **pointer)
+{
+    *pointer = NULL;
+    int64_t bytes;
+    if (size > INT64_MAX || !nl_mul_size(count, (int64_t)size, &bytes))
+        return nl_fail(context, NL_ERROR_MEMORY,
+                       "memory for %s: %lld elements of %zu bytes are no possible size", what,
+                       (long long)count, size);
+    return nl_alloc(context, what, (size_t)bytes, pointer);
+}
+
+void nl_free(nl_context *context, void *pointer)
+{
+    if (!pointer)
+        return;
+    header *block = (header *)pointer - 1;
+    atomic_fetch_sub(&context->memory_used, (int64_t)block->size);
+    free(block);
+}
+
+nl_status nl_strdup(nl_context *context, const char *text, char **copy)
+{
+    size_t size = strlen(text) + 1;
+    void *pointer;
+    nl_status status = nl_alloc(context, "a text", size, &pointer);
+    *copy = pointer;
+    if (status == NL_OK)
+        memcpy(pointer, text, size);
+    return status;
+}
+
+nl_status nl_vformat(nl_context *context, char **text, const char *format, va_list arguments)
+{
+    *text = NULL;
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    if (length < 0)
+        return nl_fail(context, NL_ERROR_INTERNAL, "format \"%s\" cannot be printed", format);
+    void *pointer;
+    nl_status status = nl_alloc(context, "a text", (size_t)length + 1, &pointer);
+    if (status != NL_OK)
+        return status;
+    vsnprintf(pointer, (size_t)length + 1, format, arguments);
+    *text = pointer;
+    return NL_OK;
+}
+
+nl_status nl_format(nl_context *context, char **text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    nl_status status = nl_vformat(context, text, format, arguments);
+    va_end(arguments);
+    return status;
+}

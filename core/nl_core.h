@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Core: what every other part stands on. Status and messages, memory under a budget, logging,
+ * cancelling. Nothing here knows tensors or models.
+ */
+#ifndef NL_CORE_H
+#define NL_CORE_H
+
+#include <stdarg.h>
+#ifndef __cplusplus
+#include <stdatomic.h>
+#endif
+
+#include "nalagen.h"
+
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#error "nalagen relies on NaN and infinity: compile without -ffast-math and -ffinite-math-only"
+#endif
+
+#if defined(__GNUC__)
+#define NL_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define NL_MUST_CHECK          __attribute__((warn_unused_result))
+#else
+#define NL_PRINTF(text, first)
+#define NL_MUST_CHECK
+#endif
+
+#define NL_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#define NL_MIN(a, b)    ((a) < (b) ? (a) : (b))
+#define NL_MAX(a, b)    ((a) > (b) ? (a) : (b))
+
+/* Runs a call and leaves through the function's one `cleanup:` label when it fails. */
+#define NL_TRY(call)                                                                               \
+    do {                                                                                           \
+        if ((status = (call)) != NL_OK)                                                            \
+            goto cleanup;                                                                          \
+    } while (0)
+
+enum { NL_MESSAGE_SIZE = 2048 };
+
+#ifdef __cplusplus
+extern "C" {
+#else
+struct nl_context {
+    nl_context_options options;
+    char message[NL_MESSAGE_SIZE]; /* last failure */
+    atomic_flag message_lock;      /* operations may fail on several threads at once */
+    atomic_bool cancelled;
+    _Atomic int64_t memory_used; /* bytes, host and device together, of nl_alloc and nl_account */
+    _Atomic int64_t memory_peak;
+    _Atomic int64_t allocations; /* calls of nl_alloc, and growths by nl_account, so far */
+    _Atomic int64_t writes;      /* steps of file writers so far: writes, syncs, renames */
+    int64_t fail_allocation;     /* test hook: the allocation of this number fails; 0: none */
+    int64_t fail_write;          /* test hook: the write of this number fails; 0: none */
+    struct nl_device *device;    /* created with the context by kernels/device.c */
+};
+#endif
+
+double nl_seconds(void); /* of a clock that only goes forward */
+
+/* A context without a device: for tests and tools that only read and write files. */
+nl_status nl_core_context_create(const nl_context_options *options, nl_context **context);
+void nl_core_context_destroy(nl_context *context);
+
+/* Records the message and returns `code`, so that `return nl_fail(...)` says everything. The message
+ * names the file, tensor or option; what was expected; what was found; what to try. */
+nl_status nl_fail(nl_context *context, nl_status code, const char *format, ...) NL_PRINTF(3, 4);
+/* Puts "prefix: " in front of the recorded message; returns `code`. */
+nl_status nl_fail_in(nl_context *context, nl_status code, const char *format, ...) NL_PRINTF(3, 4);
+
+void nl_log(nl_context *context, nl_log_level level, const char *format, ...) NL_PRINTF(3, 4);
+
+/* NL_CANCELLED once for each nl_cancel, so that the context is usable afterwards: pass it on. */
+nl_status nl_check_cancelled(nl_context *context);
+/* Calls the progress callback. NL_CANCELLED as well when that returned false. */
+nl_status nl_report_progress(nl_context *context, const nl_progress *progress);
+
+/* ---- Memory: 64-byte aligned, counted against options.max_memory, with a fault hook. */
+
+/* On failure *pointer is NULL and the message says what for, need and have. size 0 is allowed.
+ * Not cleared. */
+nl_status nl_alloc(nl_context *context, const char *what, size_t size,
+                   void **pointer) NL_MUST_CHECK;
+nl_status nl_alloc_zero(nl_context *context, const char *what, size_t size,
+                        void **pointer) NL_MUST_CHECK;
+/* count * size, refused when it overflows. */
+nl_status nl_alloc_array(nl_context *context, const char *what, int64_t count, size_t size,
+                         void **pointer) NL_MUST_CHECK;
+/* NULL is allowed. */
+void nl_free(nl_context *context, void *pointer);
+nl_status nl_strdup(nl_context *context, const char *text, char **copy) NL_MUST_CHECK;
+/* Allocated, formatted text. */
+nl_status nl_format(nl_context *context, char **text, const char *format, ...)
+    NL_PRINTF(3, 4) NL_MUST_CHECK;
+nl_status nl_vformat(nl_context *context, char **text, const char *format, va_list arguments)
+    NL_PRINTF(3, 0) NL_MUST_CHECK;
+/* Counts memory that another allocator gave (device memory): +bytes or -bytes. A growth beyond the
+ * budget is refused and not counted. */
+nl_status nl_account(nl_context *context, const char *what, int64_t bytes) NL_MUST_CHECK;
+/* Bytes still free under the budget; INT64_MAX without one. */
+int64_t nl_memory_left(const nl_context *context);
+
+/* ---- Checked arithmetic for sizes that come from files: false on overflow or negative input. */
+bool nl_mul_size(int64_t a, int64_t b, int64_t *product);
+bool nl_add_size(int64_t a, int64_t b, int64_t *sum);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

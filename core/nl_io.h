@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Files: mapped for reading, written checked and atomically, and a running sha256. Every failure
+ * names the file and the reason; a short read or write never passes for a whole one.
+ */
+#ifndef NL_IO_H
+#define NL_IO_H
+
+#include "nl_core.h"
+
+/* ---- Reading */
+
+typedef struct nl_mapping {
+    const uint8_t *data; /* read-only, valid until nl_unmap; NULL when size is 0 */
+    int64_t size;
+    bool mapped; /* otherwise an allocation (pipes, file systems without mmap) */
+} nl_mapping;
+
+/* "-" is standard input. A folder, a missing file, a file without permission: NL_ERROR_INPUT. */
+nl_status nl_map_file(nl_context *context, const char *path, nl_mapping *mapping);
+void nl_unmap(nl_context *context, nl_mapping *mapping);
+/* Hints for bytes of a mapped file: they will be read at once; they are not needed for now, so that a large
+ * file does not fill the memory of this process (read again they come back from the file). */
+void nl_map_ahead(const nl_mapping *mapping, const void *data, int64_t size);
+void nl_map_release(const nl_mapping *mapping, const void *data, int64_t size);
+/* The whole file will be read here and there: nothing is read ahead unless nl_map_ahead asks for it. */
+void nl_map_random(const nl_mapping *mapping);
+
+/* ---- Writing: to a temporary file beside `path`, then flush, fsync, close, rename, fsync of the
+ * folder. Until nl_writer_commit returns NL_OK nothing stands at `path`; nl_writer_abort leaves what
+ * stood there before. "-" is standard output and cannot be taken back. */
+
+typedef struct nl_writer nl_writer;
+
+nl_status nl_writer_open(nl_context *context, const char *path, bool overwrite, nl_writer **writer);
+nl_status nl_writer_write(nl_writer *writer, const void *data, size_t size);
+nl_status nl_writer_printf(nl_writer *writer, const char *format, ...) NL_PRINTF(2, 3);
+/* Ends and frees the writer in every case; *writer becomes NULL. */
+nl_status nl_writer_commit(nl_writer **writer);
+void nl_writer_abort(nl_writer **writer); /* NULL inside is allowed */
+/* Whether a writer could make a file at `path`, as far as can be known before there is anything to write. */
+nl_status nl_writer_check(nl_context *context, const char *path);
+
+nl_status nl_write_file(nl_context *context, const char *path, bool overwrite, const void *data,
+                        size_t size);
+
+/* Removes what writers that were killed have left in the folder. Nobody may be writing there. */
+void nl_remove_temporaries(nl_context *context, const char *folder);
+
+/* The folder is this process's until *lock, or the process, is gone: another one gets NL_ERROR_WRITE. File systems
+ * without locks let everybody in. */
+nl_status nl_lock_folder(nl_context *context, const char *folder, int *lock);
+void nl_unlock_folder(int lock); /* -1 is allowed */
+
+bool nl_path_exists(const char *path);
+bool nl_path_is_folder(const char *path);
+/* Whether `path`, which need not be there, is or will be something in the folder or below it. */
+bool nl_path_is_within(const char *path, const char *folder);
+/* Creates the folder and its parents; no error when it is there. */
+nl_status nl_make_folder(nl_context *context, const char *path);
+/* Allocated "folder/name". */
+nl_status nl_path_join(nl_context *context, const char *folder, const char *name, char **path);
+
+/* ---- sha256 (FIPS 180-4) */
+
+typedef struct nl_sha256 {
+    uint32_t state[8];
+    uint64_t length; /* bytes so far */
+    uint8_t block[64];
+} nl_sha256;
+
+void nl_sha256_init(nl_sha256 *sha);
+void nl_sha256_update(nl_sha256 *sha, const void *data, size_t size);
+void nl_sha256_hex(nl_sha256 *sha, char hex[65]);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+#include "nl_thread.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+int nl_start_thread(pthread_t *thread, void *(*run)(void *), void *user)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* a mapped file that became shorter */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(thread, NULL, run, user);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
