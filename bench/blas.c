@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Loads cblas_sgemm of OpenBLAS at run time, so that oneDNN's products can be timed against it. */
 #include "blas.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* What -c says, from "church, 3-7, random" to a list of class numbers, and which class picture i gets. */
 #include "nl_sample.h"
 
 #include <stdlib.h>

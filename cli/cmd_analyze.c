@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The analyze command: its options, and the files that it writes from an analysis. */
 #include "nl_analyze.h"
 
 #include <stdlib.h>

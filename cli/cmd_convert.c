@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The convert command: backbones and autoencoders into safetensors, public names or a folder for diffusers. */
 #include "nl_convert.h"
 
 #include <stdio.h>

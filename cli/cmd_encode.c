@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The encode command: opens pictures and an autoencoder and has a data set made of them. */
 #include "nl_encode_command.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The eval command: one evaluation of files or of a model's samples, and what it prints. */
 #include "nl_eval.h"
 #include "nl_sampler.h"
 

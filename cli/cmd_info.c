@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The info command: what a checkpoint, latents, a picture or a device is, as lines or as JSON. */
 #include "nl_info.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The likelihood command: bits per dimension of a data set under a model. */
 #include <stdio.h>
 
 #include "nl_training.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The nearest command: a search of training data for copies, as a table, JSON and a sheet of pictures. */
 #include "nl_eval.h"
 #include "nl_image.h"
 #include "nl_nearest.h"

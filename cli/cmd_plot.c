@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The plot command: curves of one or more runs from their logs, as PNG and SVG. */
 #include <limits.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The sample command: one job from the command line, or one for each line of --requests. */
 #include "nl_sample.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The stats command: reference statistics of pictures, whole, by class, or merged from others. */
 #include "nl_eval.h"
 
 #include <dirent.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The train command: options from a file and the command line, the device of each process, then the run. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* All that a person sees: messages, progress, results on standard output; and the signals that stop a run. */
 #include "nl_console.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* What eval, stats and nearest begin with: the FID network's weights, its preset and its precision. */
 #include "nl_eval.h"
 #include "nl_pipeline.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The program: finds the command; starts anew where libraries need another environment. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Reads a command line by the command's table: values, ranges, choices, suggestions for a misspelled name. */
 #include "nl_options.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Options from JSON and into it, by the same table: --requests, --options, parameters stored in pictures. */
 #include "nl_options.h"
 
 #include <stdlib.h>

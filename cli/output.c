@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Names of pictures to be written (file, folder, pattern, or made from the class), and what is refused of them. */
 #include "nl_sample.h"
 
 #include <string.h>

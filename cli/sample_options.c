@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The sample command's table of options, and from their values what the library samples with. */
 #include "nl_sample.h"
 #include "nl_sampler.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The train command's table of options. */
 #include "nl_training.h"
 
 #define FIELD(member)   offsetof(nl_train_values, member)

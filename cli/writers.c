@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Threads that encode and write pictures while the next batch is sampled; reports stay in the pictures' order. */
 #include "nl_writers.h"
 
 #include <string.h>

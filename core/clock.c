@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Seconds of a clock that never goes back. */
 #include <time.h>
 
 #include "nl_core.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A context's life, its last error, its log, progress and cancellation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* bf16 and f16 to float and back, rounded to nearest even, one number or many. */
 #include <math.h>
 #include <string.h>
 

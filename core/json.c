@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* JSON of foreign files on top of cJSON: strict grammar, no key twice, members by name with type and range. */
 #include "nl_json.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Allocation that counts against the context's budget and can be made to fail; texts by format. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The known name that is nearest to a misspelled one, by edit distance. */
 #include <ctype.h>
 #include <string.h>
 

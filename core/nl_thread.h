@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Threads that leave signals to the main thread. */
 #ifndef NL_THREAD_H
 #define NL_THREAD_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Paths: what exists, what lies within what, folders made with their parents, names joined. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Which of several processes this is: what Open MPI, other MPIs, Slurm and our own parent tell it. */
 #include "nl_process.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Philox4x32-10, and normal and uniform numbers from it by the Box-Muller transform, as cuRAND gives them. */
 #include "nl_random.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Whole files as memory: mapped where they are regular, read where they are pipes; advice to the page cache. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* SHA-256's compression of whole blocks, in plain C. */
 #include "sha256_blocks.h"
 
 const uint32_t nl_sha256_constants[64] = {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Sums and products of sizes that say when they overflow. */
 #include "nl_core.h"
 
 bool nl_mul_size(int64_t a, int64_t b, int64_t *product)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Element types and views of tensors: rows, columns, other shapes, shapes as text. */
 #include "nl_tensor.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Starts a thread with all signals blocked but the one of a mapped file that became shorter. */
 #include "nl_thread.h"
 
 #include <signal.h>

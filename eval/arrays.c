@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Reads arrays of .npz archives as streams, stored or deflated, checksums checked. */
 #include "nl_arrays.h"
 #include "ops.h"
 #include "zip.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Whether OpenBLAS took this processor for an old one, and which kernels it should use instead. */
 #include "nl_statistics.h"
 
 #include <cblas.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Random subsets of rows by Philox, and numpy's RandomState permutation, which public code shuffles with. */
 #include "draw.h"
 #include "nl_random.h"
 #include "nl_statistics.h"

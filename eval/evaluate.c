@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* One evaluation: which metrics weights and reference allow, the passes over pictures, the numbers. */
 #include "reference.h"
 
 #include <stdio.h>

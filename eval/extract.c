@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* One pass of pictures through the FID network: moments, Inception Score, kept features, hashes for copies. */
 #include "extract.h"
 
 #include <string.h>

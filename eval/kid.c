@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Kernel Inception Distance: unbiased MMD with a cubic kernel over random subsets of features. */
 #include "draw.h"
 #include "nl_statistics.h"
 #include "products.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The nearest training pictures of each sample, in the network's features and in coarse colours. */
 #include "extract.h"
 #include "nl_nearest.h"
 

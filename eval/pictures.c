@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Pictures of a folder or an archive in batches, decoded ahead by threads. */
 #include "nl_image.h"
 #include "nl_pictures.h"
 

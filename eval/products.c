@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Products and squared distances of all pairs of rows, in blocks through the device's arena. */
 #include "products.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Reference files: read and checked, made from pictures, merged from several. */
 #include "reference.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The arena of a device: a stack of activations, in real memory or only counted. */
 #include "arena.h"
 
 enum { ARENA_ALIGNMENT = 256 };

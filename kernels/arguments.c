@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* What check.c says of an operation's arguments: types, shapes, strides, overlap, and the message. */
 #include "arguments.h"
 
 #include <stdio.h>

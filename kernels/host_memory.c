@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Memory of devices whose memory is the host's: allocation within the budget, transfers as copies. */
 #include "host_memory.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Reads an archive by libzip, a reader that is not ours. */
 #include "libzip.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Runs one case of an operation on a device: random inputs, guarded outputs, what came out as doubles. */
 #include "op_cases.h"
 
 /* Elements before and after every tensor that no operation may touch. */

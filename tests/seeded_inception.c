@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* An FID network with weights made from their names, as a file in memory. */
 #include "seeded_inception.h"
 
 #include <math.h>

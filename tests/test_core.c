@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Contexts: status, messages, log, cancelling, the memory budget, threads. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/resource.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Files: writing that leaves the old file or the new one, every fault, mappings, paths, SHA-256. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* JSON: good and malformed texts, messages, depth, duplicate keys, suggestions. */
 #include "file_test.h"
 #include "nl_json.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Philox against published vectors and cuRAND, and the moments of what is made from it. */
 #include "nl_random.h"
 #include "nl_test.h"
 

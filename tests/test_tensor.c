@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Tensors: types, views, shapes as text, half precision there and back. */
 #include "nl_test.h"
 
 static void test_dtypes(void **state)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A pickle machine that builds values and calls nothing. */
 #include "pickle.h"
 
 #include <stdlib.h>

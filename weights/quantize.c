@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Rows of a matrix to int8 with the scale of least squared error. */
 #include <math.h>
 
 #include "nl_checkpoint.h"

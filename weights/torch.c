@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Tensors of a torch file from the values that its pickle describes, every view checked. */
 #include "torch.h"
 
 #include <string.h>

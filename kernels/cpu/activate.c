@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* An activation function over all elements. */
 #include "activation.h"
 #include "nl_cpu.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The gradient of an activation function. */
 #include "activation.h"
 #include "nl_cpu.h"
 

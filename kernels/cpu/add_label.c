@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Time embedding plus the label's row of the table, and the SiLU that every reader of it begins with. */
 #include "nl_cpu.h"
 #include "vector_math.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Linear combinations of states: every update of a transport sampler. */
 #include "nl_cpu.h"
 
 enum { BLOCK = 1024 };

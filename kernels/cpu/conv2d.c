@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Convolutions by oneDNN, also of doubled pictures and into strided pixels. */
 #include "nl_cpu.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Depthwise convolution over the token grid (lepe), a strip of tokens at a time in registers. */
 #include "nl_cpu.h"
 #include "vector.h"
 

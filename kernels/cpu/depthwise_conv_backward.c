@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the depthwise convolution: by data with the kernel turned, by weight as correlations. */
 #include "nl_cpu.h"
 #include "vector.h"
 

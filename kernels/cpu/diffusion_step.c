@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* One step of DDPM or DDIM, from the prediction to the next state. */
 #include "nl_cpu.h"
 #include "vector_math.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* oneDNN behind one interface for versions 2 and 3: primitives kept by shape, products and convolutions. */
 #include "nl_dnnl.h"
 
 #include <dnnl.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Whether a state holds NaN or infinity. */
 #include "nl_cpu.h"
 #include "vector_math.h"
 

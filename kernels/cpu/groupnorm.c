@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* GroupNorm of x + branch + addend, then SiLU: moments of channels first, of groups from them. */
 #include "nl_cpu.h"
 #include "vector_math.h"
 

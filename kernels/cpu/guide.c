@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Classifier-free guidance of the first channels. */
 #include "nl_cpu.h"
 
 /* prediction [2B, C, H, W] -> y [B, C, H, W] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* LayerNorm with weight and bias, times SiLU(g): what follows NaLa attention. */
 #include "layernorm.h"
 #include "nl_cpu.h"
 #include "vector_math.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the gated LayerNorm, and its output once more. */
 #include "layernorm.h"
 #include "nl_cpu.h"
 #include "slope.h"

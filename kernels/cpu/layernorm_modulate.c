@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The residual sum and the adaptive LayerNorm that follows it, in one pass. */
 #include "layernorm.h"
 #include "nl_cpu.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the adaptive LayerNorm and of the residual sum before it, and its output once more. */
 #include "layernorm.h"
 #include "nl_cpu.h"
 

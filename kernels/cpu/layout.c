@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* NCHW to NHWC and back, scaled and shifted on the way. */
 #include "nl_cpu.h"
 
 enum { TILE = 16 }; /* pixels and channels of a transposed tile */

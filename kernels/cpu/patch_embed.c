@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Patches of a picture through the embedding, plus the position table. */
 #include "nl_cpu.h"
 
 /* One token: out [D] = bias + position + patch through weight [C * p * p, D]. */

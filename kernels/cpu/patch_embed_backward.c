@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the patch embedding, as a linear layer over patches. */
 #include "nl_cpu.h"
 
 /* Copies the patch of one token between x and patch [C * p * p]. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Maximum and average pooling, windows cut off at the border. */
 #include "nl_cpu.h"
 
 #include <math.h>

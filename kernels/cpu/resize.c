@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Scales pictures, columns first and then rows, by tables of weights. */
 #include "nl_cpu.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Sines and cosines of the time, as the public code rounds them. */
 #include "nl_cpu.h"
 
 #include <math.h>

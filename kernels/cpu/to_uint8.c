@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Floats to bytes of a picture. */
 #include "nl_cpu.h"
 
 /* Rounded like the public code: product and sum each in fp32 (no fused multiply-add), clamped,

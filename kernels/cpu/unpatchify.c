@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Tokens of the head back to a picture, without the channels that a SiT drops. */
 #include "nl_cpu.h"
 
 /* tokens [B * T, p * p * C_head] -> x [B, C, H, W] */

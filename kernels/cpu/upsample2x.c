@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Nearest neighbour, twice as high and wide. */
 #include "nl_cpu.h"
 
 #include <string.h>

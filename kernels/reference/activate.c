@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Activation functions and their slopes in double. */
 #include "reference.h"
 
 /* u of gelu_tanh(x) = x (1 + tanh(u)) / 2. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The gradient of an activation function, by its slope. */
 #include "reference.h"
 
 nl_status nl_reference_activate_backward(nl_device *device, const nl_activate_backward_args *args)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* AdamW with clipping and moving averages over flat arrays; a step that is not finite changes nothing. */
 #include "reference.h"
 
 /* The numbers of this step: hyper, bias corrections, and the factor that clips the gradient. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Time embedding plus the label's row of the table, then SiLU. */
 #include "reference.h"
 
 /* time [B or 1, D], table [classes + 1, D], labels [B] -> c, y [B, D] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of that sum: the rows of the table collect those of their labels. */
 #include "reference.h"
 
 /* c, dy [B, D], labels [B] -> dtime [B, D]; dtable [classes + 1, D] is added to */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Linear combinations of states, terms summed in their order. */
 #include "reference.h"
 
 /* x[terms] [B, ...] -> y [B, ...] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Convolution element by element, straight from its definition. */
 #include "reference.h"
 
 /* Pixel (row, column) of an image of x, or of x doubled. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Depthwise convolution over the token grid, zeros outside. */
 #include "reference.h"
 
 /* x [B * T, D], weight [D, 1, k, k]; addend, out [B * T, D] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the depthwise convolution by data, weight and bias. */
 #include "reference.h"
 
 /* dx of one token and channel: the taps of the tokens around it that it went into. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The noised state that training predicts from: a combination of data and noise at each sample's time. */
 #include "reference.h"
 
 /* data, noise [B, ...], coefficients [B, NL_LOSS_COLUMNS] -> y [B, ...] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* One step of DDPM or DDIM, the formulas of ops.h in double. */
 #include "reference.h"
 
 static double clamp_to_one(double x)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Whether a state holds NaN or infinity. */
 #include "reference.h"
 
 nl_status nl_reference_finite(nl_device *device, const nl_finite_args *args)

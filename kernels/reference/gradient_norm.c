@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The L2 norm of a flat gradient. */
 #include "reference.h"
 
 /* x [n] -> norm [1] */

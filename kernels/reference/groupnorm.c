@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* GroupNorm with the variance in a second pass over what the mean leaves. */
 #include "reference.h"
 
 static double value(const nl_groupnorm_args *args, int64_t pixel, int64_t c)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Classifier-free guidance of the first channels. */
 #include "reference.h"
 
 /* prediction [2B, C, H, W] -> y [B, C, H, W] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Latents from what a data set stores: scaled, or drawn from the posterior's mean and log variance. */
 #include "reference.h"
 
 static double stored(const nl_tensor *x, int64_t i)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* LayerNorm with weight and bias, times SiLU(g). */
 #include "layernorm.h"
 
 /* x, g [M, D]; weight, bias [D] -> y [M, D] */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the gated LayerNorm, row by row. */
 #include "layernorm.h"
 
 /* y = (n weight + bias) SiLU(g), n the normalised x. One row; its part of dweight and dbias is added to

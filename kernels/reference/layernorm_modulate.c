@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The residual sum, then the adaptive LayerNorm. */
 #include "layernorm.h"
 
 /* x, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> x or sum, y [M, D] */

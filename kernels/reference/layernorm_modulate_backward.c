@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the adaptive LayerNorm and of the residual sum before it. */
 #include "layernorm.h"
 
 /* One row: dx += (dn - mean(dn) - n mean(dn n)) / deviation, dn = dy (1 + scale), n the normalised x. */

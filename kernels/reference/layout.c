@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* NCHW to NHWC and back, scaled and shifted. */
 #include "reference.h"
 
 /* x [B, C, H, W] -> y [B, H, W, C], or the other way round */

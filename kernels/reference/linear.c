@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A linear layer with its epilogue, one sum of products an element. */
 #include "reference.h"
 
 /* x [M, K], weight [N, K] -> y [M, N] */

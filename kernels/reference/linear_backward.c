@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of a linear layer, by data and by weight. */
 #include "reference.h"
 
 /* dy [M, N], weight [N, K], pre [M, K] -> dx, x [M, K]; dbias [K] is added to */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The mean of a batch of losses. */
 #include "reference.h"
 
 /* x [B] -> y [1] */

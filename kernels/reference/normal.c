@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Normal numbers by (seed, image, stream, element). */
 #include "nl_random.h"
 #include "reference.h"
 

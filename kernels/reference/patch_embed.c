@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Patches of a picture through the embedding, plus the position table. */
 #include "reference.h"
 
 /* x [B, C, H, W], weight [D, C, p, p], position [T, D] -> tokens [B * T, D] */

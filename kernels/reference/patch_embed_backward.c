@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of the patch embedding, patch by patch. */
 #include "reference.h"
 
 /* Place of element `tap` (c, u, v) of a token's patch: row and column of x seen as a matrix [B C H, W]. */

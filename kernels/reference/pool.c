@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Maximum and average pooling, windows cut off at the border. */
 #include "reference.h"
 
 /* One output element from the part of its window that lies within the picture. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Weighted squared error against the target that coefficients make of data and noise, and its gradient. */
 #include "reference.h"
 
 /* prediction [B, C or more, ...]; data, noise [B, C, ...]; coefficients [B, NL_LOSS_COLUMNS] -> loss [B], dprediction */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Scales pictures: each output pixel as the weighted mean of its definition. */
 #include "reference.h"
 
 /* Keys' cubic with a = -1/2. */

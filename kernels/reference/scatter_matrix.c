@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Sums and outer products of feature rows, which covariances are made of. */
 #include "reference.h"
 
 nl_status nl_reference_scatter_matrix(nl_device *device, const nl_scatter_matrix_args *args)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Softmax attention, one query at a time. */
 #include "reference.h"
 
 /* One query of one head. weights [T] holds its scores, then their exponentials. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Gradients of softmax attention, one pair of query and key at a time. */
 #include "reference.h"
 
 /* Row of a token's q (part 0), k (1) or v (2) is column part * D + head * d of qkv and of dqkv. */

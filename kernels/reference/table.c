@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The reference back end as a table of operations. */
 #include "host_memory.h"
 #include "reference.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Sines and cosines of the time, as the public code rounds them. */
 #include "reference.h"
 
 /* t [B] -> features [B, 2 half], every step in fp32 as the public code: at t = 999 the rounding of

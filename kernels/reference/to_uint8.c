@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Floats to bytes of a picture. */
 #include "reference.h"
 
 /* Rounded like the public code: product and sum each in fp32, clamped, truncated. NaN becomes 0. */

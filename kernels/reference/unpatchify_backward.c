@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The gradient of unpatchify: zeros for the channels that were dropped. */
 #include "reference.h"
 
 /* dx [B, C, H, W] -> dtokens [B * T, p * p * C_head], 0 where forward dropped a channel */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Nearest neighbour, twice as high and wide. */
 #include "reference.h"
 
 /* x [B, H, W, C] -> y [B, 2H, 2W, C] */

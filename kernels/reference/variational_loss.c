@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The variational bound that trains a learned variance, and its gradient. */
 #include "reference.h"
 
 /* What one element is made of, by facts.md A4. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Fills a tensor with zeros. */
 #include "reference.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Pearson's and Spearman's correlation. */
 #include <math.h>
 #include <stdlib.h>
 

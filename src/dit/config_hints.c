@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* What a foreign file says of its own network: training arguments in torch files, config.json of diffusers. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

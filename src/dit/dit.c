@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A backbone's life: created, checked against a file, loaded from it or initialised, copied to and from the host. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

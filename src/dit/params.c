@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The parameter table: every parameter's name, shape and initial value, and its place in the one allocation. */
 #include "params.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The position table of a grid: sines and cosines of column and row. */
 #include <math.h>
 
 #include "nl_dit.h"

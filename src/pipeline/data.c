@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Where shipped files lie: a folder given, the environment, the installation, the source tree. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

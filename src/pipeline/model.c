@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A model as a program uses it: checkpoint, configuration, backbone and autoencoder, its classes. */
 #include "model.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Pictures of latents while they are sampled: the tiny autoencoder, or a linear map to colours. */
 #include "model.h"
 
 /* Mean colour of a latent's 8 x 8 pixels as a linear function of its four channels (the latent space that the

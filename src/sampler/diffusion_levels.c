@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Noise levels of DDPM and DDIM: the schedule, the timesteps that respacing keeps, all that follows from them. */
 #include "nl_diffusion.h"
 
 #include <math.h>

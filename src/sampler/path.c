@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The three paths between noise and data, and velocity, score and drift on them. */
 #include "nl_path.h"
 
 #include <math.h>

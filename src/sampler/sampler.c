@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A sampler: options checked, the plan made by its family, a run whose steps the host stays one behind. */
 #include <math.h>
 #include <stdio.h>
 

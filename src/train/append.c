@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Files that grow by whole lines or records: a failed write leaves no half of one behind. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Drawing lines, boxes and text at once into pixels and into SVG. */
 #include "canvas.h"
 
 #include <math.h>

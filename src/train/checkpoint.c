@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Checkpoints of a run: which there are, saving the whole state, loading it, removing old ones. */
 #include "checkpoint.h"
 
 #include <dirent.h>

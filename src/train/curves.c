@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* One number of a log by step: read, smoothed, thinned for a plot. */
 #include "curves.h"
 
 #include <math.h>

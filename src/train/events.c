@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* TensorBoard's event files: framed protocol buffers with scalars and pictures. */
 #include "events.h"
 
 #include <stdio.h>

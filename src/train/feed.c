@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The next part of a batch on its way to the device, in a ring of pinned slots. */
 #include "feed.h"
 
 #include <string.h>

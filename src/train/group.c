@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A group of processes as a table of functions; in a group of one every call does nothing. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

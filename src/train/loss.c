@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* What is predicted and how it is weighed: coefficients of the losses at a time, and how times are drawn. */
 #include "loss.h"
 
 #include <math.h>

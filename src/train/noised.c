@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A noised batch and its loss: latents, noise, mixture, and the loss's operations in their order. */
 #include "nl_random.h"
 #include "step.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* What a run writes about itself, cut back to the step that it goes on from. */
 #include "record.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The learning rate and the decay of averages at a step. */
 #include "schedule.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The training state: twins and small numbers allocated, initialised or loaded, updated, averages shown. */
 #include "state.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* A training step in replayed parts: gradients of each part of the batch, their sum over processes, the update. */
 #include "step.h"
 
 #include <string.h>

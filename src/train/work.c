@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Operations of a forward pass, and what known cards can do in a second. */
 #include "work.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# nalagen analyze: its files, that they repeat, what it refuses.
 load helper
 
 tiny() {

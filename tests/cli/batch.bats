@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# Archives and folders of many pictures: going on after a stop, several processes, full disks.
 load helper
 
 # Many pictures of a small random model.

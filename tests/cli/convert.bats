@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# nalagen convert: every kind of input and output against what Python reads.
 load helper
 
 files=$NL_SOURCE_DIR/tests/golden/torch

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# --device on any machine: devices that are not there, the fall back to the CPU.
 load helper
 
 has_gpu() {

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# The documents: links lead somewhere, options that they name exist.
 load helper
 
 # FILE:TARGET of every link and picture that leads into the repository, without its #part.

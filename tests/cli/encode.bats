@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# nalagen encode: sources, broken pictures, shards as documented.
 load helper
 
 # train/ and val/ with two class folders of PNG, a broken file; CIFAR-10 and IDX files. Written with numpy.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# nalagen eval and stats: formats, refusals, guards, the same numbers in every way of getting there.
 load helper
 
 # Writes pictures with numpy: 80 of 32 x 24 and 40 of another kind, as .npz of every sort, and as PNG.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# The program on a GPU.
 load helper
 
 need_gpu() {

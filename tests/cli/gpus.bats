@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# The program on two GPUs: training and sampling by several processes.
 load helper
 
 data() {

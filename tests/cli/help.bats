@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# Help, exit codes, range checks, the man page and completions.
 load helper
 
 @test "help, version and each command's --help go to stdout with code 0" {

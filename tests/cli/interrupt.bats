@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# Ctrl-C while sampling and between requests.
 load helper
 
 # Starts a long run in the background and waits for its first picture.

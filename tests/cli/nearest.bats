@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# nalagen nearest: copies that are known, numbers against numpy.
 load helper
 
 # 40 pictures of training, 200 others, and 12 samples: the first is a picture of training, the second nearly one.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# Where pictures go: names, pipes, full disks, terminals, progress, JSON.
 load helper
 
 @test "files are not overwritten without --force" {

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# Training by two processes through MPI: the same model as one, signals, deaths, refusals.
 load helper
 
 data() {

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# sample --requests: a line of answer for each line of request.
 load helper
 
 @test "each line is answered by a line, bad ones too" {

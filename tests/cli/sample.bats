@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# nalagen sample: classes, samplers, guidance, sizes, --from, previews, bad model files.
 load helper
 
 @test "a picture of a class by name, wnid and index is the same picture" {

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# nalagen train: from pictures to an evaluation, stopped and killed, full disks, damaged data.
 load helper
 
 # CIFAR-10's format: 64 pictures, smooth, each class of its own colour.
