@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nl_npy.h"
 #include "nl_sampler.h"
 
 #define FIELD(member)   offsetof(nl_analyze_options, member)

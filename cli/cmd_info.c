@@ -7,6 +7,7 @@
 
 #include "nl_command.h"
 #include "nl_image.h"
+#include "nl_npy.h"
 #include "nl_pipeline.h"
 #include "nl_sample.h"
 #include "nl_vae.h"

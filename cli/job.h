@@ -3,6 +3,7 @@
 #ifndef NL_JOB_H
 #define NL_JOB_H
 
+#include "nl_npy.h"
 #include "nl_sample.h"
 #include "nl_writers.h"
 

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads an archive by libzip, a reader that is not ours. */
+/* Reading archives with libzip, where it was found. */
 #include "libzip.h"
 
+#ifdef NL_LIBZIP
 #include <stdio.h>
 #include <zip.h>
+
+bool libzip_there(void)
+{
+    return true;
+}
 
 long libzip_read(const char *path, const char *name, void *data, size_t room, char *comment,
                  size_t comment_room)
@@ -25,3 +31,16 @@ long libzip_read(const char *path, const char *name, void *data, size_t room, ch
     zip_discard(zip);
     return size;
 }
+#else
+bool libzip_there(void)
+{
+    return false;
+}
+
+long libzip_read(const char *path, const char *name, void *data, size_t room, char *comment,
+                 size_t comment_room)
+{
+    (void)path, (void)name, (void)data, (void)room, (void)comment, (void)comment_room;
+    return -1;
+}
+#endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* numpy arrays: what is read, what is written, every malformed header by name. */
 #include "file_test.h"
+#include "nl_npy.h"
 
 /* version.0, the header's text, then eight bytes; in an allocation of exactly that size. */
 static uint8_t *array_of(int version, const char *header, int64_t *size)

@@ -12,6 +12,7 @@
 #include "libzip.h"
 #include "nl_npz.h"
 #include "nl_random.h"
+#include "zip.h"
 
 enum { COUNT = 11, HEIGHT = 5, WIDTH = 7, BYTES = 3 * HEIGHT * WIDTH };
 
@@ -109,14 +110,31 @@ static void finish(nl_npz *npz, bool expected)
     assert_int_equal(nl_path_exists(journal), !expected);
 }
 
-/* By libzip, which checks structure and checksum. */
+/* By our reader, which checks structure and checksum, and by libzip where it was found, which does so too. */
 static void read_member(const char *name, const char *header, void *data, size_t size)
 {
-    uint8_t bytes[128 + COUNT * 4096 + 1];
+    static uint8_t bytes[128 + COUNT * 4096 + 1], again[sizeof(bytes)];
     char comment[256];
-    assert_int_equal(libzip_read(path, name, bytes, 128 + size, comment, sizeof(comment)),
-                     128 + size);
-    assert_string_equal(comment, usual.parameters);
+    nl_mapping mapping;
+    nl_zip zip;
+    assert_ok(context, nl_map_file(context, path, &mapping));
+    assert_ok(context, nl_zip_open(context, path, mapping.data, mapping.size, &zip));
+    const nl_zip_entry *entry = nl_zip_find(&zip, name, (int64_t)strlen(name));
+    assert_non_null(entry);
+    assert_int_equal(zip.count, 2);
+    assert_false(entry->deflated);
+    assert_int_equal(entry->size, 128 + size);
+    assert_ok(context, nl_zip_read(&zip, entry, bytes));
+    assert_int_equal(zip.comment_size, strlen(usual.parameters));
+    assert_memory_equal(zip.comment, usual.parameters, strlen(usual.parameters));
+    nl_zip_close(&zip);
+    nl_unmap(context, &mapping);
+    if (libzip_there()) {
+        assert_int_equal(libzip_read(path, name, again, 128 + size, comment, sizeof(comment)),
+                         128 + size);
+        assert_string_equal(comment, usual.parameters);
+        assert_memory_equal(again, bytes, 128 + size);
+    }
     assert_memory_equal(bytes, "\x93NUMPY\x01\x00\x76\x00", 10);
     assert_memory_equal(bytes + 10, header, strlen(header));
     assert_int_equal(bytes[127], '\n');
@@ -499,6 +517,17 @@ static void test_negative_labels(void **state)
         assert_int_equal(labels[2][i], 0xff); /* -1 */
 }
 
+/* The other tests read archives with libzip as well, where it is there. */
+static void test_with_libzip(void **state)
+{
+    (void)state;
+    if (!libzip_there()) {
+        print_message(
+            "SKIPPED: archives read by libzip as well as by ourselves: libzip-dev was not found\n");
+        skip();
+    }
+}
+
 int main(void)
 {
 #define NL_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -516,6 +545,7 @@ int main(void)
         NL_TEST(test_journal_left_behind),
         NL_TEST(test_killed),
         NL_TEST(test_negative_labels),
+        NL_TEST(test_with_libzip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,29 +159,4 @@ nl_dtype nl_saved_dtype(const nl_entry *entry);
  * q = round(x / scale). x [rows, columns]. */
 void nl_quantize_rows(const float *x, int64_t rows, int64_t columns, int8_t *q, float *scale);
 
-/* ---- numpy .npy: C-order arrays of '<f4', '<f8', '|u1', '<i4', '<i8'. */
-
-typedef struct nl_npy {
-    nl_mapping mapping;
-    nl_dtype dtype;
-    int ndim;
-    int64_t shape[NL_MAX_DIMS];
-    const void *data; /* in the mapping */
-} nl_npy;
-
-nl_status nl_npy_open(nl_context *context, const char *path, nl_npy *npy);
-/* The same from memory that outlives npy; `name` stands for the path in messages. */
-nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
-                             nl_npy *npy);
-/* The header alone, of an array of `size` bytes whose first `available` are at `data`. *offset: where its
- * elements begin; npy->data stays NULL. */
-nl_status nl_npy_read_header(nl_context *context, const char *name, const void *data,
-                             int64_t available, int64_t size, nl_npy *npy, int64_t *offset);
-void nl_npy_close(nl_context *context, nl_npy *npy);
-/* The bytes in front of an array's elements into text; returns how many, a multiple of 64. 0: npy has no such type. */
-enum { NL_NPY_HEADER = 320 };
-int nl_npy_put_header(nl_dtype dtype, int ndim, const int64_t *shape, char text[NL_NPY_HEADER]);
-nl_status nl_npy_write(nl_context *context, const char *path, bool overwrite, nl_dtype dtype,
-                       int ndim, const int64_t *shape, const void *data);
-
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
+#include "nl_bytes.h"
 
 enum {
     MARK_LIMIT = 1000, /* MARKs open at once: the depth that is still being built */

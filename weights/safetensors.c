@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
+#include "nl_bytes.h"
 #include "nl_checkpoint.h"
 #include "nl_json.h"
 

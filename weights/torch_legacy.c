@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
+#include "nl_bytes.h"
 #include "torch.h"
 
 typedef struct nl_legacy_storage {

@@ -80,7 +80,7 @@ static nl_status content(nl_torch *torch, const nl_zip_entry *entry, const uint8
     void *memory;
     if (entry->deflated && !*unpacked) {
         NL_TRY(nl_checkpoint_own(torch->checkpoint, "a compressed storage", entry->size, &memory));
-        NL_TRY(nl_zip_inflate(&source->zip, entry, memory));
+        NL_TRY(nl_zip_read(&source->zip, entry, memory));
         *unpacked = memory;
     }
     *data = entry->deflated ? *unpacked : entry->data;

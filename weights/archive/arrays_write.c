@@ -4,13 +4,11 @@
  * checksum only at its end, so it follows the data.
  */
 #include "nl_arrays.h"
-#include "zip.h"
+#include "npz.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <zlib.h>
 
-enum { MOST_ARRAYS = 32, NAME = 64, RECORD = 256 };
+enum { MOST_ARRAYS = 32 };
 
 struct nl_arrays_writer {
     nl_context *context;
@@ -18,7 +16,6 @@ struct nl_arrays_writer {
     int64_t offset; /* bytes written */
     int64_t left;   /* of the array at work */
     int count;
-    char names[MOST_ARRAYS][NAME];
     nl_zip_member members[MOST_ARRAYS];
 };
 
@@ -47,7 +44,7 @@ cleanup:
 
 static nl_status end_array(nl_arrays_writer *w)
 {
-    uint8_t record[RECORD];
+    uint8_t record[NL_NPZ_RECORD];
     if (w->count == 0)
         return NL_OK;
     const nl_zip_member *m = &w->members[w->count - 1];
@@ -59,28 +56,18 @@ static nl_status end_array(nl_arrays_writer *w)
 
 nl_status nl_arrays_begin(nl_arrays_writer *w, const char *name, const nl_array *array)
 {
-    char header[NL_NPY_HEADER];
-    uint8_t record[RECORD];
+    uint8_t record[NL_NPZ_RECORD];
+    nl_npz_member member;
     nl_status status;
-    int size = nl_npy_put_header(array->dtype, array->ndim, array->shape, header);
     NL_TRY(end_array(w));
-    if (w->count == MOST_ARRAYS || size == 0 || strlen(name) + 4 >= NAME)
+    if (w->count == MOST_ARRAYS || !nl_npz_make_member(name, array, w->offset, &member))
         return nl_fail(w->context, NL_ERROR_INTERNAL,
                        "array %s of type %s, number %d of an archive", name,
                        nl_dtype_name(array->dtype), w->count);
-    w->left = nl_dtype_size(array->dtype);
-    for (int i = 0; i < array->ndim; i++)
-        w->left *= array->shape[i];
-    snprintf(w->names[w->count], NAME, "%s.npy", name);
-    nl_zip_member *m = &w->members[w->count];
-    *m = (nl_zip_member){.name = w->names[w->count],
-                         .offset = w->offset,
-                         .size = size + w->left,
-                         .crc = (uint32_t)crc32_z(0, (const Bytef *)header, (size_t)size),
-                         .crc_follows = true};
-    w->count++;
-    NL_TRY(emit(w, record, nl_zip_put_local(m, record)));
-    NL_TRY(emit(w, header, size));
+    member.zip.crc_follows = true;
+    w->left = member.zip.size - member.header_size;
+    w->members[w->count++] = member.zip;
+    NL_TRY(emit(w, record, nl_npz_put_member(&member, record)));
 cleanup:
     return status;
 }
@@ -97,7 +84,7 @@ nl_status nl_arrays_write(nl_arrays_writer *w, const void *data, int64_t bytes)
 
 static nl_status write_directory(nl_arrays_writer *w)
 {
-    uint8_t record[RECORD];
+    uint8_t record[NL_NPZ_RECORD];
     int64_t start = w->offset;
     nl_status status = NL_OK;
     for (int i = 0; i < w->count; i++)

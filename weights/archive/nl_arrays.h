@@ -7,7 +7,7 @@
 #ifndef NL_ARRAYS_H
 #define NL_ARRAYS_H
 
-#include "nl_checkpoint.h"
+#include "nl_npy.h"
 
 /* ---- Reading */
 
@@ -29,13 +29,7 @@ const char *nl_arrays_path(const nl_arrays *arrays);
 /* The comment of the archive, which may be anything. Owned by the archive. */
 const char *nl_arrays_comment(const nl_arrays *arrays, int64_t *size);
 
-typedef struct nl_array {
-    nl_dtype dtype;
-    int ndim;
-    int64_t shape[NL_MAX_DIMS];
-} nl_array;
-
-typedef struct nl_array_stream nl_array_stream;
+typedef struct nl_zip_stream nl_array_stream;
 
 /* The archive outlives the stream. Fortran order, big endian and other types are refused by name. */
 nl_status nl_array_open(nl_arrays *arrays, const char *name, nl_array *array,

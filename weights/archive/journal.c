@@ -27,21 +27,21 @@ static void make_header(const nl_npz_options *options, uint8_t header[NL_JOURNAL
     size_t length = strlen(options->parameters);
     memset(header, 0, NL_JOURNAL_HEADER);
     memcpy(header, magic, sizeof(magic));
-    nl_put32(header + 16, VERSION);
-    nl_put32(header + 20, (uint32_t)length);
-    nl_put64(header + 24, (uint64_t)options->count);
-    nl_put32(header + 32, (uint32_t)options->height);
-    nl_put32(header + 36, (uint32_t)options->width);
-    nl_put64(header + 40, options->token);
-    nl_put32(header + 48, checksum(checksum(0, header, 48), options->parameters, length));
+    nl_put_little(header + 16, 4, VERSION);
+    nl_put_little(header + 20, 4, (uint32_t)length);
+    nl_put_little(header + 24, 8, (uint64_t)options->count);
+    nl_put_little(header + 32, 4, (uint32_t)options->height);
+    nl_put_little(header + 36, 4, (uint32_t)options->width);
+    nl_put_little(header + 40, 8, options->token);
+    nl_put_little(header + 48, 4, checksum(checksum(0, header, 48), options->parameters, length));
 }
 
 static void take_header(nl_journal *journal, const uint8_t *header)
 {
-    journal->records = records_offset(nl_get32(header + 20));
-    journal->count = (int64_t)nl_get64(header + 24);
-    journal->token = nl_get64(header + 40);
-    journal->crc = nl_get32(header + 48);
+    journal->records = records_offset((uint32_t)nl_little(header + 20, 4));
+    journal->count = (int64_t)nl_little(header + 24, 8);
+    journal->token = nl_little(header + 40, 8);
+    journal->crc = (uint32_t)nl_little(header + 48, 4);
 }
 
 nl_status nl_journal_begin(nl_journal *journal, const nl_npz_options *options)
@@ -114,9 +114,9 @@ static nl_status no_journal(const nl_journal *journal, const char *what)
 
 static nl_status check_sizes(const nl_journal *journal, const uint8_t *header, int64_t size)
 {
-    int64_t parameters = nl_get32(header + 20), expected;
-    uint64_t count = nl_get64(header + 24);
-    if (nl_get32(header + 16) != VERSION)
+    int64_t parameters = (uint32_t)nl_little(header + 20, 4), expected;
+    uint64_t count = nl_little(header + 24, 8);
+    if ((uint32_t)nl_little(header + 16, 4) != VERSION)
         return no_journal(journal, "one of another version");
     if (parameters > MAX_PARAMETERS || count > INT64_MAX ||
         !nl_mul_size((int64_t)count, NL_JOURNAL_RECORD, &expected) ||
@@ -146,11 +146,12 @@ nl_status nl_journal_read(nl_journal *journal, const nl_npz_options *options, bo
     if (memcmp(header, magic, sizeof(magic)) != 0)
         NL_TRY(no_journal(journal, "something else"));
     NL_TRY(check_sizes(journal, header, info.st_size));
-    size_t length = nl_get32(header + 20);
+    size_t length = (uint32_t)nl_little(header + 20, 4);
     NL_TRY(nl_alloc(file->context, "parameters", length + 1, (void **)&parameters));
     NL_TRY(nl_npz_get(file, parameters, length, NL_JOURNAL_HEADER));
     parameters[length] = '\0';
-    if (checksum(checksum(0, header, 48), parameters, length) != nl_get32(header + 48))
+    if (checksum(checksum(0, header, 48), parameters, length) !=
+        (uint32_t)nl_little(header + 48, 4))
         NL_TRY(no_journal(journal, "a damaged one"));
     make_header(options, wanted);
     if (length != strlen(options->parameters) ||
@@ -158,8 +159,8 @@ nl_status nl_journal_read(nl_journal *journal, const nl_npz_options *options, bo
         NL_TRY(compare(journal, parameters, options->parameters));
     if (memcmp(header + 16, wanted + 16, 24) != 0) {
         char there[64], here[64];
-        snprintf(there, sizeof(there), "%lld x %u x %u", (long long)nl_get64(header + 24),
-                 nl_get32(header + 32), nl_get32(header + 36));
+        snprintf(there, sizeof(there), "%lld x %u x %u", (long long)nl_little(header + 24, 8),
+                 (uint32_t)nl_little(header + 32, 4), (uint32_t)nl_little(header + 36, 4));
         snprintf(here, sizeof(here), "%lld x %d x %d", (long long)options->count, options->height,
                  options->width);
         NL_TRY(refuse(journal, "shape", there, here));
@@ -175,14 +176,14 @@ uint64_t nl_journal_token(const nl_journal *journal)
 {
     uint8_t header[NL_JOURNAL_HEADER];
     bool whole = pread(journal->file.fd, header, sizeof(header), 0) == sizeof(header);
-    return whole && !memcmp(header, magic, sizeof(magic)) ? nl_get64(header + 40) : 0;
+    return whole && !memcmp(header, magic, sizeof(magic)) ? nl_little(header + 40, 8) : 0;
 }
 
 static uint32_t record_check(const nl_journal *journal, int64_t index, const uint8_t *record)
 {
     uint8_t bytes[12];
-    nl_put32(bytes, journal->crc);
-    nl_put64(bytes + 4, (uint64_t)index);
+    nl_put_little(bytes, 4, journal->crc);
+    nl_put_little(bytes + 4, 8, (uint64_t)index);
     return checksum(checksum(0, bytes, sizeof(bytes)), record + 4, 8);
 }
 
@@ -190,9 +191,9 @@ nl_status nl_journal_note(const nl_journal *journal, int64_t index, nl_journal_e
 {
     uint8_t record[NL_JOURNAL_RECORD];
     memcpy(record, done_word, sizeof(done_word));
-    nl_put32(record + 4, entry.crc);
-    nl_put32(record + 8, (uint32_t)entry.label);
-    nl_put32(record + 12, record_check(journal, index, record));
+    nl_put_little(record + 4, 4, entry.crc);
+    nl_put_little(record + 8, 4, (uint32_t)entry.label);
+    nl_put_little(record + 12, 4, record_check(journal, index, record));
     return nl_npz_put(&journal->file, record, sizeof(record),
                       journal->records + index * NL_JOURNAL_RECORD);
 }
@@ -205,9 +206,10 @@ nl_status nl_journal_entries(const nl_journal *journal, int64_t first, int64_t c
                                   journal->records + first * NL_JOURNAL_RECORD);
     for (int64_t i = 0; i < count && status == NL_OK; i++) {
         const uint8_t *record = bytes + i * NL_JOURNAL_RECORD;
-        entries[i] = (nl_journal_entry){nl_get32(record + 4), (int)nl_get32(record + 8)};
+        entries[i] = (nl_journal_entry){(uint32_t)nl_little(record + 4, 4),
+                                        (int)(uint32_t)nl_little(record + 8, 4)};
         there[i] = !memcmp(record, done_word, sizeof(done_word)) &&
-                   nl_get32(record + 12) == record_check(journal, first + i, record);
+                   (uint32_t)nl_little(record + 12, 4) == record_check(journal, first + i, record);
     }
     return status;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Zip archives: the table of contents of one in memory, whose stored entries are read where they lie; and the records of
- * one to be written. */
+/* Zip archives: the table of contents of one in memory, whose entries are read where they lie or as a stream; and the
+ * records of one to be written. */
 #ifndef NL_ZIP_H
 #define NL_ZIP_H
 
-#include "nl_core.h"
+#include "nl_io.h"
 
 typedef struct nl_zip_entry {
     const char *name; /* in the archive, not ended by NUL */
@@ -33,16 +33,26 @@ nl_status nl_zip_open(nl_context *context, const char *where, const uint8_t *dat
                       nl_zip *zip);
 void nl_zip_close(nl_zip *zip);
 const nl_zip_entry *nl_zip_find(const nl_zip *zip, const char *name, int64_t name_size);
-/* The content of a deflated entry into to[entry->size], its checksum compared. The checksum of
- * stored ones is never looked at: that would read a whole checkpoint once more, and torch need not
- * write it. */
-nl_status nl_zip_inflate(const nl_zip *zip, const nl_zip_entry *entry, void *to);
+
+/* The content of an entry from its beginning, unpacked, in any portions: memory does not grow with it. A checksum that
+ * does not fit is an error of the last portion. (Who takes stored data where they lie never looks at it: that
+ * would read a whole checkpoint once more, and torch need not write it.) */
+typedef struct nl_zip_stream nl_zip_stream;
+
+/* mapping: where the archive lies, to release what has been read; or NULL. */
+nl_status nl_zip_stream_open(const nl_zip *zip, const nl_zip_entry *entry,
+                             const nl_mapping *mapping, nl_zip_stream **stream);
+int64_t nl_zip_stream_left(const nl_zip_stream *stream); /* unpacked bytes */
+nl_status nl_zip_stream_read(nl_zip_stream *stream, void *to, int64_t bytes);
+void nl_zip_stream_close(nl_zip_stream *stream); /* NULL is allowed */
+/* A whole entry into to[entry->size]. */
+nl_status nl_zip_read(const nl_zip *zip, const nl_zip_entry *entry, void *to);
 
 /* ---- Writing: records of stored members. Every number stands in its zip64 field, whatever its size; times are the zip
  * epoch, so that the same content gives the same file. */
 
 typedef struct nl_zip_member {
-    const char *name;
+    char name[64];
     int64_t offset; /* of the local header */
     int64_t size;
     uint32_t crc;

@@ -18,6 +18,14 @@
 #define LOCK_WORK      (INT64_C(1) << 60)
 #define LOCK_WORK_SIZE (INT64_C(1) << 40)
 
+/* Where everything lies: a function of count, height, width and the length of the comment. */
+typedef struct nl_npz_layout {
+    nl_npz_member members[2]; /* pictures, labels */
+    int64_t picture_bytes;
+    int64_t directory, directory_size;
+    int64_t size; /* of the whole file */
+} nl_npz_layout;
+
 struct nl_npz {
     nl_context *context;
     nl_npz_layout layout;
@@ -43,6 +51,29 @@ static nl_status check_options(nl_context *context, const nl_npz_options *option
     return NL_OK;
 }
 
+/* Offset behind its last element. */
+static int64_t end_of(const nl_npz_member *member)
+{
+    return nl_npz_data_offset(member) + member->zip.size - member->header_size;
+}
+
+static bool lay_out(const nl_npz_options *options, nl_npz_layout *layout)
+{
+    nl_npz_member *pictures = &layout->members[0], *labels = &layout->members[1];
+    int64_t count = options->count, height = options->height, width = options->width;
+    layout->picture_bytes = 3 * height * width;
+    if (!nl_npz_make_member("arr_0", &(nl_array){NL_U8, 4, {count, height, width, 3}}, 0,
+                            pictures) ||
+        !nl_npz_make_member("arr_1", &(nl_array){NL_I64, 1, {count}}, end_of(pictures), labels))
+        return false;
+    layout->directory = end_of(labels);
+    layout->directory_size =
+        2 * NL_ZIP_CENTRAL + (int64_t)(strlen(pictures->zip.name) + strlen(labels->zip.name));
+    return nl_add_size(layout->directory,
+                       layout->directory_size + NL_ZIP_END + (int64_t)strlen(options->parameters),
+                       &layout->size);
+}
+
 static nl_status create(nl_context *context, const nl_npz_options *options, nl_npz **npz)
 {
     nl_status status = NL_OK;
@@ -58,8 +89,7 @@ static nl_status create(nl_context *context, const nl_npz_options *options, nl_n
     NL_TRY(nl_strdup(context, options->parameters, &made->parameters));
     NL_TRY(nl_format(context, &made->part.path, "%s.part", options->path));
     NL_TRY(nl_format(context, &made->journal.file.path, "%s.journal", options->path));
-    if (!nl_npz_lay_out(options->count, options->height, options->width,
-                        (int64_t)strlen(options->parameters), &made->layout))
+    if (!lay_out(options, &made->layout))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "%s: %lld pictures of %d x %d are too many",
                        options->path, (long long)options->count, options->height, options->width));
     NL_TRY(nl_alloc(context, "a picture", (size_t)made->layout.picture_bytes,
@@ -283,7 +313,7 @@ bool nl_npz_finished(const nl_npz *npz)
 
 static int64_t picture_offset(const nl_npz *npz, int64_t index)
 {
-    return npz->layout.members[0].data + index * npz->layout.picture_bytes;
+    return nl_npz_data_offset(&npz->layout.members[0]) + index * npz->layout.picture_bytes;
 }
 
 static uint32_t picture_crc(const nl_npz *npz, const uint8_t *rgb)
@@ -335,8 +365,7 @@ static nl_status write_labels(nl_npz *npz, bool *whole)
     nl_npz_member *pictures = &npz->layout.members[0], *label = &npz->layout.members[1];
     nl_status status = NL_OK;
     uLong joining = crc32_combine_gen(npz->layout.picture_bytes);
-    uLong crc = crc32_z(0, (const Bytef *)pictures->header, (size_t)pictures->header_size);
-    uLong label_crc = crc32_z(0, (const Bytef *)label->header, (size_t)label->header_size);
+    uLong crc = pictures->zip.crc, label_crc = label->zip.crc;
     *whole = true;
     for (int64_t first = 0; first < npz->count; first += NL_JOURNAL_CHUNK) {
         int64_t count = NL_MIN(npz->count - first, NL_JOURNAL_CHUNK);
@@ -345,33 +374,36 @@ static nl_status write_labels(nl_npz *npz, bool *whole)
             if (!(*whole = there[i]))
                 goto cleanup;
             crc = crc32_combine_op(crc, entries[i].crc, joining);
-            nl_put64(labels + 8 * i, (uint64_t)(int64_t)entries[i].label);
+            nl_put_little(labels + 8 * i, 8, (uint64_t)(int64_t)entries[i].label);
         }
         label_crc = crc32_z(label_crc, labels, (size_t)(8 * count));
-        NL_TRY(nl_npz_put(&npz->part, labels, (size_t)(8 * count), label->data + 8 * first));
+        NL_TRY(nl_npz_put(&npz->part, labels, (size_t)(8 * count),
+                          nl_npz_data_offset(label) + 8 * first));
     }
-    pictures->crc = (uint32_t)crc;
-    label->crc = (uint32_t)label_crc;
+    pictures->zip.crc = (uint32_t)crc;
+    label->zip.crc = (uint32_t)label_crc;
 cleanup:
     return status;
 }
 
 static nl_status write_headers(nl_npz *npz)
 {
-    nl_status status = NL_OK;
-    uint8_t local[NL_NPZ_LOCAL_SIZE], tail[NL_NPZ_TAIL_SIZE];
+    const nl_npz_layout *layout = &npz->layout;
     size_t comment = strlen(npz->parameters);
-    for (int i = 0; i < NL_COUNT(npz->layout.members); i++) {
-        const nl_npz_member *member = &npz->layout.members[i];
-        nl_npz_local_header(member, local);
-        NL_TRY(nl_npz_put(&npz->part, local, sizeof(local), member->offset));
-        NL_TRY(nl_npz_put(&npz->part, member->header, (size_t)member->header_size,
-                          member->offset + NL_NPZ_LOCAL_SIZE));
+    nl_status status = NL_OK;
+    uint8_t record[NL_NPZ_RECORD], *at = record;
+    for (int i = 0; i < NL_COUNT(layout->members); i++) {
+        const nl_npz_member *member = &layout->members[i];
+        NL_TRY(nl_npz_put(&npz->part, record, (size_t)nl_npz_put_member(member, record),
+                          member->zip.offset));
     }
-    nl_npz_tail(&npz->layout, (int64_t)comment, tail);
-    NL_TRY(nl_npz_put(&npz->part, tail, sizeof(tail), npz->layout.directory));
+    for (int i = 0; i < NL_COUNT(layout->members); i++)
+        at += nl_zip_put_central(&layout->members[i].zip, at);
+    at += nl_zip_put_end(NL_COUNT(layout->members), layout->directory, layout->directory_size,
+                         (int64_t)comment, at);
+    NL_TRY(nl_npz_put(&npz->part, record, (size_t)(at - record), layout->directory));
     NL_TRY(nl_npz_put(&npz->part, npz->parameters, comment,
-                      npz->layout.directory + (int64_t)sizeof(tail)));
+                      layout->directory + (int64_t)(at - record)));
 cleanup:
     return status;
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads arrays of .npz archives as streams, stored or deflated, checksums checked. */
+/* Reading .npz: a zip archive whose entries are .npy files. */
 #include "nl_arrays.h"
-#include "ops.h"
+#include "nl_bytes.h"
 #include "zip.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <zlib.h>
 
 struct nl_arrays {
     nl_context *context;
@@ -116,134 +115,35 @@ bool nl_arrays_has(const nl_arrays *arrays, const char *name)
 
 /* ---- Streams */
 
-struct nl_array_stream {
-    nl_arrays *arrays;
-    const nl_zip_entry *entry;
-    char name[128];   /* "file.npz: arr_0" */
-    int64_t consumed; /* bytes of entry->stored */
-    int64_t left;     /* unpacked bytes not yet read */
-    uint32_t crc;
-    bool inflating; /* zlib is set up */
-    z_stream zlib;
-};
-
-static nl_status damaged(const nl_array_stream *s, const char *what)
-{
-    return nl_fail(s->arrays->context, NL_ERROR_INPUT, "%s: %s: the archive is damaged", s->name,
-                   what);
-}
-
-static nl_status inflate_some(nl_array_stream *s, void *to, int64_t bytes)
-{
-    const int64_t most = 1 << 30; /* zlib counts in unsigned int */
-    while (bytes > 0) {
-        int64_t in = NL_MIN(s->entry->stored - s->consumed, most), out = NL_MIN(bytes, most);
-        s->zlib.next_in = (Bytef *)(uintptr_t)(s->entry->data + s->consumed);
-        s->zlib.avail_in = (uInt)in;
-        s->zlib.next_out = to;
-        s->zlib.avail_out = (uInt)out;
-        int result = inflate(&s->zlib, Z_NO_FLUSH);
-        int64_t made = out - s->zlib.avail_out, used = in - s->zlib.avail_in;
-        bool stuck = made == 0 && (used == 0 || result == Z_STREAM_END);
-        if ((result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) || stuck)
-            return damaged(s, "it cannot be unpacked");
-        nl_map_release(&s->arrays->mapping, s->entry->data + s->consumed, used);
-        s->consumed += used;
-        to = (char *)to + made;
-        bytes -= made;
-    }
-    return NL_OK;
-}
-
-/* Copies stored bytes and carries the checksum on, parts at once: a checksum alone takes longer than a GPU with the
- * picture that it is of. */
-static void copy_stored(nl_array_stream *s, uint8_t *to, const uint8_t *from, int64_t bytes)
-{
-    enum { PART = 1 << 20, MOST = 64, THREADS = 4 };
-    int threads = NL_MIN(THREADS, nl_default_threads());
-    uLong crc[MOST], joining = crc32_combine_gen(PART);
-    while (bytes > 0) {
-        int64_t now = NL_MIN(bytes, (int64_t)MOST * PART);
-        int parts = (int)((now + PART - 1) / PART);
-#pragma omp parallel for num_threads(threads) if (parts > 1)
-        for (int i = 0; i < parts; i++) {
-            int64_t at = (int64_t)i * PART;
-            size_t size = (size_t)NL_MIN(PART, now - at);
-            memcpy(to + at, from + at, size);
-            crc[i] = crc32_z(0, to + at, size);
-        }
-        for (int i = 0; i < parts; i++)
-            s->crc = (uint32_t)(i < parts - 1 || now % PART == 0
-                                    ? crc32_combine_op(s->crc, crc[i], joining)
-                                    : crc32_combine(s->crc, crc[i], (z_off_t)(now % PART)));
-        to += now;
-        from += now;
-        bytes -= now;
-    }
-}
-
-/* The next unpacked bytes, header or elements. */
-static nl_status read_some(nl_array_stream *s, void *to, int64_t bytes)
-{
-    if (bytes > s->left)
-        return nl_fail(s->arrays->context, NL_ERROR_INTERNAL, "%s: read past its end", s->name);
-    if (s->entry->deflated) {
-        nl_status status = inflate_some(s, to, bytes);
-        if (status != NL_OK)
-            return status;
-        s->crc = (uint32_t)crc32_z(s->crc, to, (size_t)bytes);
-    } else {
-        const uint8_t *from = s->entry->data + s->consumed;
-        copy_stored(s, to, from, bytes);
-        nl_map_release(&s->arrays->mapping, from, bytes);
-        s->consumed += bytes;
-    }
-    s->left -= bytes;
-    if (s->left == 0 && s->crc != s->entry->crc)
-        return damaged(s, "its checksum does not fit");
-    return NL_OK;
-}
-
 nl_status nl_array_read(nl_array_stream *stream, void *to, int64_t bytes)
 {
-    return bytes > 0 ? read_some(stream, to, bytes) : NL_OK;
+    return bytes > 0 ? nl_zip_stream_read(stream, to, bytes) : NL_OK;
 }
 
-void nl_array_close(nl_array_stream *s)
+void nl_array_close(nl_array_stream *stream)
 {
-    if (!s)
-        return;
-    if (s->inflating)
-        inflateEnd(&s->zlib);
-    nl_free(s->arrays->context, s);
+    nl_zip_stream_close(stream);
 }
 
-/* Reads the header of the array off the stream. */
-static nl_status read_header(nl_array_stream *s, nl_array *array)
+/* Reads the header of the array off the stream. `name` is for messages. */
+static nl_status read_header(nl_context *context, nl_array_stream *stream, const char *name,
+                             nl_array *array)
 {
-    nl_context *context = s->arrays->context;
     enum { START = 12, MOST = 1 << 20 };
+    int64_t total = nl_zip_stream_left(stream), offset;
     uint8_t start[START];
     void *memory = NULL;
     nl_status status;
-    nl_npy npy;
-    int64_t offset;
-    if (s->left < START)
-        return nl_fail(context, NL_ERROR_INPUT, "%s: not a numpy array", s->name);
-    NL_TRY(read_some(s, start, START));
-    int64_t size =
-        start[6] == 1
-            ? 10 + (start[8] | start[9] << 8)
-            : 12 + (start[8] | start[9] << 8 | (int64_t)start[10] << 16 | (int64_t)start[11] << 24);
-    int64_t total = START + s->left;
+    if (total < START)
+        return nl_fail(context, NL_ERROR_INPUT, "%s: not a numpy array", name);
+    NL_TRY(nl_array_read(stream, start, START));
+    int64_t size = start[6] == 1 ? 10 + (int64_t)nl_little(start + 8, 2)
+                                 : 12 + (int64_t)nl_little(start + 8, 4);
     size = NL_MAX(NL_MIN(size, NL_MIN(total, MOST)), START);
     NL_TRY(nl_alloc_array(context, "the header of an array", size, 1, &memory));
     memcpy(memory, start, START);
-    if (size > START)
-        NL_TRY(read_some(s, (uint8_t *)memory + START, size - START));
-    NL_TRY(nl_npy_read_header(context, s->name, memory, size, total, &npy, &offset));
-    *array = (nl_array){.dtype = npy.dtype, .ndim = npy.ndim};
-    memcpy(array->shape, npy.shape, sizeof(array->shape));
+    NL_TRY(nl_array_read(stream, (uint8_t *)memory + START, size - START));
+    NL_TRY(nl_npy_read_header(context, name, memory, size, total, array, &offset));
 cleanup:
     nl_free(context, memory);
     return status;
@@ -253,29 +153,20 @@ nl_status nl_array_open(nl_arrays *arrays, const char *name, nl_array *array, nl
 {
     nl_context *context = arrays->context;
     const nl_zip_entry *entry = find(arrays, name);
-    nl_array_stream *s = NULL;
-    void *memory = NULL;
+    nl_array_stream *stream = NULL;
+    char place[128]; /* "file.npz: arr_0" */
     nl_status status;
     *out = NULL;
     if (!entry)
         return nl_fail(context, NL_ERROR_INPUT, "%s: no array %s in it; it holds %s", arrays->path,
                        name, arrays->names);
-    NL_TRY(nl_alloc_zero(context, "an array", sizeof(*s), &memory));
-    s = memory;
-    s->arrays = arrays;
-    s->entry = entry;
-    s->left = entry->size;
-    snprintf(s->name, sizeof(s->name), "%.90s: %.30s", arrays->path, name);
-    if (entry->deflated) {
-        if (inflateInit2(&s->zlib, -MAX_WBITS) != Z_OK)
-            NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "%s: no memory to unpack it", s->name));
-        s->inflating = true;
-    }
-    NL_TRY(read_header(s, array));
-    *out = s;
-    s = NULL;
+    snprintf(place, sizeof(place), "%.90s: %.30s", arrays->path, name);
+    NL_TRY(nl_zip_stream_open(&arrays->zip, entry, &arrays->mapping, &stream));
+    NL_TRY(read_header(context, stream, place, array));
+    *out = stream;
+    stream = NULL;
 cleanup:
-    nl_array_close(s);
+    nl_array_close(stream);
     return status;
 }
 

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_checkpoint.h"
+#include "nl_npy.h"
 
 static const struct {
     const char *descr;
@@ -169,21 +169,20 @@ static nl_status find_header(nl_npy_header *header, const uint8_t *data, int64_t
 }
 
 nl_status nl_npy_read_header(nl_context *context, const char *name, const void *data,
-                             int64_t available, int64_t size, nl_npy *npy, int64_t *offset)
+                             int64_t available, int64_t size, nl_array *array, int64_t *offset)
 {
     nl_npy_header header = {.context = context, .path = name, .shape = {1, 1, 1, 1, 1}};
     nl_status status;
-    memset(npy, 0, sizeof(*npy));
     NL_TRY(find_header(&header, data, available));
     *offset = header.end - (const char *)data;
     NL_TRY(read_header(&header));
-    NL_TRY(find_type(&header, &npy->dtype));
+    NL_TRY(find_type(&header, &array->dtype));
     if (header.fortran_order && header.ndim > 1)
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: the array is in Fortran order; save it in C order "
                        "(numpy.ascontiguousarray)",
                        name);
-    int64_t bytes = nl_dtype_size(npy->dtype), found = size - *offset;
+    int64_t bytes = nl_dtype_size(array->dtype), found = size - *offset;
     bool fits = true;
     for (int i = 0; i < header.ndim; i++)
         fits = fits && nl_mul_size(bytes, header.shape[i], &bytes);
@@ -192,12 +191,12 @@ nl_status nl_npy_read_header(nl_context *context, const char *name, const void *
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: an array of %s and shape %s does not fill the %lld bytes that the file "
                        "has for it",
-                       name, nl_dtype_name(npy->dtype),
+                       name, nl_dtype_name(array->dtype),
                        nl_shape_text(header.ndim, header.shape, text, sizeof(text)),
                        (long long)found);
     }
-    npy->ndim = header.ndim;
-    memcpy(npy->shape, header.shape, sizeof(npy->shape));
+    array->ndim = header.ndim;
+    memcpy(array->shape, header.shape, sizeof(array->shape));
 cleanup:
     return status;
 }
@@ -206,10 +205,16 @@ nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *
                              nl_npy *npy)
 {
     int64_t offset;
-    nl_status status = nl_npy_read_header(context, name, data, size, size, npy, &offset);
-    if (status == NL_OK)
-        npy->data = (const char *)data + offset;
-    return status;
+    nl_array array;
+    memset(npy, 0, sizeof(*npy));
+    nl_status status = nl_npy_read_header(context, name, data, size, size, &array, &offset);
+    if (status != NL_OK)
+        return status;
+    npy->data = (const char *)data + offset;
+    npy->dtype = array.dtype;
+    npy->ndim = array.ndim;
+    memcpy(npy->shape, array.shape, sizeof(npy->shape));
+    return NL_OK;
 }
 
 nl_status nl_npy_open(nl_context *context, const char *path, nl_npy *npy)

@@ -31,7 +31,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "bytes.h"
+#include "nl_bytes.h"
 
 enum {
     END_SIZE = 22,
@@ -279,37 +279,4 @@ const nl_zip_entry *nl_zip_find(const nl_zip *zip, const char *name, int64_t nam
     if (zip->count == 0)
         return NULL;
     return bsearch(&key, zip->entries, (size_t)zip->count, sizeof(nl_zip_entry), compare_names);
-}
-
-nl_status nl_zip_inflate(const nl_zip *zip, const nl_zip_entry *entry, void *to)
-{
-    enum { PIECE = 1 << 30 }; /* zlib counts in 32 bits */
-    z_stream stream = {0};
-    int64_t taken = 0, given = 0;
-    uLong crc = crc32(0, NULL, 0);
-    int result = inflateInit2(&stream, -MAX_WBITS);
-    if (result != Z_OK)
-        return nl_fail(zip->context, NL_ERROR_MEMORY, "%s: no memory to inflate", zip->where);
-    while (result == Z_OK) {
-        uInt in = (uInt)NL_MIN(entry->stored - taken, PIECE);
-        uInt out = (uInt)NL_MIN(entry->size - given, PIECE);
-        uint8_t spare; /* for the end code behind the last byte, and for data that are too long */
-        stream.next_in = (uint8_t *)entry->data + taken;
-        stream.avail_in = in;
-        stream.next_out = out > 0 ? (uint8_t *)to + given : &spare;
-        stream.avail_out = out > 0 ? out : 1;
-        result = inflate(&stream, Z_NO_FLUSH);
-        uInt wrote = (out > 0 ? out : 1) - stream.avail_out;
-        if (out == 0 && wrote > 0)
-            break;
-        crc = crc32(crc, (uint8_t *)to + given, wrote);
-        taken += in - stream.avail_in;
-        given += wrote;
-    }
-    inflateEnd(&stream);
-    if (result != Z_STREAM_END || given != entry->size || (uint32_t)crc != entry->crc)
-        return nl_fail(zip->context, NL_ERROR_INPUT,
-                       "%s: zip entry %.*s: the compressed data are damaged", zip->where,
-                       (int)entry->name_size, entry->name);
-    return NL_OK;
 }

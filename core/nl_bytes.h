@@ -13,4 +13,10 @@ static inline uint64_t nl_little(const uint8_t *bytes, int count)
     return value;
 }
 
+static inline void nl_put_little(uint8_t *bytes, int count, uint64_t value)
+{
+    for (int i = 0; i < count; i++)
+        bytes[i] = (uint8_t)(value >> 8 * i);
+}
+
 #endif

@@ -1,49 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files of this folder share. */
-#ifndef NL_ARCHIVE_NPZ_H
-#define NL_ARCHIVE_NPZ_H
+#ifndef NL_NPZ_PRIVATE_H
+#define NL_NPZ_PRIVATE_H
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "nl_bytes.h"
+#include "nl_npy.h"
 #include "nl_npz.h"
+#include "zip.h"
 
-/* A member of the archive: local header, npy header, elements. */
+/* An array in an archive: local header, npy header, elements. */
 typedef struct nl_npz_member {
-    char name[16];
-    int64_t offset;    /* of the local header */
-    char header[320];  /* npy */
-    int header_size;   /* a multiple of 64 */
-    int64_t data;      /* offset of the first element */
-    int64_t data_size; /* bytes */
-    uint32_t crc;      /* of header and data */
+    nl_zip_member zip; /* its checksum begins with that of the npy header */
+    int header_size;   /* npy, a multiple of 64 */
+    char header[NL_NPY_HEADER];
 } nl_npz_member;
 
-/* Where everything lies; a function of count, height, width and the length of the comment. */
-typedef struct nl_npz_layout {
-    nl_npz_member members[2];
-    int64_t picture_bytes;
-    int64_t directory; /* offset of the central directory */
-    int64_t size;      /* of the whole file */
-} nl_npz_layout;
+/* Bytes in front of an array's elements, and room for all of one's records. */
+enum { NL_NPZ_RECORD = NL_ZIP_LOCAL + sizeof(((nl_zip_member *)0)->name) + NL_NPY_HEADER };
 
-enum { NL_NPZ_LOCAL_SIZE = 30 + 9 + 20, NL_NPZ_TAIL_SIZE = 2 * (46 + 9 + 28) + 56 + 20 + 22 };
-
-/* false when a size overflows. */
-bool nl_npz_lay_out(int64_t count, int height, int width, int64_t comment_size,
-                    nl_npz_layout *layout);
-/* Local header of a member whose checksum is known. */
-void nl_npz_local_header(const nl_npz_member *member, uint8_t bytes[NL_NPZ_LOCAL_SIZE]);
-/* Central directory and end records, all but the comment. */
-void nl_npz_tail(const nl_npz_layout *layout, int64_t comment_size,
-                 uint8_t bytes[NL_NPZ_TAIL_SIZE]);
-
-void nl_put16(uint8_t *at, uint32_t value);
-void nl_put32(uint8_t *at, uint32_t value);
-void nl_put64(uint8_t *at, uint64_t value);
-uint32_t nl_get32(const uint8_t *at);
-uint64_t nl_get64(const uint8_t *at);
+/* An array NAME whose local header begins at `offset`. false: the name is too long, npy has no such type, or a size overflows. */
+bool nl_npz_make_member(const char *name, const nl_array *array, int64_t offset,
+                        nl_npz_member *member);
+int64_t nl_npz_data_offset(const nl_npz_member *member); /* of its first element */
+/* Local header and npy header; returns how many bytes. */
+int nl_npz_put_member(const nl_npz_member *member, uint8_t bytes[NL_NPZ_RECORD]);
 
 /* A file under work and its name, for messages. */
 typedef struct nl_npz_file {
