@@ -228,9 +228,10 @@ static void compare_head(const nl_analysis *analysis, const nl_block_saved *save
                          int64_t at)
 {
     int own = analysis->config->attention;
-    int64_t columns = saved->qkv.shape[1];
-    const float *q = (const float *)saved->qkv.data + head * D, *k = q + SIZE, *v = k + SIZE;
-    const float *expected = (const float *)saved->attention.data + head * D;
+    const nl_tensor *kept = saved->branches[NL_BRANCH_MIXER].kept, *qkv = &kept[NL_KEPT_QKV];
+    int64_t columns = qkv->shape[1];
+    const float *q = (const float *)qkv->data + head * D, *k = q + SIZE, *v = k + SIZE;
+    const float *expected = (const float *)kept[NL_KEPT_ATTENTION].data + head * D;
     float out[MODEL_TOKENS * D] = {0}, wanted[MODEL_TOKENS * D];
     double weights[MODEL_TOKENS];
     nl_keys *keys = NULL;

@@ -105,6 +105,11 @@ cleanup:
     return status;
 }
 
+static const nl_tensor *kept_qkv(const nl_dit_saved *saved, int layer)
+{
+    return &saved->blocks[layer].branches[NL_BRANCH_MIXER].kept[NL_KEPT_QKV];
+}
+
 /* The network at one state, once more; all that is kept on a measuring device. */
 static nl_status look(nl_looking *looking, const nl_observation *seen, int time)
 {
@@ -121,7 +126,7 @@ static nl_status look(nl_looking *looking, const nl_observation *seen, int time)
     NL_TRY(nl_dit_forward_saving(seen->dit, device, &seen->x, &times, &seen->labels, false,
                                  &prediction, &saved));
     for (int layer = 0; !device->measuring && layer < analysis->options.layer_count; layer++) {
-        const nl_tensor *qkv = &saved.blocks[analysis->options.layers[layer]].qkv;
+        const nl_tensor *qkv = kept_qkv(&saved, analysis->options.layers[layer]);
         NL_TRY(nl_check_cancelled(analysis->context));
         NL_TRY(allocate_qkv(looking, qkv));
         NL_TRY(look_at_layer(looking, device, qkv, seen->first, time, layer));

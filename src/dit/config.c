@@ -12,14 +12,22 @@ static const struct {
     int depth, hidden_size, num_heads;
 } sizes[] = {{"S", 12, 384, 6}, {"B", 12, 768, 12}, {"L", 24, 1024, 16}, {"XL", 28, 1152, 16}};
 
+#define NL_ROW(NAME, name, prefix)                                                                 \
+    {prefix "DiT", NL_ARCH_DIT, NL_ATTENTION_##NAME},                                              \
+        {prefix "SiT", NL_ARCH_SIT, NL_ATTENTION_##NAME},
 static const struct {
     const char *name;
     nl_architecture architecture;
     nl_attention attention;
-} kinds[] = {{"DiT", NL_ARCH_DIT, NL_ATTENTION_SOFTMAX},
-             {"SiT", NL_ARCH_SIT, NL_ATTENTION_SOFTMAX},
-             {"NaLaDiT", NL_ARCH_DIT, NL_ATTENTION_NALA},
-             {"NaLaSiT", NL_ARCH_SIT, NL_ATTENTION_NALA}};
+} kinds[] = {NL_MIXERS(NL_ROW)};
+#undef NL_ROW
+
+#define NL_ROW(NAME, name, prefix) #name,
+const char *const nl_mixer_names[] = {NL_MIXERS(NL_ROW) NULL};
+#undef NL_ROW
+#define NL_ROW(NAME, name) #name,
+const char *const nl_mlp_names[] = {NL_MLPS(NL_ROW) NULL};
+#undef NL_ROW
 
 void nl_config_init(nl_config *config)
 {
@@ -93,6 +101,18 @@ int nl_config_default_heads(int hidden_size)
     return NL_MAX(hidden_size / 64, 1);
 }
 
+const char *nl_config_architectures(char *text, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < NL_COUNT(kinds) && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s",
+                                 i == 0                     ? ""
+                                 : i == NL_COUNT(kinds) - 1 ? " or "
+                                                            : ", ",
+                                 kinds[i].name);
+    return text;
+}
+
 nl_status nl_config_set_architecture(nl_context *context, const char *name, nl_config *config)
 {
     const char *names[NL_COUNT(kinds) + 1] = {NULL};
@@ -105,9 +125,10 @@ nl_status nl_config_set_architecture(nl_context *context, const char *name, nl_c
         }
     }
     const char *nearest = nl_nearest(name, names);
-    return nl_fail(context, NL_ERROR_USAGE,
-                   "architecture \"%s\": expected DiT, SiT, NaLaDiT or NaLaSiT%s%s%s", name,
-                   nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    char list[128];
+    return nl_fail(context, NL_ERROR_USAGE, "architecture \"%s\": expected %s%s%s%s", name,
+                   nl_config_architectures(list, sizeof(list)), nearest ? "; did you mean " : "",
+                   nearest ? nearest : "", nearest ? "?" : "");
 }
 
 /* "S", or depth x hidden size x heads. */
@@ -130,14 +151,14 @@ nl_status nl_config_from_name(nl_context *context, const char *name, nl_config *
 {
     char kind[16], size[32], patch, rest;
     nl_config parsed = *config;
+    char list[128];
     if (sscanf(name, "%15[^-]-%31[^/]/%c%c", kind, size, &patch, &rest) != 3 ||
         !strchr("1248", patch) || !parse_size(size, &parsed))
         return nl_fail(
             context, NL_ERROR_USAGE,
-            "model \"%s\": expected a name such as NaLaSiT-S/2: DiT, SiT, NaLaDiT or "
-            "NaLaSiT, then S, B, L or XL (or depth x hidden size x heads, 6x256x4), then "
-            "the patch 1, 2, 4 or 8",
-            name);
+            "model \"%s\": expected a name such as NaLaSiT-S/2: %s, then S, B, L or XL (or "
+            "depth x hidden size x heads, 6x256x4), then the patch 1, 2, 4 or 8",
+            name, nl_config_architectures(list, sizeof(list)));
     parsed.patch_size = patch - '0';
     nl_status status = nl_config_set_architecture(context, kind, &parsed);
     if (status == NL_OK)

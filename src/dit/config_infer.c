@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "params.h"
+#include "network.h"
 
 /* What the tensors tell; `problem` is the first thing that they fail to. */
 typedef struct nl_shapes {
@@ -14,6 +14,7 @@ typedef struct nl_shapes {
     int depth, hidden_size, patch_size, in_channels, num_classes;
     int64_t head_rows;
     nl_attention attention;
+    nl_mlp mlp;
     bool gate, lepe;
     int grid; /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
@@ -50,18 +51,19 @@ static void read_grid(const nl_checkpoint *checkpoint, nl_shapes *shapes)
 
 static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
 {
-    bool nala = nl_checkpoint_find(checkpoint, "blocks.0.attn.qkvg.weight") != NULL;
-    const char *product = nala ? "qkvg" : "qkv";
-    char name[64];
+    char name[NL_NAME_SIZE];
     const nl_entry *entry;
-    shapes->attention = nala ? NL_ATTENTION_NALA : NL_ATTENTION_SOFTMAX;
+    const nl_config told = {.attention = nl_told_mixer(checkpoint)};
+    const char *product = nl_branch_of(&told, NL_BRANCH_MIXER)->told_by;
+    shapes->attention = told.attention;
+    shapes->mlp = nl_told_mlp(checkpoint);
     shapes->lepe = nl_checkpoint_find(checkpoint, "blocks.0.attn.lepe.weight") != NULL;
-    snprintf(name, sizeof(name), "blocks.0.attn.%s.weight", product);
+    snprintf(name, sizeof(name), "blocks.0.%s", product);
     if ((entry = find(checkpoint, name, 2, shapes)))
         shapes->gate = entry->shape[0] != 3 * (int64_t)shapes->hidden_size;
     while (nl_checkpoint_find(checkpoint, name)) {
         shapes->depth++;
-        snprintf(name, sizeof(name), "blocks.%d.attn.%s.weight", shapes->depth, product);
+        snprintf(name, sizeof(name), "blocks.%d.%s", shapes->depth, product);
     }
 }
 
@@ -99,6 +101,7 @@ static void read_shapes(const nl_checkpoint *checkpoint, nl_shapes *shapes)
 static void apply_shapes(const nl_shapes *shapes, nl_config *config)
 {
     config->attention = shapes->attention;
+    config->mlp = shapes->mlp;
     config->gate = shapes->attention == NL_ATTENTION_NALA ? shapes->gate : true;
     config->lepe = shapes->lepe;
     config->depth = shapes->depth;
@@ -116,7 +119,7 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
 static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config *config,
                                 const nl_shapes *shapes)
 {
-    static const char *const attentions[] = {"softmax", "nala"}, *const bools[] = {"false", "true"};
+    static const char *const bools[] = {"false", "true"};
     bool nala = config->attention == NL_ATTENTION_NALA;
     nl_config told;
     nl_config_init(&told);
@@ -127,7 +130,8 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
         const char *const *names; /* of the values, when they are no numbers */
     } rows[] = {
         {"hidden_size", config->hidden_size, told.hidden_size, NULL},
-        {"attention", config->attention, told.attention, attentions},
+        {"attention", config->attention, told.attention, nl_mixer_names},
+        {"mlp", config->mlp, told.mlp, nl_mlp_names},
         {"gate", nala ? config->gate : true, told.gate, bools},
         {"lepe", nala && config->lepe, told.lepe, bools},
         {"patch_size", config->patch_size, told.patch_size, NULL},
@@ -181,13 +185,14 @@ static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char
     if (config->architecture != NL_ARCH_UNKNOWN)
         return NL_OK;
     *source = guessed;
+    char list[128];
     bool sit = mentions(checkpoint->path, "sit"), dit = mentions(checkpoint->path, "dit");
     if (sit == dit)
         return nl_fail(
             context, NL_ERROR_INPUT,
             "%s: neither the file nor its name says whether this is a DiT or a SiT; give "
-            "the architecture (DiT, SiT, NaLaDiT, NaLaSiT) or a configuration",
-            checkpoint->path);
+            "the architecture (%s) or a configuration",
+            checkpoint->path, nl_config_architectures(list, sizeof(list)));
     config->architecture = sit ? NL_ARCH_SIT : NL_ARCH_DIT;
     return NL_OK;
 }

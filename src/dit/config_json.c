@@ -27,7 +27,7 @@ typedef struct nl_field {
     double low, high;
     const char *const *names; /* of choices, in the order of the enumeration */
     nl_applies applies;
-    double printed_from; /* values below are "not said" and not printed */
+    double printed_from; /* values below are not printed: the default, or "not said" */
 } nl_field;
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -36,7 +36,9 @@ typedef struct nl_field {
 
 static const nl_field fields[] = {
     {"architecture", KIND_CHOICE, AT(architecture), 0, 1, NAMES("DiT", "SiT"), TO_ALL, ALWAYS},
-    {"attention", KIND_CHOICE, AT(attention), 0, 1, NAMES("softmax", "nala"), TO_ALL, ALWAYS},
+    {"attention", KIND_CHOICE, AT(attention), 0, NL_ATTENTION_COUNT - 1, nl_mixer_names, TO_ALL,
+     ALWAYS},
+    {"mlp", KIND_CHOICE, AT(mlp), 0, NL_MLP_COUNT - 1, nl_mlp_names, TO_ALL, 1},
     {"feature_map", KIND_CHOICE, AT(feature_map), 0, 5,
      NAMES("cosine", "split", "relu", "elu1", "power", "cosine_constant"), TO_NALA, ALWAYS},
     {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, ALWAYS},
@@ -316,8 +318,8 @@ static nl_status check_ranges(nl_context *context, const char *where, const nl_c
     for (int i = 0; i < NL_COUNT(fields); i++) {
         const nl_field *field = &fields[i];
         double value = field_value(config, field);
-        if (field->kind == KIND_TEXT || value < field->printed_from ||
-            (value >= field->low && value <= field->high))
+        bool unsaid = field->kind != KIND_CHOICE && value < field->printed_from;
+        if (field->kind == KIND_TEXT || unsaid || (value >= field->low && value <= field->high))
             continue;
         if (value == 0 || field->kind == KIND_CHOICE)
             return nl_fail(context, NL_ERROR_INPUT, "%s: \"%s\" is missing", where, field->key);

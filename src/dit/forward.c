@@ -1,12 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /* The network, once, in operations; it runs on every back end and on a measuring device. */
-#include <math.h>
-
 #include "network.h"
 
 nl_status nl_activation_tensor(nl_device *device, int64_t rows, int64_t columns, nl_tensor *tensor)
 {
     return nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, columns}, tensor);
+}
+
+nl_tensor nl_part_of_room(const nl_tensor *x, int64_t first, int64_t columns)
+{
+    int64_t rows = x->shape[0];
+    char *data = x->data;
+    return nl_tensor_of(data ? data + first * rows * nl_dtype_size(x->dtype) : NULL, x->dtype, 2,
+                        (int64_t[]){rows, columns});
+}
+
+/* Where the tensors of a block's branches go. */
+static nl_status block_room(const nl_stream *stream, nl_block_saved *block)
+{
+    nl_status status = NL_OK;
+    for (int kind = 0; kind < NL_BRANCHES; kind++)
+        NL_TRY(nl_branch_of(&stream->dit->config, kind)->room(stream, block->branches[kind].kept));
+cleanup:
+    return status;
 }
 
 /* modulation [B, (6 depth + 2) D] = adaLN(SiLU(time MLP(t) + label)), for all layers at once. */
@@ -34,102 +50,53 @@ cleanup:
     return status;
 }
 
-/* h [B T, D] becomes the projected attention of it. */
-static nl_status attention_branch(nl_stream *stream, const nl_block_params *block,
-                                  const nl_block_saved *to)
+/* x += gate out of the branch before (not where it begins), the sum going to `sum` where that is a tensor; h = LN(x)
+ * modulated for branch `number` or the head. */
+static nl_status add_and_modulate(nl_stream *stream, int number, bool begins, const nl_tensor *sum)
 {
-    nl_status status;
-    nl_device *device = stream->device;
-    const nl_config *config = &stream->dit->config;
-    int64_t d = config->hidden_size, heads = config->num_heads, head_size = d / heads;
-    int64_t grid_height = config->input_height / config->patch_size;
-    int64_t grid_width = config->input_width / config->patch_size;
-    nl_tensor out = to->attention;
-    NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = block->qkv_weight,
-                 .bias = block->qkv_bias, .y = to->qkv));
-    if (config->attention == NL_ATTENTION_SOFTMAX) {
-        NL_TRY(NL_OP(device, softmax_attention, .qkv = to->qkv, .out = out, .lse = to->lse,
-                     .batch = stream->batch, .tokens = stream->tokens, .heads = heads,
-                     .head_size = head_size, .scale = 1 / sqrtf((float)head_size)));
-    } else {
-        NL_TRY(NL_OP(device, nala_attention, .qkvg = to->qkv, .out = out, .state = to->state,
-                     .total = to->total, .batch = stream->batch, .tokens = stream->tokens,
-                     .heads = heads, .head_size = head_size, .feature_map = config->feature_map,
-                     .lambda = (float)config->lambda, .tau = (float)config->tau,
-                     .rope = config->rope, .grid_height = grid_height, .grid_width = grid_width));
-        if (config->lepe)
-            NL_TRY(NL_OP(device, depthwise_conv, .x = nl_tensor_columns(&to->qkv, 2 * d, d),
-                         .weight = block->lepe_weight, .bias = block->lepe_bias,
-                         .addend = to->mixed.data == out.data ? (nl_tensor){0} : out,
-                         .out = to->mixed, .batch = stream->batch, .grid_height = grid_height,
-                         .grid_width = grid_width));
-        nl_tensor gate = config->gate ? nl_tensor_columns(&to->qkv, 3 * d, d) : (nl_tensor){0};
-        NL_TRY(NL_OP(device, layernorm_gate, .x = to->mixed, .weight = block->ln_weight,
-                     .bias = block->ln_bias, .g = gate, .y = stream->h, .eps = 1e-5f));
-        out = stream->h;
-    }
-    NL_TRY(NL_OP(device, linear, .x = out, .weight = block->proj_weight, .bias = block->proj_bias,
-                 .y = to->attention_branch));
-    stream->branch = to->attention_branch;
-cleanup:
-    return status;
-}
-
-/* x += gate * branch (gate: its piece, or -1 when there is nothing to add), the sum going to `sum` where that is a
- * tensor; h = LN(x) modulated by pieces shift, shift + 1. */
-static nl_status add_and_modulate(nl_stream *stream, int64_t gate, int64_t shift,
-                                  const nl_tensor *sum)
-{
-    nl_tensor none = {0};
     int64_t d = stream->dit->config.hidden_size;
-    nl_tensor to = gate < 0 ? none : *sum;
-    nl_status status =
-        NL_OP(stream->device, layernorm_modulate, .x = stream->x, .y = stream->h, .sum = to,
-              .branch = gate < 0 ? none : stream->branch,
-              .gate = gate < 0 ? none : nl_modulation_piece(&stream->modulation, gate, d),
-              .shift = nl_modulation_piece(&stream->modulation, shift, d),
-              .scale = nl_modulation_piece(&stream->modulation, shift + 1, d),
-              .rows_per_image = stream->tokens, .eps = 1e-6f);
-    if (to.data)
-        stream->x = to;
+    const nl_tensor *modulation = &stream->modulation;
+    nl_layernorm_modulate_args args = {
+        .x = stream->x,
+        .y = stream->h,
+        .shift = nl_modulation_piece(modulation, d, number, NL_SHIFT),
+        .scale = nl_modulation_piece(modulation, d, number, NL_SCALE),
+        .rows_per_image = stream->tokens,
+        .eps = 1e-6f,
+    };
+    if (!begins) {
+        args.branch = stream->out;
+        args.gate = nl_modulation_piece(modulation, d, number - 1, NL_GATE);
+        args.sum = *sum;
+    }
+    nl_status status = nl_op_layernorm_modulate(stream->device, &args);
+    if (args.sum.data)
+        stream->x = args.sum;
     return status;
 }
 
-/* x += gate_msa * attention(modulated LN(x)); x += gate_mlp * MLP(modulated LN(x)), where the last sum is left to
- * whoever normalises x next: each pass over x adds one branch and normalises for the other. */
 static nl_status run_block(nl_stream *stream, int index, const nl_block_saved *to)
 {
-    nl_status status;
-    nl_device *device = stream->device;
-    const nl_block_params *block = &stream->dit->blocks[index];
-    int64_t first = NL_PIECES * (int64_t)index;
-    NL_TRY(add_and_modulate(stream, index == 0 ? -1 : first - NL_PIECES + NL_GATE_MLP,
-                            first + NL_SHIFT_MSA, &to->x));
-    NL_TRY(attention_branch(stream, block, to));
-    NL_TRY(add_and_modulate(stream, first + NL_GATE_MSA, first + NL_SHIFT_MLP, &to->middle));
-    NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = block->fc1_weight,
-                 .bias = block->fc1_bias, .y = stream->wide, .epilogue = NL_EPILOGUE_GELU_TANH,
-                 .pre = to->hidden));
-    NL_TRY(NL_OP(device, linear, .x = stream->wide, .weight = block->fc2_weight,
-                 .bias = block->fc2_bias, .y = to->mlp_branch));
-    stream->branch = to->mlp_branch;
+    nl_status status = NL_OK;
+    for (int kind = 0; kind < NL_BRANCHES; kind++) {
+        int number = NL_BRANCHES * index + kind;
+        bool begins = number == 0 || (stream->again && kind == 0);
+        nl_branch_at at = {.number = number,
+                           .params = stream->dit->blocks[index].branches[kind],
+                           .saved = &to->branches[kind]};
+        NL_TRY(add_and_modulate(stream, number, begins, &to->branches[kind].x));
+        NL_TRY(nl_branch_of(&stream->dit->config, kind)->forward(stream, &at));
+        stream->out = at.saved->out;
+    }
 cleanup:
     return status;
 }
 
 nl_status nl_block_again(nl_stream *stream, int index, const nl_block_saved *to)
 {
-    nl_status status;
-    const nl_block_params *block = &stream->dit->blocks[index];
-    int64_t first = NL_PIECES * (int64_t)index;
-    stream->x = to->x;
-    NL_TRY(add_and_modulate(stream, -1, first + NL_SHIFT_MSA, &to->x));
-    NL_TRY(attention_branch(stream, block, to));
-    NL_TRY(add_and_modulate(stream, first + NL_GATE_MSA, first + NL_SHIFT_MLP, &to->middle));
-    NL_TRY(NL_OP(stream->device, linear, .x = stream->h, .weight = block->fc1_weight,
-                 .bias = block->fc1_bias, .y = to->hidden));
-cleanup:
-    return status;
+    stream->again = true;
+    stream->x = to->branches[0].x;
+    return run_block(stream, index, to);
 }
 
 /* prediction [B, C_out, H, W] = unpatchify(head(modulated LN(x))) */
@@ -138,12 +105,11 @@ static nl_status run_head(nl_stream *stream, const nl_tensor *last, const nl_ten
     nl_status status;
     const nl_dit *dit = stream->dit;
     nl_device *device = stream->device;
-    int64_t first = NL_PIECES * (int64_t)dit->config.depth;
     nl_tensor patches;
     NL_TRY(nl_arena_tensor(device, NL_F32, 2,
                            (int64_t[]){stream->batch * stream->tokens, dit->head_weight.shape[0]},
                            &patches));
-    NL_TRY(add_and_modulate(stream, first - NL_PIECES + NL_GATE_MLP, first, last));
+    NL_TRY(add_and_modulate(stream, NL_BRANCHES * dit->config.depth, false, last));
     NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = dit->head_weight, .bias = dit->head_bias,
                  .y = patches));
     NL_TRY(NL_OP(device, unpatchify, .tokens = patches, .x = *prediction,
@@ -226,13 +192,11 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     stream.modulation = to.modulation;
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.x));
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
-    NL_TRY(nl_activation_tensor(device, rows, d, &stream.branch));
-    NL_TRY(nl_activation_tensor(device, rows, 4 * d, &stream.wide));
-    /* Without a gate the product is narrower than `wide`, and contiguous all the same. */
-    block.qkv = nl_tensor_of(stream.wide.data, device->activation, 2,
-                             (int64_t[]){rows, dit->blocks[0].qkv_weight.shape[0]});
-    block.attention = block.mixed = stream.h;
-    block.attention_branch = block.mlp_branch = stream.branch;
+    NL_TRY(nl_activation_tensor(device, rows, d, &stream.out));
+    NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(config), &stream.wide));
+    NL_TRY(block_room(&stream, &block));
+    for (int kind = 0; kind < NL_BRANCHES; kind++)
+        block.branches[kind].out = stream.out;
     NL_TRY(run(&stream, x, t, labels, &to, true, prediction));
 cleanup:
     nl_arena_release(device, mark);
@@ -262,49 +226,28 @@ nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x
 
 /* ---- Training */
 
-/* Room for what one block keeps, from qkv to hidden. */
-static nl_status block_room(const nl_stream *stream, nl_block_saved *block)
-{
-    nl_status status;
-    nl_device *device = stream->device;
-    const nl_config *config = &stream->dit->config;
-    int64_t rows = stream->batch * stream->tokens, d = config->hidden_size;
-    int64_t pairs = stream->batch * config->num_heads, head_size = d / config->num_heads;
-    int64_t features = nl_feature_width(config->feature_map, head_size);
-    NL_TRY(nl_activation_tensor(device, rows, stream->dit->blocks[0].qkv_weight.shape[0],
-                                &block->qkv));
-    if (config->attention == NL_ATTENTION_SOFTMAX) {
-        NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){pairs, stream->tokens}, &block->lse));
-    } else {
-        NL_TRY(nl_arena_tensor(device, NL_F32, 3, (int64_t[]){pairs, features, head_size},
-                               &block->state));
-        NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){pairs, features}, &block->total));
-    }
-    NL_TRY(nl_activation_tensor(device, rows, d, &block->attention));
-    block->mixed = block->attention;
-    if (config->attention == NL_ATTENTION_NALA && config->lepe)
-        NL_TRY(nl_activation_tensor(device, rows, d, &block->mixed));
-    NL_TRY(nl_activation_tensor(device, rows, d, &block->attention_branch));
-    NL_TRY(nl_activation_tensor(device, rows, d, &block->middle));
-    NL_TRY(nl_activation_tensor(device, rows, 4 * d, &block->hidden));
-cleanup:
-    return status;
-}
-
+/* The input of each block and its last output are kept, the rest with checkpointing once for all blocks. */
 static nl_status blocks_room(const nl_stream *stream, nl_dit_saved *saved)
 {
     nl_status status = NL_OK;
+    nl_device *device = stream->device;
     int64_t rows = stream->batch * stream->tokens, d = stream->dit->config.hidden_size;
     for (int i = 0; i < stream->dit->config.depth; i++) {
         nl_block_saved *block = &saved->blocks[i];
-        if (saved->checkpointing && i > 0)
+        nl_branch_saved *first = &block->branches[0], *last = &block->branches[NL_BRANCHES - 1];
+        if (saved->checkpointing && i > 0) {
             *block = saved->blocks[0];
-        else
+        } else {
             NL_TRY(block_room(stream, block));
-        NL_TRY(nl_activation_tensor(stream->device, rows, d, &block->x));
-        NL_TRY(nl_activation_tensor(stream->device, rows, d, &block->mlp_branch));
+            for (int kind = 1; kind < NL_BRANCHES; kind++) {
+                NL_TRY(nl_activation_tensor(device, rows, d, &block->branches[kind - 1].out));
+                NL_TRY(nl_activation_tensor(device, rows, d, &block->branches[kind].x));
+            }
+        }
+        NL_TRY(nl_activation_tensor(device, rows, d, &first->x));
+        NL_TRY(nl_activation_tensor(device, rows, d, &last->out));
     }
-    NL_TRY(nl_activation_tensor(stream->device, rows, d, &saved->last));
+    NL_TRY(nl_activation_tensor(device, rows, d, &saved->last));
 cleanup:
     return status;
 }
@@ -337,7 +280,8 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
     nl_stream stream = {.dit = dit,
                         .device = device,
                         .batch = x->shape[0],
-                        .tokens = nl_config_tokens(&dit->config)};
+                        .tokens = nl_config_tokens(&dit->config),
+                        .keep = true};
     int64_t rows = stream.batch * stream.tokens, d = dit->config.hidden_size, mark = -1;
     *saved = (nl_dit_saved){0};
     NL_TRY(check_arguments(dit, x, t, labels, prediction));
@@ -348,9 +292,9 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
     NL_TRY(saved_room(&stream, x, labels, checkpointing, saved));
     mark = nl_arena_mark(device);
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
-    NL_TRY(nl_activation_tensor(device, rows, 4 * d, &stream.wide));
+    NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(&dit->config), &stream.wide));
     stream.modulation = saved->modulation;
-    stream.x = saved->blocks[0].x;
+    stream.x = saved->blocks[0].branches[0].x;
     NL_TRY(run(&stream, x, t, labels, saved, false, prediction));
 cleanup:
     if (mark >= 0)

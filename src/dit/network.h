@@ -1,45 +1,109 @@
 /* SPDX-License-Identifier: MIT */
-/* What the forward and the backward pass share. Every pass goes through the same operations; passes differ in the
- * tensors that the results go to, which nl_block_saved and nl_dit_saved list: kept ones, or room that is used again. */
+/*
+ * The network in parts. Its branches are numbered from 0 to 2 depth - 1, two for each block; each is
+ *
+ *     h = LN(x) (1 + scale) + shift;   out = branch(h);   x += gate out
+ *
+ * where the last sum is left to the operation that normalises x next: that of the following branch or of the head, which
+ * counts as number 2 depth. forward.c walks this list, once more for a block that is computed again, and backward.c
+ * walks it back. Passes differ in the tensors that results go to (nl_branch_saved): kept ones, or room that is used
+ * again. What stands between h and out is a struct nl_branch.
+ */
 #ifndef NL_NETWORK_H
 #define NL_NETWORK_H
 
 #include "nl_dit_train.h"
+#include "params.h"
 
-/* The residual stream and what a block needs beside it; T tokens an image, D the hidden size. */
+/* The pieces of a branch's modulation; the head has the first two. */
+enum { NL_SHIFT, NL_SCALE, NL_GATE, NL_PIECES };
+
+/* The residual stream and what a branch needs beside it; T tokens an image, D the hidden size. */
 typedef struct nl_stream {
     const nl_dit *dit;
     nl_device *device;
     int64_t batch, tokens;
+    bool keep;            /* for a backward pass: what it needs goes to tensors of its own */
+    bool again;           /* only what the backward pass of a block needs is computed */
     nl_tensor x;          /* [B T, D] */
-    nl_tensor branch;     /* [B T, D]: output of the last branch, not yet added to x */
+    nl_tensor out;        /* [B T, D]: output of the last branch, not yet added to x */
     nl_tensor h;          /* [B T, D] room: input of a branch */
-    nl_tensor wide;       /* [B T, 4D] room: hidden layer of the MLP */
+    nl_tensor wide;       /* [B T, nl_wide_columns] room */
     nl_tensor modulation; /* [B, (6 depth + 2) D] */
 } nl_stream;
 
-/* The six pieces of a block's modulation; the final layer has the first two. */
-enum {
-    NL_SHIFT_MSA,
-    NL_SCALE_MSA,
-    NL_GATE_MSA,
-    NL_SHIFT_MLP,
-    NL_SCALE_MLP,
-    NL_GATE_MLP,
-    NL_PIECES
-};
+typedef struct nl_pass {
+    const nl_dit *dit;
+    nl_device *device;
+    const nl_dit_saved *saved;
+    nl_dit *gradients;
+    nl_gradients_ready ready;
+    void *user;
+    int64_t batch, rows, tokens; /* B, B T, T */
+    nl_tensor dx;                /* [B T, D] of the residual stream */
+    nl_tensor dout;              /* [B T, D] of the branch that was added last */
+    nl_tensor dh;                /* [B T, D] of the normalised input of a branch */
+    nl_tensor h;                 /* [B T, D] that input once more */
+    nl_tensor wide;              /* [B T, nl_wide_columns] room */
+    nl_tensor dmodulation;       /* [B, (6 depth + 2) D] */
+} nl_pass;
 
-/* One of the D columns wide pieces of a modulation or its gradient, [B, D]. */
-static inline nl_tensor nl_modulation_piece(const nl_tensor *modulation, int64_t index,
-                                            int64_t hidden_size)
+/* A branch at its place in the network. */
+typedef struct nl_branch_at {
+    int number;
+    const nl_tensor *params, *gradients; /* [NL_BRANCH_PARAMS]; gradients in a backward pass */
+    const nl_branch_saved *saved;
+} nl_branch_at;
+
+/* A kind of mixer or MLP. It begins with a product by a weight and ends with one. */
+typedef struct nl_branch {
+    const char
+        *told_by; /* "attn.qkv.weight": the tensor by which a block of a file shows its kind */
+    const char *const *kept_names; /* of nl_branch_saved.kept, ended by NULL */
+    int out_bias;                  /* the parameter that is the bias of its last product */
+    void (*params)(nl_param_list *list, nl_tensor *params);
+    /* Columns of `wide` that it uses, in either pass. */
+    int64_t (*columns)(const nl_config *config);
+    /* Where its tensors go: with stream->keep to the arena, otherwise to the stream's room. */
+    nl_status (*room)(const nl_stream *stream, nl_tensor *kept);
+    /* stream->h becomes at->saved->out; with stream->again only what is kept. */
+    nl_status (*forward)(nl_stream *stream, const nl_branch_at *at);
+    /* From pass->dout to pass->dh, and all gradients but that of the first weight: *first says what is missing
+     * there but h, which the normalisation makes once more, into tensors named by nl_pass_borrow. */
+    nl_status (*backward)(nl_pass *pass, const nl_branch_at *at,
+                          nl_linear_backward_weight_args *first);
+    /* Multiply-adds for one token. */
+    double (*work)(const nl_config *config);
+} nl_branch;
+
+#define NL_ROW(NAME, name, prefix) extern const nl_branch nl_mixer_##name;
+NL_MIXERS(NL_ROW)
+#undef NL_ROW
+#define NL_ROW(NAME, name) extern const nl_branch nl_mlp_##name;
+NL_MLPS(NL_ROW)
+#undef NL_ROW
+
+/* branch.c. kind: NL_BRANCH_MIXER or NL_BRANCH_MLP. */
+const nl_branch *nl_branch_of(const nl_config *config, int kind);
+int64_t nl_wide_columns(const nl_config *config);
+
+/* Piece NL_SHIFT, ... of branch `number`: D columns of a modulation or its gradient, [B, D]. */
+static inline nl_tensor nl_modulation_piece(const nl_tensor *modulation, int64_t hidden_size,
+                                            int number, int piece)
 {
-    return nl_tensor_columns(modulation, index * hidden_size, hidden_size);
+    return nl_tensor_columns(modulation, ((int64_t)NL_PIECES * number + piece) * hidden_size,
+                             hidden_size);
 }
 
 /* An activation [rows, columns] from the arena. */
 nl_status nl_activation_tensor(nl_device *device, int64_t rows, int64_t columns, nl_tensor *tensor);
+/* [rows of x, columns], contiguous, in the room of x from its column `first` on, as if that were contiguous too. */
+nl_tensor nl_part_of_room(const nl_tensor *x, int64_t first, int64_t columns);
+
+/* h and dh lie from now on in `room` [B T, 2D or wider], which nothing else needs meanwhile. */
+void nl_pass_borrow(nl_pass *pass, const nl_tensor *room);
 
 /* Computes again what the backward pass of a block needs, from its input; uses stream->h. */
-nl_status nl_block_again(nl_stream *stream, int index, const nl_block_saved *to);
+nl_status nl_block_again(nl_stream *stream, int block, const nl_block_saved *to);
 
 #endif

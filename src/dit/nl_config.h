@@ -12,7 +12,22 @@ typedef enum nl_architecture {
     NL_ARCH_DIT,
     NL_ARCH_SIT
 } nl_architecture;
-typedef enum nl_attention { NL_ATTENTION_SOFTMAX, NL_ATTENTION_NALA } nl_attention;
+
+/* What mixes the tokens in a block, each in a file of its own (src/dit/mixer_*.c): the value of "attention", and what
+ * the names of its models begin with. */
+#define NL_MIXERS(X)                                                                               \
+    X(SOFTMAX, softmax, "")                                                                        \
+    X(NALA, nala, "NaLa")
+/* The MLP of a block (src/dit/mlp_*.c): the value of "mlp". */
+#define NL_MLPS(X) X(GELU, gelu)
+
+#define NL_ROW(NAME, name, prefix) NL_ATTENTION_##NAME,
+typedef enum nl_attention { NL_MIXERS(NL_ROW) NL_ATTENTION_COUNT } nl_attention;
+#undef NL_ROW
+#define NL_ROW(NAME, name) NL_MLP_##NAME,
+typedef enum nl_mlp { NL_MLPS(NL_ROW) NL_MLP_COUNT } nl_mlp;
+#undef NL_ROW
+
 typedef enum nl_schedule { NL_SCHEDULE_LINEAR, NL_SCHEDULE_COSINE } nl_schedule;
 typedef enum nl_predicts { NL_PREDICTS_EPSILON, NL_PREDICTS_X_START } nl_predicts;
 typedef enum nl_variance {
@@ -40,6 +55,7 @@ typedef struct nl_class_name {
 typedef struct nl_config {
     nl_architecture architecture;
     nl_attention attention;
+    nl_mlp mlp;
     nl_feature_map feature_map;
     double lambda, tau;
     bool gate, lepe, rope;
@@ -63,6 +79,9 @@ typedef struct nl_config {
     char *trained_on, *license;
 } nl_config;
 
+/* By their enumerations, ended by NULL. */
+extern const char *const nl_mixer_names[], *const nl_mlp_names[];
+
 /* Defaults of docs/formats.md. */
 void nl_config_init(nl_config *config);
 void nl_config_free(nl_context *context, nl_config *config);
@@ -71,6 +90,8 @@ nl_status nl_config_copy(nl_context *context, const nl_config *config, nl_config
 
 /* "DiT", "SiT", "NaLaDiT", "NaLaSiT": architecture and attention. */
 nl_status nl_config_set_architecture(nl_context *context, const char *name, nl_config *config);
+/* "DiT, SiT, NaLaDiT or NaLaSiT", for messages. */
+const char *nl_config_architectures(char *text, size_t size);
 /* By the size table (S, B, L, XL), otherwise hidden_size / 64. */
 int nl_config_default_heads(int hidden_size);
 

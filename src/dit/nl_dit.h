@@ -33,14 +33,14 @@ typedef struct nl_param {
     nl_tensor *tensor;  /* where it lives in the model */
 } nl_param;
 
+/* A block is two branches beside the residual stream: each takes the normalised stream and adds its output to it. */
+enum { NL_BRANCH_MIXER, NL_BRANCH_MLP, NL_BRANCHES };
+enum { NL_BRANCH_PARAMS = 10 }; /* at most, in one branch */
+
 typedef struct nl_block_params {
-    nl_tensor qkv_weight, qkv_bias;     /* [3D or 4D, D]: rows q | k | v (| g) */
-    nl_tensor ln_weight, ln_bias;       /* [D], NaLa */
-    nl_tensor lepe_weight, lepe_bias;   /* [D, 1, 5, 5], [D] */
-    nl_tensor proj_weight, proj_bias;   /* [D, D] */
-    nl_tensor fc1_weight, fc1_bias;     /* [4D, D] */
-    nl_tensor fc2_weight, fc2_bias;     /* [D, 4D] */
-    nl_tensor adaln_weight, adaln_bias; /* [6D, D]: views of nl_dit.adaln_weight */
+    int first;                                         /* its first row in the table */
+    nl_tensor branches[NL_BRANCHES][NL_BRANCH_PARAMS]; /* as the file of each numbers them */
+    nl_tensor adaln_weight, adaln_bias;                /* [6D, D]: views of nl_dit.adaln_weight */
 } nl_block_params;
 
 typedef struct nl_dit {
@@ -104,6 +104,8 @@ nl_status nl_dit_fits(const nl_checkpoint *checkpoint, const nl_config *config,
 nl_status nl_dit_diffusers_config(nl_context *context, const nl_config *config, char **json);
 
 int64_t nl_dit_parameter_count(const nl_dit *dit);
+/* Multiply-adds of products and attention in one block, for one token. */
+double nl_dit_block_work(const nl_config *config);
 
 /* prediction = network(x, t, label), all on the device: x [B, C, H, W]; t F32 [B], or [1] when all images share
  * it; labels I32 [B] (num_classes: the null class); prediction [B, C_out, H, W] where C_out is C or, with

@@ -47,21 +47,28 @@ nl_status nl_dit_load_named(nl_dit *dit, const nl_checkpoint *checkpoint, const 
 
 /* ---- Forward and backward */
 
-/* What one block leaves for its backward pass; T tokens an image, D the hidden size. With checkpointing the
- * tensors from `qkv` to `hidden` are shared by all blocks and computed again in the backward pass. */
+/* What one branch of a block leaves for its backward pass; T tokens an image, D the hidden size. With checkpointing
+ * only the block's input and its last output are kept: the rest is shared by all blocks and computed again. */
+enum { NL_BRANCH_KEPT = 6 };
+typedef struct nl_branch_saved {
+    nl_tensor x;                    /* [B T, D] the stream, with the branch before added */
+    nl_tensor kept[NL_BRANCH_KEPT]; /* the branch's own, as its file numbers them */
+    nl_tensor out;                  /* [B T, D] what it adds to the stream */
+} nl_branch_saved;
+
+/* In `kept` of every mixer that attends. */
+enum {
+    NL_KEPT_QKV,       /* [B T, 3D or 4D] q k v (g) */
+    NL_KEPT_ATTENTION, /* [B T, D] */
+    NL_KEPT_OWN        /* from here on its own */
+};
+
 typedef struct nl_block_saved {
-    nl_tensor x;     /* [B T, D] input: with the last block's branch added */
-    nl_tensor qkv;   /* [B T, 3D or 4D] q k v (g) */
-    nl_tensor state; /* [B h, F, d] F32 and total [B h, F] F32 of NaLa */
-    nl_tensor total;
-    nl_tensor lse;              /* [B h, T] F32 of softmax */
-    nl_tensor attention;        /* [B T, D] */
-    nl_tensor mixed;            /* [B T, D]: with lepe added; the same tensor without lepe */
-    nl_tensor attention_branch; /* [B T, D]: projected */
-    nl_tensor middle;           /* [B T, D]: x + gate attention_branch */
-    nl_tensor hidden;           /* [B T, 4D]: before the GELU */
-    nl_tensor mlp_branch;       /* [B T, D] */
+    nl_branch_saved branches[NL_BRANCHES];
 } nl_block_saved;
+
+/* What kept[i] is, for messages: "queries, keys and values"; NULL beyond the last. */
+const char *nl_branch_kept_name(const nl_config *config, int branch, int i);
 
 typedef struct nl_dit_saved {
     bool checkpointing;

@@ -14,6 +14,25 @@ nl_status nl_params_place(nl_dit *dit);
 /* Whether it is a part of dit->adaln_weight or adaln_bias. */
 bool nl_param_is_adaln(const nl_param *param);
 
+/* The table while it is written: for the branches of a block (network.h). */
+typedef struct nl_param_list {
+    nl_dit *dit;
+    char prefix[32]; /* "blocks.3." */
+} nl_param_list;
+
+/* Take the next rows. A product's weight [rows, columns] and bias, tensors[0] and [1]: */
+void nl_add_linear(nl_param_list *list, nl_tensor *tensors, nl_init init, int64_t rows,
+                   int64_t columns, const char *name);
+/* A depthwise convolution's weight [channels, 1, side, side] and bias, tensors[0] and [1]: */
+void nl_add_depthwise(nl_param_list *list, nl_tensor *tensors, nl_init init, int64_t channels,
+                      int64_t side, const char *name);
+void nl_add_vector(nl_param_list *list, nl_tensor *tensor, nl_init init, int64_t size,
+                   const char *name);
+
+/* branch.c. What the names in a file tell; the first of the list when they tell nothing. */
+nl_attention nl_told_mixer(const nl_checkpoint *checkpoint);
+nl_mlp nl_told_mlp(const nl_checkpoint *checkpoint);
+
 /* dit.c. nl_dit_create, or a twin (flat): all F32 in one array. */
 nl_status nl_dit_create_as(nl_device *device, const nl_config *config, bool flat, nl_dit **dit);
 

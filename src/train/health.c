@@ -47,33 +47,6 @@ static nl_status search_twin(nl_device *device, const nl_dit *twin, const char *
     return NL_OK;
 }
 
-static nl_status search_block(nl_device *device, const nl_block_saved *block, int index, char *name)
-{
-    const struct {
-        const char *what;
-        const nl_tensor *tensor;
-    } parts[] = {
-        {"input", &block->x},
-        {"attention's queries, keys and values", &block->qkv},
-        {"attention's state", &block->state},
-        {"attention's normaliser", &block->total},
-        {"attention's output", &block->attention},
-        {"attention branch", &block->attention_branch},
-        {"stream behind the attention", &block->middle},
-        {"MLP's hidden values", &block->hidden},
-        {"MLP branch", &block->mlp_branch},
-    };
-    for (int i = 0; i < NL_COUNT(parts) && !*name; i++) {
-        bool finite;
-        nl_status status = is_finite(device, parts[i].tensor, &finite);
-        if (status != NL_OK)
-            return status;
-        if (!finite)
-            snprintf(name, NAME_SIZE, "blocks.%d: the %s", index, parts[i].what);
-    }
-    return NL_OK;
-}
-
 static nl_status search_one(nl_device *device, const nl_tensor *tensor, const char *what,
                             char *name)
 {
@@ -81,6 +54,29 @@ static nl_status search_one(nl_device *device, const nl_tensor *tensor, const ch
     nl_status status = *name ? NL_OK : is_finite(device, tensor, &finite);
     if (!finite)
         snprintf(name, NAME_SIZE, "%s", what);
+    return status;
+}
+
+/* What the branches of a block leave, in the order in which it comes. */
+static nl_status search_block(nl_device *device, const nl_config *config,
+                              const nl_block_saved *block, int index, char *name)
+{
+    static const char *const kinds[] = {"attention", "MLP"};
+    nl_status status = NL_OK;
+    char what[NAME_SIZE];
+    for (int kind = 0; kind < NL_BRANCHES; kind++) {
+        const nl_branch_saved *branch = &block->branches[kind];
+        snprintf(what, sizeof(what), "blocks.%d: the input of the %s", index, kinds[kind]);
+        NL_TRY(search_one(device, &branch->x, what, name));
+        for (int i = 0; nl_branch_kept_name(config, kind, i); i++) {
+            snprintf(what, sizeof(what), "blocks.%d: the %s", index,
+                     nl_branch_kept_name(config, kind, i));
+            NL_TRY(search_one(device, &branch->kept[i], what, name));
+        }
+        snprintf(what, sizeof(what), "blocks.%d: the output of the %s", index, kinds[kind]);
+        NL_TRY(search_one(device, &branch->out, what, name));
+    }
+cleanup:
     return status;
 }
 
@@ -105,7 +101,7 @@ static nl_status search_activations(nl_trainer *trainer, char *name)
     NL_TRY(search_one(device, &saved.c, "the conditioning", name));
     NL_TRY(search_one(device, &saved.modulation, "the modulation", name));
     for (int i = 0; i < trainer->config.depth && !*name; i++)
-        NL_TRY(search_block(device, &saved.blocks[i], i, name));
+        NL_TRY(search_block(device, &trainer->config, &saved.blocks[i], i, name));
     NL_TRY(search_one(device, &saved.last, "the stream before the head", name));
     NL_TRY(search_one(device, &noised.prediction, "the prediction", name));
 cleanup:

@@ -2,19 +2,15 @@
 /* Operations of a forward pass, and what known cards can do in a second. */
 #include "work.h"
 
+#include "nl_dit.h"
+
 #include <string.h>
 
 double nl_forward_flops(const nl_config *config)
 {
     double tokens = (double)nl_config_tokens(config), d = config->hidden_size;
-    double head = d / config->num_heads, patch = (double)config->patch_size * config->patch_size;
-    bool nala = config->attention == NL_ATTENTION_NALA;
-    double qkv = (nala && config->gate ? 4 : 3) * d * d;
-    /* NaLa: S = phi(k)^T v and phi(q) S, and z; softmax: q k^T and p v. */
-    double attention = nala ? 2 * (double)nl_feature_width(config->feature_map, (int64_t)head) * d
-                            : 2 * tokens * d;
-    double per_token = config->depth * (qkv + 9 * d * d + attention) +
-                       patch * config->in_channels * d +
+    double patch = (double)config->patch_size * config->patch_size;
+    double per_token = config->depth * nl_dit_block_work(config) + patch * config->in_channels * d +
                        patch * nl_config_head_channels(config) * d;
     double per_image = 256 * d + d * d + (6.0 * config->depth + 2) * d * d;
     return 2 * (tokens * per_token + per_image);
