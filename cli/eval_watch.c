@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* `nalagen eval --watch RUN`: samples of each checkpoint of a training run. */
 #include "nl_eval.h"
+#include "nl_run.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,16 +20,6 @@ typedef struct watch {
     cJSON *asked;            /* options of sampling that were given */
     cJSON *known;            /* array of lines of metrics.jsonl that are evaluations */
 } watch;
-
-/* "step-0001000.safetensors" */
-static bool is_checkpoint(const char *name, int64_t *step)
-{
-    char *end;
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return false;
-    *step = strtoll(name + 5, &end, 10);
-    return !strcmp(end, ".safetensors");
-}
 
 /* ---- What is there */
 
@@ -98,7 +88,7 @@ static bool is_known(const watch *w, const char *name)
     return false;
 }
 
-/* The name of the checkpoint of the least step that is not known, allocated, or NULL. */
+/* *name: the checkpoint of the earliest step that has not been evaluated yet, allocated; NULL: there is none. */
 static nl_status next_checkpoint(const watch *w, char **name, int64_t *step)
 {
     nl_context *context = w->session->context;
@@ -112,7 +102,7 @@ static nl_status next_checkpoint(const watch *w, char **name, int64_t *step)
                        strerror(errno));
     for (struct dirent *entry; (entry = readdir(folder));) {
         int64_t found;
-        if (!is_checkpoint(entry->d_name, &found) || (*name && found >= *step) ||
+        if (!nl_run_checkpoint_step(entry->d_name, &found) || (*name && found >= *step) ||
             is_known(w, entry->d_name))
             continue;
         nl_free(context, *name);
@@ -136,22 +126,15 @@ static nl_status check_append(nl_context *context, const char *path)
     return NL_OK;
 }
 
-/* One write of a whole line, so that it does not mix with those of the trainer. */
 static nl_status append_line(nl_context *context, const char *path, const char *line)
 {
-    char *text = NULL;
+    nl_append file;
     nl_status status;
-    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file < 0)
-        return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be opened: %s", path, strerror(errno));
-    NL_TRY(nl_format(context, &text, "%s\n", line));
-    size_t size = strlen(text);
-    if (write(file, text, size) != (ssize_t)size || fsync(file) != 0)
-        NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: the line could not be written in full: %s",
-                       path, strerror(errno)));
+    NL_TRY(nl_append_open(context, path, &file));
+    NL_TRY(nl_append_line(&file, line));
+    NL_TRY(nl_append_sync(&file));
 cleanup:
-    close(file);
-    nl_free(context, text);
+    nl_append_close(&file);
     return status;
 }
 
@@ -233,9 +216,9 @@ nl_status nl_eval_watch(nl_eval_session *session, const nl_eval_options *options
     if (!nl_path_is_folder(options->watch))
         NL_TRY(nl_fail(context, NL_ERROR_INPUT, "--watch %s: expected the folder of a training run",
                        options->watch));
-    NL_TRY(nl_path_join(context, options->watch, "checkpoints", &w.folder));
-    NL_TRY(nl_path_join(context, options->watch, "metrics.jsonl", &w.metrics));
-    NL_TRY(nl_path_join(context, options->watch, "done", &done));
+    NL_TRY(nl_path_join(context, options->watch, NL_RUN_CHECKPOINTS, &w.folder));
+    NL_TRY(nl_path_join(context, options->watch, NL_RUN_METRICS, &w.metrics));
+    NL_TRY(nl_path_join(context, options->watch, NL_RUN_DONE, &done));
     NL_TRY(check_append(context, w.metrics));
     NL_TRY(read_known(&w));
     for (bool over = false; !over;) {

@@ -42,11 +42,11 @@ nl_status nl_job_plan(nl_job *job);
 /* Of picture i of the job. path: allocated. */
 int nl_job_label(const nl_job *job, int64_t i);
 nl_status nl_job_picture_name(nl_job *job, int64_t i, char **path);
+/* How a picture is made, for whoever reads it; NULL where nobody does. */
+nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts);
 
 /* ---- job_files.c */
 
-/* How a picture is made, for whoever reads it; NULL where nobody does. */
-nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts);
 /* Names or describes a picture that is done: to standard output, or in the answer of a request. */
 nl_status nl_job_report_picture(nl_job *job, const char *path, const cJSON *facts,
                                 int64_t evaluations);

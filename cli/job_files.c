@@ -7,15 +7,6 @@
 #include "nl_image.h"
 #include "ops.h"
 
-nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts)
-{
-    nl_session *session = job->session;
-    *facts = NULL;
-    if (job->options->no_metadata && !session->options->json && !job->pictures)
-        return NL_OK;
-    return nl_picture_facts(session, job->options, &job->sampling, label, index, facts);
-}
-
 /* The item, taken over, with the facts: a line on standard output, or part of the answer of a request. */
 static nl_status describe(nl_job *job, cJSON *item, const cJSON *facts)
 {

@@ -129,6 +129,15 @@ cleanup:
     return status;
 }
 
+nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts)
+{
+    nl_session *session = job->session;
+    *facts = NULL;
+    if (job->options->no_metadata && !session->options->json && !job->pictures)
+        return NL_OK;
+    return nl_picture_facts(session, job->options, &job->sampling, label, index, facts);
+}
+
 static const char others[] = ", --resume to make only what is missing, another --out or another "
                              "--seed";
 

@@ -44,6 +44,25 @@ nl_status nl_writer_check(nl_context *context, const char *path);
 nl_status nl_write_file(nl_context *context, const char *path, bool overwrite, const void *data,
                         size_t size);
 
+/* ---- Files that grow: lines of JSON, event files. A record is written whole or not at all, in one write, so that a full
+ * disk leaves a file that can be read and grows again later, and that lines of several processes do not mix. */
+
+typedef struct nl_append {
+    nl_context *context;
+    char *path;
+    int fd;
+} nl_append;
+
+/* Makes the file when it is not there. Close it also after a failure. */
+nl_status nl_append_open(nl_context *context, const char *path, nl_append *file);
+nl_status nl_append_write(nl_append *file, const void *data, size_t size);
+/* The text, JSON for instance, and a line break behind it. */
+nl_status nl_append_line(nl_append *file, const char *text);
+nl_status nl_append_sync(nl_append *file); /* waits until the disk has it */
+void nl_append_close(nl_append *file);     /* {.fd = -1} and {0} are allowed */
+
+/* ---- Folders */
+
 /* Removes what writers that were killed have left in the folder. Nobody may be writing there. */
 void nl_remove_temporaries(nl_context *context, const char *folder);
 

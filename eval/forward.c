@@ -26,6 +26,15 @@ int64_t nl_feature_size(nl_feature feature)
     return features_table[feature].size;
 }
 
+bool nl_inception_has(const nl_inception *net, nl_feature feature)
+{
+    if (feature == NL_FEATURE_POOL_3)
+        return net->has_pool_3;
+    if (feature == NL_FEATURE_LOGITS)
+        return net->has_pool_3 && net->classifier.data;
+    return true;
+}
+
 typedef struct walk {
     nl_inception *list;      /* to be filled, or NULL when running */
     const nl_inception *net; /* when running */

@@ -255,15 +255,6 @@ nl_context *nl_inception_context(const nl_inception *net)
     return net->device->context;
 }
 
-bool nl_inception_has(const nl_inception *net, nl_feature feature)
-{
-    if (feature == NL_FEATURE_POOL_3)
-        return net->has_pool_3;
-    if (feature == NL_FEATURE_LOGITS)
-        return net->has_pool_3 && net->classifier.data;
-    return true;
-}
-
 const char *nl_inception_missing(const nl_inception *net)
 {
     return net->missing.text;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The network stands in one place, forward.c, as calls that walk through it. Walked with `listing` set
- * those calls write down the convolutions (names, shapes) and the sizes of the activations instead of
- * computing; the weights are loaded by that list and then used in its order.
+ * Inside the FID network. Its layers stand in one place, forward.c, as calls that walk through them. nl_inception_list
+ * walks them once to write down the convolutions (names and shapes) and the sizes of the activations, without computing;
+ * the weights are loaded by that list, and nl_inception_forward uses them in its order.
  */
 #ifndef NL_INCEPTION_INTERNAL_H
 #define NL_INCEPTION_INTERNAL_H

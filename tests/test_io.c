@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -217,6 +218,32 @@ static void test_full_disk(void **state)
     assert_message(f, "No space left");
     assert_ok(f->context, nl_write_file(f->context, "/dev/null", false, "abc", 3));
     assert_true(nl_path_exists("/dev/full"));
+}
+
+/* A line is there whole or not at all, also where the disk takes a part of it. */
+static void test_append(void **state)
+{
+    fixture *f = *state;
+    nl_append file;
+    struct rlimit before, small;
+    assert_ok(f->context, nl_append_open(f->context, f->path, &file));
+    assert_ok(f->context, nl_append_line(&file, "{\"step\": 1}"));
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = 20;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    nl_status status = nl_append_line(&file, "{\"step\": 2}");
+    setrlimit(RLIMIT_FSIZE, &before);
+    assert_int_equal(status, NL_ERROR_WRITE);
+    assert_message(f, f->path);
+    assert_content(f, f->path, "{\"step\": 1}\n");
+    assert_ok(f->context, nl_append_line(&file, "{\"step\": 3}"));
+    assert_ok(f->context, nl_append_sync(&file));
+    nl_append_close(&file);
+    assert_content(f, f->path, "{\"step\": 1}\n{\"step\": 3}\n");
+    assert_int_equal(nl_append_open(f->context, f->folder, &file), NL_ERROR_WRITE);
+    nl_append_close(&file);
 }
 
 /* Known before there is anything to write, and said by the writer. */
@@ -490,6 +517,7 @@ int main(void)
         TEST(test_every_fault),
         TEST(test_failed_new_file_leaves_nothing),
         TEST(test_full_disk),
+        TEST(test_append),
         TEST(test_places_that_cannot_be_written),
         TEST(test_broken_pipe),
         TEST(test_read_pipe),

@@ -6,6 +6,7 @@
 #include "data_folder.h"
 #include "events.h"
 #include "likelihood.h"
+#include "nl_run.h"
 #include "nl_train.h"
 #include "random_model.h"
 #include "schedule.h"
@@ -289,6 +290,26 @@ static void schedules(void **state)
     assert_true(nl_train_ema_decay(&options, 0.9999, 5) == 0.9999);
     options.ema_warmup = true;
     assert_true(nl_train_ema_decay(&options, 0.9999, 5) == 0.4);
+}
+
+static void names(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"step-000100.safetensors",  "step-0000100.safetensors.old",
+                                         "step-.safetensors",        "step-0000100.safetensor",
+                                         "step-00001x0.safetensors", "xstep-0000100.safetensors",
+                                         "step--000100.safetensors", "step-0000100.png"};
+    char name[NL_RUN_NAME];
+    int64_t step;
+    assert_string_equal(nl_run_checkpoint_name(100, name), "step-0000100.safetensors");
+    assert_true(nl_run_checkpoint_step(name, &step));
+    assert_int_equal(step, 100);
+    assert_true(nl_run_checkpoint_step(nl_run_checkpoint_name(123456789012, name), &step));
+    assert_true(step == 123456789012);
+    assert_string_equal(nl_run_grid_name(8, name), "step-0000008.png");
+    for (int i = 0; i < NL_COUNT(others); i++)
+        if (nl_run_checkpoint_step(others[i], &step))
+            fail_msg("%s", others[i]);
 }
 
 /* Tensor of the newest checkpoint, [*count]. */
@@ -846,6 +867,7 @@ int main(void)
         cmocka_unit_test(parts_make_the_batch),
         cmocka_unit_test(overfits),
         cmocka_unit_test(schedules),
+        cmocka_unit_test(names),
         cmocka_unit_test(scales_queries),
         cmocka_unit_test(not_finite),
         cmocka_unit_test(truncated_checkpoint),

@@ -2,7 +2,7 @@
 /* The attention distribution of one query after the other. */
 #include <math.h>
 
-#include "nala_features.h"
+#include "feature_maps.h"
 #include "nl_analysis.h"
 
 struct nl_keys {

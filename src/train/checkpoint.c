@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "nl_json.h"
+#include "nl_run.h"
 
 #define POINT_KEY "nalagen.training"
 
@@ -119,21 +120,11 @@ static int newest_first(const void *a, const void *b)
     return length != other ? (length < other ? 1 : -1) : strcmp(second, first);
 }
 
-/* step-, at least seven digits, .safetensors */
-static bool is_point(const char *name)
-{
-    static const char start[] = "step-", end[] = ".safetensors";
-    size_t first = sizeof(start) - 1;
-    if (strncmp(name, start, first) != 0)
-        return false;
-    size_t digits = strspn(name + first, "0123456789");
-    return digits >= 7 && !strcmp(name + first + digits, end);
-}
-
 nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count)
 {
     nl_status status = NL_OK;
     int room = 0;
+    int64_t step;
     struct dirent *entry;
     *paths = NULL;
     *count = 0;
@@ -141,7 +132,7 @@ nl_status nl_list_points(nl_context *context, const char *folder, char ***paths,
     if (!directory)
         return NL_OK;
     while ((entry = readdir(directory)) && *count < 1 << 20) {
-        if (!is_point(entry->d_name))
+        if (!nl_run_checkpoint_step(entry->d_name, &step))
             continue;
         if (*count == room) {
             char **more;
@@ -191,7 +182,9 @@ static void remove_old(nl_context *context, const char *folder, int64_t keep)
 static int64_t step_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    return strtoll((slash ? slash + 1 : path) + sizeof("step-") - 1, NULL, 10);
+    int64_t step = 0;
+    nl_run_checkpoint_step(slash ? slash + 1 : path, &step);
+    return step;
 }
 
 nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step)
@@ -222,14 +215,13 @@ nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, 
     nl_context *context = state->device->context;
     nl_status status = NL_OK;
     nl_dit_named models[MAX_MODELS];
-    char prefixes[NL_MAX_EMA][PREFIX_SIZE], name[48], *path = NULL, *text = NULL;
+    char prefixes[NL_MAX_EMA][PREFIX_SIZE], name[NL_RUN_NAME], *path = NULL, *text = NULL;
     int count = list_models(state, models, prefixes);
     /* for a model that is made of this checkpoint: what is said of it is the first one's */
     state->master->config.images_seen = point->step * point->batch;
     state->master->config.ema_decay = point->ema_count ? point->ema_decay[0] : 0;
-    snprintf(name, sizeof(name), "step-%07lld.safetensors", (long long)point->step);
     NL_TRY(nl_make_folder(context, folder));
-    NL_TRY(nl_path_join(context, folder, name, &path));
+    NL_TRY(nl_path_join(context, folder, nl_run_checkpoint_name(point->step, name), &path));
     NL_TRY(print_point(context, point, &text));
     NL_TRY(
         nl_dit_save_named(models, count, path, true, (const char *const[]){POINT_KEY, text, NULL}));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* RUN/checkpoints: where a run stands, whole, in one file. */
+/* Checkpoints of a run: all that it needs to go on, in one file for each step that is kept. */
 #ifndef NL_TRAIN_CHECKPOINT_H
 #define NL_TRAIN_CHECKPOINT_H
 
 #include "state.h"
 
-/* What is not a tensor. The first four decide which samples come: a run goes on with the same ones alone. */
+/* The part of a checkpoint that is no tensor. Seed, batch, samples and data_sha256 decide which samples a step takes:
+ * a run goes on only where these four are the same. */
 typedef struct nl_run_point {
     uint64_t seed;
     int64_t batch;             /* of all processes */
@@ -22,16 +23,18 @@ typedef struct nl_run_point {
     double ema_decay[NL_MAX_EMA];
 } nl_run_point;
 
-/* step-XXXXXXX.safetensors in `folder`; then the oldest go, so that `keep` stay (0: all). Tensors: the master
- * weights under their names, "ema.", "ema2.", ..., "adam.m.", "adam.v."; metadata: "nalagen" (the configuration) and
- * "nalagen.training". */
+/* Writes step-XXXXXXX.safetensors (nl_run.h) into `folder`, then removes the oldest so that `keep` stay (0: all). The
+ * file holds the master weights under their names and, with a prefix before these, the moving averages ("ema.", "ema2.",
+ * ...) and Adam's moments ("adam.m.", "adam.v."); its metadata has "nalagen" (the configuration) and "nalagen.training"
+ * (the nl_run_point). */
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep);
-/* The state of a file; *point is what the file says. NL_ERROR_INPUT: it is not whole. NL_ERROR_USAGE: it is of another
- * model or has another number of averages. */
+/* Takes the state from a file; *point becomes what the file says. NL_ERROR_INPUT: the file is not whole. NL_ERROR_USAGE:
+ * it is of another model or has another number of averages. */
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point);
 
-/* Names of the checkpoints in `folder`, the newest first: allocated, each and the list. */
+/* Paths of the checkpoints in `folder`, the newest first: allocated, to be freed by nl_free_points. None where there is no
+ * such folder. */
 nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count);
 /* Renames checkpoints of later steps to NAME.old: what a run that goes on at `step` writes must not be older. */
 nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step);

@@ -7,8 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "nl_io.h"
-
 uint32_t nl_crc32c(const void *data, size_t size)
 {
     const uint8_t *byte = data;
@@ -21,7 +19,7 @@ uint32_t nl_crc32c(const void *data, size_t size)
     return ~crc;
 }
 
-/* A CRC over data that hold CRCs is weak, hence the mask. */
+/* TFRecords mask their CRCs: the CRC of data that holds CRCs is a weak check. */
 static uint32_t masked(uint32_t crc)
 {
     return (crc >> 15 | crc << 17) + 0xa282ead8;
@@ -75,13 +73,13 @@ static void field_bytes(nl_proto *proto, int number, const void *data, size_t si
     put(proto, data, size);
 }
 
-/* What an event says; one member of the first four. */
+/* What an event says: `version`, `start`, `scalar` or `png`, and the others that go with it. */
 typedef struct nl_event {
     const char *version; /* file_version */
     bool start;          /* session_log */
     const float *scalar;
     const uint8_t *png;
-    const char *tag; /* of the last two */
+    const char *tag; /* of a scalar or a picture */
     size_t png_size;
     int height, width;
     int64_t step;

@@ -6,6 +6,7 @@
 #include "canvas.h"
 #include "curves.h"
 #include "nl_image.h"
+#include "nl_run.h"
 #include "nl_train.h"
 
 enum {
@@ -190,8 +191,8 @@ static nl_status read_series(nl_context *context, const char *run, const nl_plot
     const char *slash = strrchr(run, '/');
     series->name = slash && slash[1] ? slash + 1 : run;
     snprintf(key, sizeof(key), "val_%s", options->value);
-    NL_TRY(nl_path_join(context, run, "log.jsonl", &log));
-    NL_TRY(nl_path_join(context, run, "metrics.jsonl", &metrics));
+    NL_TRY(nl_path_join(context, run, NL_RUN_LOG, &log));
+    NL_TRY(nl_path_join(context, run, NL_RUN_METRICS, &metrics));
     if (!nl_path_exists(log) && !nl_path_exists(metrics))
         NL_TRY(
             nl_fail(context, NL_ERROR_INPUT,

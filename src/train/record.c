@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "nl_io.h"
 #include "nl_json.h"
+#include "nl_run.h"
 
 enum { LINE_SIZE = 2048 };
 
@@ -70,8 +70,8 @@ nl_status nl_record_open(nl_context *context, const char *folder, int64_t step, 
 {
     nl_status status = NL_OK;
     *record = (nl_record){.context = context};
-    NL_TRY(open_lines(context, folder, "log.jsonl", step, &record->log));
-    NL_TRY(open_lines(context, folder, "metrics.jsonl", step, &record->metrics));
+    NL_TRY(open_lines(context, folder, NL_RUN_LOG, step, &record->log));
+    NL_TRY(open_lines(context, folder, NL_RUN_METRICS, step, &record->metrics));
     NL_TRY(nl_events_open(context, folder, step, &record->events));
 cleanup:
     if (status != NL_OK)
@@ -108,8 +108,8 @@ static void write_line(nl_record *record, nl_append *file, const char *prefix, i
             (size_t)snprintf(line + used, sizeof(line) - used,
                              isfinite(numbers[i].value) ? ", \"%.30s\": %.9g" : ", \"%.30s\": null",
                              numbers[i].name, numbers[i].value);
-    used += (size_t)snprintf(line + used, sizeof(line) - used, "}\n");
-    status = nl_append_write(file, line, used);
+    snprintf(line + used, sizeof(line) - used, "}");
+    status = nl_append_line(file, line);
     for (int i = 0; i < count && status == NL_OK; i++) {
         snprintf(tag, sizeof(tag), "%s/%.30s", prefix, numbers[i].name);
         if (isfinite(numbers[i].value))

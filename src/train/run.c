@@ -8,70 +8,6 @@
 #include "trainer.h"
 #include "work.h"
 
-static double seconds_so_far(const nl_trainer *trainer)
-{
-    return trainer->point.seconds + nl_seconds() - trainer->started;
-}
-
-double nl_trainer_done(const nl_trainer *trainer)
-{
-    double minutes = trainer->options->minutes, done = 0;
-    if (trainer->steps)
-        done = (double)trainer->point.step / (double)trainer->steps;
-    if (minutes > 0)
-        done = fmax(done, trainer->elapsed / (60 * minutes));
-    return fmin(done, 1);
-}
-
-nl_status nl_trainer_step(nl_trainer *trainer)
-{
-    const nl_train_options *options = trainer->options;
-    int64_t step = trainer->point.step;
-    float hyper[NL_HYPER_COLUMNS] = {
-        [NL_HYPER_RATE] = (float)nl_train_rate(options, step, nl_trainer_done(trainer)),
-        [NL_HYPER_BETA1] = (float)options->beta1,
-        [NL_HYPER_BETA2] = (float)options->beta2,
-        [NL_HYPER_EPS] = (float)options->epsilon,
-        [NL_HYPER_DECAY] = (float)options->decay,
-        [NL_HYPER_CLIP] = (float)options->clip,
-    };
-    for (int i = 0; i < trainer->point.ema_count; i++)
-        hyper[NL_HYPER_EMA + i] =
-            (float)nl_train_ema_decay(options, trainer->point.ema_decay[i], step);
-    nl_status status = NL_OK;
-    if (trainer->stepper.used == trainer->stepper.slots)
-        NL_TRY(nl_trainer_collect(trainer));
-    NL_TRY(nl_stepper_run(&trainer->stepper, hyper));
-    trainer->point.step++;
-cleanup:
-    return status;
-}
-
-nl_status nl_trainer_collect(nl_trainer *trainer)
-{
-    int count;
-    nl_run_point *point = &trainer->point;
-    nl_status status = nl_stepper_collect(&trainer->stepper, trainer->reports, &count);
-    if (status != NL_OK)
-        return status;
-    for (int i = 0; i < count; i++) {
-        const nl_step_report *report = &trainer->reports[i];
-        point->applied = report->applied;
-        point->skipped_now = report->skipped;
-        if (report->skipped) {
-            point->skipped++;
-            point->bad_steps++;
-            if (report->skipped >= trainer->options->max_skipped)
-                return nl_trainer_give_up(trainer, report->skipped);
-        } else {
-            point->loss_sum += report->loss;
-            point->norm_sum += report->norm;
-            point->finite_steps++;
-        }
-    }
-    return NL_OK;
-}
-
 /* ---- What is due between steps */
 
 static nl_status write_log(nl_trainer *trainer)
@@ -94,7 +30,7 @@ static nl_status write_log(nl_trainer *trainer)
         {"mfu", peak > 0 ? 3 * nl_forward_flops(&trainer->config) * rate / peak : NAN},
         {"memory", (double)trainer->context->memory_used},
         {"skipped", (double)point->skipped},
-        {"seconds", seconds_so_far(trainer)},
+        {"seconds", nl_trainer_seconds(trainer)},
     };
     if (point->bad_steps)
         nl_log(trainer->context, NL_LOG_WARNING,
@@ -123,9 +59,9 @@ static nl_status save(nl_trainer *trainer)
     nl_run_point point;
     NL_TRY(nl_trainer_collect(trainer));
     point = trainer->point;
-    point.seconds = seconds_so_far(trainer);
+    point.seconds = nl_trainer_seconds(trainer);
     if (trainer->group->rank == 0 && trainer->saved_step != point.step) {
-        NL_TRY(nl_path_join(context, trainer->options->out, "checkpoints", &folder));
+        NL_TRY(nl_path_join(context, trainer->options->out, NL_RUN_CHECKPOINTS, &folder));
         int64_t keep = trainer->options->keep;
         nl_status saved = nl_save_point(&trainer->state, &point, folder, keep);
         if (saved == NL_CANCELLED) { /* a signal while a slow disk wrote: first this, then stop */
@@ -155,15 +91,6 @@ static bool due(const nl_trainer *trainer, int64_t every)
     return every > 0 && trainer->point.step % every == 0;
 }
 
-nl_status nl_trainer_ask_stop(nl_trainer *trainer, bool *stop)
-{
-    int64_t wish = nl_check_cancelled(trainer->context) == NL_CANCELLED;
-    nl_status status = nl_group_maximum(trainer->group, &wish);
-    *stop = status == NL_OK && wish;
-    trainer->stopping = trainer->stopping || *stop;
-    return status;
-}
-
 /* Stops and the clock are the same for all ranks, at the same step: the learning rate may follow the clock. */
 static nl_status agree(nl_trainer *trainer, bool *stop)
 {
@@ -172,7 +99,7 @@ static nl_status agree(nl_trainer *trainer, bool *stop)
     *stop = false;
     if (trainer->group->size > 1 && trainer->agreed && trainer->point.step % EVERY)
         return NL_OK;
-    int64_t microseconds = (int64_t)(1e6 * seconds_so_far(trainer));
+    int64_t microseconds = (int64_t)(1e6 * nl_trainer_seconds(trainer));
     NL_TRY(nl_trainer_ask_stop(trainer, stop));
     if (trainer->options->minutes > 0)
         NL_TRY(nl_group_maximum(trainer->group, &microseconds));
@@ -221,8 +148,8 @@ static nl_status finish(nl_trainer *trainer)
     nl_train_state *state = &trainer->state;
     nl_dit *best = state->ema_count ? state->ema[0] : state->master;
     char *model = NULL, *done = NULL;
-    NL_TRY(nl_path_join(context, out, "model.safetensors", &model));
-    NL_TRY(nl_path_join(context, out, "done", &done));
+    NL_TRY(nl_path_join(context, out, NL_RUN_MODEL, &model));
+    NL_TRY(nl_path_join(context, out, NL_RUN_DONE, &done));
     best->config.images_seen = trainer->point.step * trainer->point.batch;
     best->config.ema_decay = state->ema_count ? trainer->point.ema_decay[0] : 0;
     NL_TRY(nl_dit_save(best, model, true, NL_BF16));

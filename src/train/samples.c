@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* A grid of pictures by the moving average: the same noise and classes every time. */
-#include <stdio.h>
 #include <string.h>
 
 #include "nl_image.h"
@@ -39,14 +38,13 @@ static nl_status write_grid(nl_trainer *trainer, const nl_grid *grid)
     nl_image image = {0};
     uint8_t *png = NULL;
     size_t size;
-    char *folder = NULL, *path = NULL, name[40];
+    char *folder = NULL, *path = NULL, name[NL_RUN_NAME];
     int columns = 1;
     while (columns * columns < grid->count)
         columns++;
     int rows = (grid->count + columns - 1) / columns;
-    snprintf(name, sizeof(name), "step-%07lld.png", (long long)trainer->point.step);
-    NL_TRY(nl_path_join(context, trainer->options->out, "samples", &folder));
-    NL_TRY(nl_path_join(context, folder, name, &path));
+    NL_TRY(nl_path_join(context, trainer->options->out, NL_RUN_SAMPLES, &folder));
+    NL_TRY(nl_path_join(context, folder, nl_run_grid_name(trainer->point.step, name), &path));
     NL_TRY(nl_image_grid(context, grid->pictures, grid->count, grid->height, grid->width, rows,
                          columns, GAP, &image));
     NL_TRY(nl_png_encode(context, image.rgb, image.height, image.width, NULL, &png, &size));
@@ -69,7 +67,7 @@ static nl_status open_sampler(nl_trainer *trainer)
     if (trainer->sampler_tried)
         return NL_OK;
     trainer->sampler_tried = true;
-    nl_status status = nl_path_join(context, trainer->options->out, "model.safetensors", &path);
+    nl_status status = nl_path_join(context, trainer->options->out, NL_RUN_MODEL, &path);
     if (status == NL_OK)
         status =
             nl_model_around(trainer->state.model, path, trainer->options->vae, &trainer->sampler);

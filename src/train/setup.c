@@ -163,7 +163,7 @@ nl_status nl_trainer_write_config(const nl_trainer *trainer)
     char *model = NULL, *path = NULL;
     nl_writer *writer = NULL;
     NL_TRY(nl_config_print(context, &trainer->config, &model));
-    NL_TRY(nl_path_join(context, trainer->options->out, "config.json", &path));
+    NL_TRY(nl_path_join(context, trainer->options->out, NL_RUN_CONFIG, &path));
     NL_TRY(nl_writer_open(context, path, true, &writer));
     nl_writer_printf(writer, "{\n  \"model\": %s,\n", model);
     nl_writer_printf(writer, "  \"training\": %s,\n",

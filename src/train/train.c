@@ -136,7 +136,7 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
     bool resumed = false;
     if (init)
         NL_TRY(nl_state_take_weights(&trainer->state, init));
-    NL_TRY(nl_path_join(context, options->out, "checkpoints", &folder));
+    NL_TRY(nl_path_join(context, options->out, NL_RUN_CHECKPOINTS, &folder));
     NL_TRY(nl_list_points(context, folder, &paths, &count));
     if (!strcmp(options->resume, "auto"))
         NL_TRY(resume_newest(trainer, paths, count, &resumed));
@@ -268,10 +268,10 @@ static nl_status open_folder(nl_trainer *trainer)
         return NL_OK;
     NL_TRY(nl_make_folder(context, out));
     NL_TRY(nl_lock_folder(context, out, &trainer->lock));
-    NL_TRY(nl_path_join(context, out, "checkpoints", &checkpoints));
+    NL_TRY(nl_path_join(context, out, NL_RUN_CHECKPOINTS, &checkpoints));
     nl_remove_temporaries(context, checkpoints);
     NL_TRY(nl_set_aside_points(context, checkpoints, trainer->point.step));
-    NL_TRY(nl_path_join(context, out, "done", &done));
+    NL_TRY(nl_path_join(context, out, NL_RUN_DONE, &done));
     if (!nl_trainer_is_over(trainer))
         unlink(done); /* of a shorter run */
     NL_TRY(nl_trainer_write_config(trainer));

@@ -5,6 +5,7 @@
 
 #include "checkpoint.h"
 #include "nl_pipeline.h"
+#include "nl_run.h"
 #include "nl_train.h"
 #include "record.h"
 #include "step.h"
@@ -66,6 +67,9 @@ nl_status nl_trainer_profile(nl_trainer *trainer);
 /* run.c: everything between the first step and done. */
 nl_status nl_trainer_run(nl_trainer *trainer);
 bool nl_trainer_is_over(const nl_trainer *trainer);
+
+/* steps.c. Seconds of work in the whole run so far. */
+double nl_trainer_seconds(const nl_trainer *trainer);
 /* Whether one of the ranks was asked to stop. Waits for all of them. */
 nl_status nl_trainer_ask_stop(nl_trainer *trainer, bool *stop);
 /* How much of the run lies behind, 0 to 1; 0 when it has no end. */

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "events.h"
+#include "nl_io.h"
 
 nl_status nl_append_open(nl_context *context, const char *path, nl_append *file)
 {
@@ -48,6 +48,24 @@ nl_status nl_append_write(nl_append *file, const void *data, size_t size)
     if (status != NL_OK && ftruncate(file->fd, before.st_size) != 0)
         nl_log(file->context, NL_LOG_WARNING, "%s ends with a part of a record", file->path);
     return status;
+}
+
+nl_status nl_append_line(nl_append *file, const char *text)
+{
+    char *line;
+    nl_status status = nl_format(file->context, &line, "%s\n", text);
+    if (status == NL_OK)
+        status = nl_append_write(file, line, strlen(line));
+    nl_free(file->context, line);
+    return status;
+}
+
+nl_status nl_append_sync(nl_append *file)
+{
+    if (fsync(file->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+        return nl_fail(file->context, NL_ERROR_WRITE, "%s: cannot be written in full: %s",
+                       file->path, strerror(errno));
+    return NL_OK;
 }
 
 void nl_append_close(nl_append *file)

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps one after the other: queued, waited for and added up, and whether to go on. */
+#include <math.h>
+
+#include "schedule.h"
+#include "trainer.h"
+
+double nl_trainer_seconds(const nl_trainer *trainer)
+{
+    return trainer->point.seconds + nl_seconds() - trainer->started;
+}
+
+double nl_trainer_done(const nl_trainer *trainer)
+{
+    double minutes = trainer->options->minutes, done = 0;
+    if (trainer->steps)
+        done = (double)trainer->point.step / (double)trainer->steps;
+    if (minutes > 0)
+        done = fmax(done, trainer->elapsed / (60 * minutes));
+    return fmin(done, 1);
+}
+
+nl_status nl_trainer_step(nl_trainer *trainer)
+{
+    const nl_train_options *options = trainer->options;
+    int64_t step = trainer->point.step;
+    float hyper[NL_HYPER_COLUMNS] = {
+        [NL_HYPER_RATE] = (float)nl_train_rate(options, step, nl_trainer_done(trainer)),
+        [NL_HYPER_BETA1] = (float)options->beta1,
+        [NL_HYPER_BETA2] = (float)options->beta2,
+        [NL_HYPER_EPS] = (float)options->epsilon,
+        [NL_HYPER_DECAY] = (float)options->decay,
+        [NL_HYPER_CLIP] = (float)options->clip,
+    };
+    for (int i = 0; i < trainer->point.ema_count; i++)
+        hyper[NL_HYPER_EMA + i] =
+            (float)nl_train_ema_decay(options, trainer->point.ema_decay[i], step);
+    nl_status status = NL_OK;
+    if (trainer->stepper.used == trainer->stepper.slots)
+        NL_TRY(nl_trainer_collect(trainer));
+    NL_TRY(nl_stepper_run(&trainer->stepper, hyper));
+    trainer->point.step++;
+cleanup:
+    return status;
+}
+
+nl_status nl_trainer_collect(nl_trainer *trainer)
+{
+    int count;
+    nl_run_point *point = &trainer->point;
+    nl_status status = nl_stepper_collect(&trainer->stepper, trainer->reports, &count);
+    if (status != NL_OK)
+        return status;
+    for (int i = 0; i < count; i++) {
+        const nl_step_report *report = &trainer->reports[i];
+        point->applied = report->applied;
+        point->skipped_now = report->skipped;
+        if (report->skipped) {
+            point->skipped++;
+            point->bad_steps++;
+            if (report->skipped >= trainer->options->max_skipped)
+                return nl_trainer_give_up(trainer, report->skipped);
+        } else {
+            point->loss_sum += report->loss;
+            point->norm_sum += report->norm;
+            point->finite_steps++;
+        }
+    }
+    return NL_OK;
+}
+
+nl_status nl_trainer_ask_stop(nl_trainer *trainer, bool *stop)
+{
+    int64_t wish = nl_check_cancelled(trainer->context) == NL_CANCELLED;
+    nl_status status = nl_group_maximum(trainer->group, &wish);
+    *stop = status == NL_OK && wish;
+    trainer->stopping = trainer->stopping || *stop;
+    return status;
+}
