@@ -104,6 +104,14 @@ nl_status nl_fail(nl_context *context, nl_status code, const char *format, ...)
     return code;
 }
 
+/* Cut off where the message is full. */
+static void append(char message[NL_MESSAGE_SIZE], const char *text)
+{
+    size_t length = strlen(message), more = strnlen(text, NL_MESSAGE_SIZE - 1 - length);
+    memcpy(message + length, text, more);
+    message[length + more] = '\0';
+}
+
 nl_status nl_fail_in(nl_context *context, nl_status code, const char *format, ...)
 {
     if (!context)
@@ -113,9 +121,8 @@ nl_status nl_fail_in(nl_context *context, nl_status code, const char *format, ..
     va_start(arguments, format);
     vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    const char *parts[] = {": ", context->message}; /* cut off where the message is full */
-    for (int i = 0; i < NL_COUNT(parts); i++)
-        strncat(message, parts[i], sizeof(message) - strlen(message) - 1);
+    append(message, ": ");
+    append(message, context->message);
     set_message(context, message);
     return code;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* make_inception PATH: a complete FID network of seeded weights (95 MB), for `nalagen eval --weights` where the published
- * file is not at hand. Its numbers compare devices and programs, not models. */
+/* make_inception PATH [partial]: an FID network of seeded weights, whole or without its last features, for `nalagen
+ * eval --weights` where the published file is not at hand. Its numbers compare devices and programs, not models. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "seeded_inception.h"
 
@@ -12,12 +13,13 @@ int main(int argc, char **argv)
     uint8_t *file = NULL;
     int64_t size;
     nl_status status = NL_ERROR_USAGE;
-    if (argc != 2) {
-        fprintf(stderr, "usage: make_inception PATH\n");
+    bool whole = argc == 2;
+    if (!whole && (argc != 3 || strcmp(argv[2], "partial") != 0)) {
+        fprintf(stderr, "usage: make_inception PATH [partial]\n");
         return status;
     }
     NL_TRY(nl_context_create(&(nl_context_options){.device = "cpu"}, &context));
-    NL_TRY(seeded_inception(context->device, &file, &size));
+    NL_TRY(seeded_inception(context->device, whole, &file, &size));
     FILE *to = fopen(argv[1], "wb");
     if (!to || fwrite(file, 1, (size_t)size, to) != (size_t)size || fclose(to))
         NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: not written", argv[1]));

@@ -65,6 +65,14 @@ static inline void test_need(const char *path)
     skip();
 }
 
+/* Runs a group whose last `foreign` tests are of other people's files, which are not in the repository: a checkout without
+ * ../shared does not have these tests. Each of them has a twin on files that are here. */
+#define test_run(tests, foreign, setup, teardown)                                                  \
+    _cmocka_run_group_tests(#tests, tests,                                                         \
+                            sizeof(tests) / sizeof((tests)[0]) -                                   \
+                                (nl_path_exists(NL_SHARED_DIR) ? 0 : (foreign)),                   \
+                            setup, teardown)
+
 /* tests/golden/NAME if it is there, otherwise ../shared/golden/NAME. */
 static inline const char *test_golden_path(const char *name, char *path, size_t size)
 {

@@ -39,45 +39,68 @@ static void seed_tensor(seeded_tensor *t, const char *name, const char *suffix, 
     t->high = high;
 }
 
-/* The tensors of pytorch-fid's file. */
-static nl_status list_tensors(nl_device *device, seeded_tensor *t)
+/* Left out of an incomplete file: what the features of 2048 numbers and the logits take. */
+static bool left_out(const char *name)
+{
+    return !strcmp(name, "mixed_9/tower_1/conv_1.weight") ||
+           !strcmp(name, "mixed_10/tower_1/conv_1.weight") || !strncmp(name, "softmax.", 8);
+}
+
+/* The tensors of pytorch-fid's file; or under TensorFlow's names, batch norms folded, the file incomplete. */
+static nl_status list_tensors(nl_device *device, bool whole, seeded_tensor *tensors, int *count)
 {
     nl_inception *net = calloc(1, sizeof(*net));
+    seeded_tensor *t = tensors;
     nl_status status;
     net->device = device;
+    *count = 0;
     NL_TRY(nl_inception_list(net));
     for (int i = 0; i < net->count; i++) {
         const nl_convolution *c = &net->convolutions[i];
         double reach = sqrt(6.0 / (double)(c->shape[1] * c->shape[2] * c->shape[3]));
+        if (!whole) {
+            seed_tensor(t++, c->name, "weight", 4, c->shape, -reach, reach);
+            seed_tensor(t++, c->name, "bias", 1, c->shape, -0.25, 0.25);
+            continue;
+        }
         seed_tensor(t++, c->torch, "conv.weight", 4, c->shape, -reach, reach);
         seed_tensor(t++, c->torch, "bn.weight", 1, c->shape, 0.5, 1.5);
         seed_tensor(t++, c->torch, "bn.bias", 1, c->shape, -0.25, 0.25);
         seed_tensor(t++, c->torch, "bn.running_mean", 1, c->shape, -0.125, 0.125);
         seed_tensor(t++, c->torch, "bn.running_var", 1, c->shape, 0.5, 1.5);
     }
-    seed_tensor(t++, "fc", "weight", 2, (int64_t[]){1008, 2048}, -0.0625, 0.0625);
-    seed_tensor(t++, "fc", "bias", 1, (int64_t[]){1008}, -1, 1);
+    const char *classifier = whole ? "fc" : "softmax";
+    seed_tensor(t++, classifier, "weight", 2, (int64_t[]){1008, 2048}, -0.0625, 0.0625);
+    seed_tensor(t++, classifier, "bias", 1, (int64_t[]){1008}, -1, 1);
+    for (const seeded_tensor *each = tensors; each < t; each++)
+        if (!left_out(each->name))
+            tensors[(*count)++] = *each;
 cleanup:
     free(net);
     return status;
 }
 
-static uint8_t *file_of(const seeded_tensor *tensors, int64_t *size)
+static int64_t elements(const seeded_tensor *t)
+{
+    int64_t count = 1;
+    for (int i = 0; i < t->ndim; i++)
+        count *= t->shape[i];
+    return count;
+}
+
+static uint8_t *file_of(const seeded_tensor *tensors, int count, int64_t *size)
 {
     char *header = calloc(SEEDED, 256), *end = header + 8;
     int64_t bytes = 0;
     *end++ = '{';
-    for (int n = 0; n < SEEDED; n++) {
+    for (int n = 0; n < count; n++) {
         const seeded_tensor *t = &tensors[n];
-        int64_t count = 4;
+        int64_t begin = bytes;
         end += sprintf(end, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[", n ? "," : "", t->name);
-        for (int i = 0; i < t->ndim; i++) {
+        for (int i = 0; i < t->ndim; i++)
             end += sprintf(end, "%s%lld", i ? "," : "", (long long)t->shape[i]);
-            count *= t->shape[i];
-        }
-        end += sprintf(end, "],\"data_offsets\":[%lld,%lld]}", (long long)bytes,
-                       (long long)(bytes + count));
-        bytes += count;
+        bytes += elements(t) * (int64_t)sizeof(float);
+        end += sprintf(end, "],\"data_offsets\":[%lld,%lld]}", (long long)begin, (long long)bytes);
     }
     *end++ = '}';
     while ((end - header) % 8)
@@ -88,23 +111,22 @@ static uint8_t *file_of(const seeded_tensor *tensors, int64_t *size)
     uint8_t *file = malloc((size_t)*size);
     memcpy(file, header, (size_t)(end - header));
     float *to = (float *)(file + (end - header));
-    for (int n = 0; n < SEEDED; n++) {
+    for (int n = 0; n < count; n++) {
         const seeded_tensor *t = &tensors[n];
-        int64_t count = 1;
-        for (int i = 0; i < t->ndim; i++)
-            count *= t->shape[i];
-        for (int64_t i = 0; i < count; i++)
+        for (int64_t i = 0; i < elements(t); i++)
             *to++ = (float)(t->low + (t->high - t->low) * seeded_uniform(t->name, i));
     }
     free(header);
     return file;
 }
 
-nl_status seeded_inception(nl_device *device, uint8_t **file, int64_t *size)
+nl_status seeded_inception(nl_device *device, bool whole, uint8_t **file, int64_t *size)
 {
     seeded_tensor *tensors = calloc(SEEDED, sizeof(*tensors));
-    nl_status status = list_tensors(device, tensors);
-    *file = status == NL_OK ? file_of(tensors, size) : NULL;
+    int count;
+    nl_status status = list_tensors(device, whole, tensors, &count);
+    if (status == NL_OK)
+        *file = file_of(tensors, count, size);
     free(tensors);
     return status;
 }

@@ -684,28 +684,38 @@ int main(void)
     const struct CMUnitTest elsewhere[] = {
         cmocka_unit_test(golden_softmax),        cmocka_unit_test(golden_nala),
         cmocka_unit_test(golden_nala_wide_head), cmocka_unit_test(golden_nala_lepe),
-        cmocka_unit_test(golden_first_model),    cmocka_unit_test(golden_shipped_model),
-        cmocka_unit_test(batch_independence),    cmocka_unit_test(shared_time),
-        cmocka_unit_test(narrow_prediction),     cmocka_unit_test(every_option_runs),
-        cmocka_unit_test(replayed_is_run),
+        cmocka_unit_test(golden_shipped_model),  cmocka_unit_test(batch_independence),
+        cmocka_unit_test(shared_time),           cmocka_unit_test(narrow_prediction),
+        cmocka_unit_test(every_option_runs),     cmocka_unit_test(replayed_is_run),
+        cmocka_unit_test(golden_first_model),
     };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_softmax),          cmocka_unit_test(golden_nala),
-        cmocka_unit_test(golden_nala_wide_head),   cmocka_unit_test(golden_nala_lepe),
-        cmocka_unit_test(golden_first_model),      cmocka_unit_test(golden_shipped_model),
-        cmocka_unit_test(batch_independence),      cmocka_unit_test(shared_time),
-        cmocka_unit_test(narrow_prediction),       cmocka_unit_test(every_option_runs),
-        cmocka_unit_test(replayed_is_run),         cmocka_unit_test(position_values),
-        cmocka_unit_test(parameter_counts),        cmocka_unit_test(adaln_is_one_weight),
-        cmocka_unit_test(initial_weights),         cmocka_unit_test(save_and_load),
-        cmocka_unit_test(nan_is_not_saved),        cmocka_unit_test(loading_is_strict),
-        cmocka_unit_test(wrong_sizes_are_refused), cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(golden_softmax),
+        cmocka_unit_test(golden_nala),
+        cmocka_unit_test(golden_nala_wide_head),
+        cmocka_unit_test(golden_nala_lepe),
+        cmocka_unit_test(golden_shipped_model),
+        cmocka_unit_test(batch_independence),
+        cmocka_unit_test(shared_time),
+        cmocka_unit_test(narrow_prediction),
+        cmocka_unit_test(every_option_runs),
+        cmocka_unit_test(replayed_is_run),
+        cmocka_unit_test(position_values),
+        cmocka_unit_test(parameter_counts),
+        cmocka_unit_test(adaln_is_one_weight),
+        cmocka_unit_test(initial_weights),
+        cmocka_unit_test(save_and_load),
+        cmocka_unit_test(nan_is_not_saved),
+        cmocka_unit_test(loading_is_strict),
+        cmocka_unit_test(wrong_sizes_are_refused),
+        cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(golden_first_model),
     };
     device_name = test_device();
     if (!test_on_cpu())
-        return cmocka_run_group_tests(elsewhere, setup, teardown);
+        return test_run(elsewhere, 1, setup, teardown);
     device_name = "reference";
     int failed = cmocka_run_group_tests(golden, setup, teardown);
     device_name = "cpu";
-    return failed + cmocka_run_group_tests(tests, setup, teardown);
+    return failed + test_run(tests, 1, setup, teardown);
 }

@@ -103,21 +103,6 @@ static void test_features(void **state)
     nl_context_destroy(context);
 }
 
-static void test_partial(void **state)
-{
-    test_need(weights_path);
-    nl_context *context = test_context("cpu");
-    nl_inception *net = load(context);
-    (void)state;
-    assert_false(nl_inception_has(net, NL_FEATURE_POOL_3));
-    assert_false(nl_inception_has(net, NL_FEATURE_LOGITS));
-    assert_true(nl_inception_has(net, NL_FEATURE_MIXED_7));
-    assert_non_null(strstr(nl_inception_missing(net), "mixed_9/tower_1/conv_1.weight"));
-    assert_non_null(strstr(nl_inception_missing(net), "softmax.weight"));
-    nl_inception_destroy(net);
-    nl_context_destroy(context);
-}
-
 static void test_other_files(void **state)
 {
     nl_context *context = test_context("cpu");
@@ -134,11 +119,42 @@ static void test_other_files(void **state)
     nl_context_destroy(context);
 }
 
+/* ---- A network of seeded weights */
+
+/* The network and the file that it was loaded from. */
+static nl_inception *load_seeded(nl_context *context, bool whole, uint8_t **file)
+{
+    nl_checkpoint *checkpoint;
+    nl_inception *net;
+    int64_t size;
+    assert_ok(context, seeded_inception(context->device, whole, file, &size));
+    assert_ok(context, nl_checkpoint_open_memory(context, "seeded", *file, size, &checkpoint));
+    assert_ok(context, nl_inception_load(context->device, checkpoint, &net));
+    nl_checkpoint_close(checkpoint);
+    return net;
+}
+
+static void test_partial(void **state)
+{
+    nl_context *context = test_context("cpu");
+    uint8_t *file;
+    nl_inception *net = load_seeded(context, false, &file);
+    (void)state;
+    assert_false(nl_inception_has(net, NL_FEATURE_POOL_3));
+    assert_false(nl_inception_has(net, NL_FEATURE_LOGITS));
+    assert_true(nl_inception_has(net, NL_FEATURE_MIXED_7));
+    assert_non_null(strstr(nl_inception_missing(net), "mixed_9/tower_1/conv_1.weight"));
+    assert_non_null(strstr(nl_inception_missing(net), "softmax.weight"));
+    nl_inception_destroy(net);
+    free(file);
+    nl_context_destroy(context);
+}
+
 static void test_memory(void **state)
 {
-    test_need(weights_path);
     nl_context *context = test_context("cpu");
-    nl_inception *net = load(context);
+    uint8_t *file;
+    nl_inception *net = load_seeded(context, false, &file);
     int64_t free_batch, tight_batch;
     (void)state;
     assert_ok(context, nl_inception_batch(net, 256, 256, &free_batch));
@@ -152,22 +168,8 @@ static void test_memory(void **state)
     free(features[NL_FEATURE_MIXED_7]);
     free(rgb);
     nl_inception_destroy(net);
+    free(file);
     nl_context_destroy(context);
-}
-
-/* ---- A complete network of seeded weights */
-
-/* The network and the file that it was loaded from. */
-static nl_inception *load_seeded(nl_context *context, uint8_t **file)
-{
-    nl_checkpoint *checkpoint;
-    nl_inception *net;
-    int64_t size;
-    assert_ok(context, seeded_inception(context->device, file, &size));
-    assert_ok(context, nl_checkpoint_open_memory(context, "seeded", *file, size, &checkpoint));
-    assert_ok(context, nl_inception_load(context->device, checkpoint, &net));
-    nl_checkpoint_close(checkpoint);
-    return net;
 }
 
 static void test_complete(void **state)
@@ -183,7 +185,7 @@ static void test_complete(void **state)
     (void)state;
     for (int i = 0; i < 2 * H * W * 3; i++)
         rgb[i] = (uint8_t)(seeded_uniform("pictures", i) * 256);
-    nl_inception *net = load_seeded(context, &file);
+    nl_inception *net = load_seeded(context, true, &file);
     assert_string_equal(nl_inception_missing(net), "");
     assert_int_equal(nl_inception_set_precision(net, NL_PRECISION_FP16), NL_ERROR_USAGE);
     const nl_preprocessing *p = nl_preprocessings;
@@ -249,7 +251,7 @@ static void test_queue(void **state)
     float *expected[NL_FEATURES] = {NULL}, *found[NL_FEATURES] = {NULL};
     const float *ended[NL_FEATURES];
     const nl_feature some[] = {NL_FEATURE_POOL_64, NL_FEATURE_SPATIAL};
-    nl_inception *net = load_seeded(context, &file);
+    nl_inception *net = load_seeded(context, true, &file);
     nl_inception_queue *queue;
     bool wanted[NL_FEATURES] = {false};
     int64_t batch, count;
@@ -312,7 +314,7 @@ static void test_queue_sums(void **state)
     float *features[NL_FEATURES] = {[NL_FEATURE_POOL_64] = rows};
     const float *ended[NL_FEATURES];
     const bool wanted[NL_FEATURES] = {false};
-    nl_inception *net = load_seeded(context, &file);
+    nl_inception *net = load_seeded(context, true, &file);
     nl_inception_queue *queue;
     nl_device_moments *sums;
     nl_moments *moments[2];
@@ -374,7 +376,7 @@ static void test_queue_of_several_shapes(void **state)
     float *first = malloc((size_t)size * sizeof(float));
     uint8_t *file, *rgb = malloc(20 * 9 * S * S * 3);
     const float *ended[NL_FEATURES];
-    nl_inception *net = load_seeded(context, &file);
+    nl_inception *net = load_seeded(context, true, &file);
     nl_inception_queue *queue;
     bool wanted[NL_FEATURES] = {[NL_FEATURE_POOL_64] = true};
     (void)state;
@@ -462,7 +464,7 @@ static void test_evaluate(void **state)
 {
     nl_context *context = test_context("cpu");
     uint8_t *file, *rgb = malloc(SAMPLES * SIDE * SIDE * 3);
-    nl_inception *net = load_seeded(context, &file);
+    nl_inception *net = load_seeded(context, true, &file);
     float *features[NL_FEATURES] = {[NL_FEATURE_LOGITS] = calloc(SAMPLES * 1008, sizeof(float))};
     nl_evaluation_options options = NL_EVALUATION_DEFAULT;
     nl_evaluation found;
@@ -554,7 +556,7 @@ static void evaluate_on(const char *device, nl_precision precision, int64_t port
     ops.download_wait = late_wait;
     if (is_late)
         context->device->ops = &ops;
-    nl_inception *net = load_seeded(context, &file);
+    nl_inception *net = load_seeded(context, true, &file);
     nl_evaluation_options options = NL_EVALUATION_DEFAULT;
     maker m = {.portion = portion, .stop = count};
     nl_picture_source source = {.name = "made", .count = count, .run = make, .user = &m};
@@ -622,12 +624,13 @@ static void test_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resized),    cmocka_unit_test(test_features),
+
         cmocka_unit_test(test_partial),    cmocka_unit_test(test_other_files),
         cmocka_unit_test(test_memory),     cmocka_unit_test(test_complete),
         cmocka_unit_test(test_queue),      cmocka_unit_test(test_queue_of_several_shapes),
         cmocka_unit_test(test_evaluate),   cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_queue_sums),
+        cmocka_unit_test(test_queue_sums), cmocka_unit_test(test_resized),
+        cmocka_unit_test(test_features),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(tests, 2, NULL, NULL);
 }

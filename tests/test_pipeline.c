@@ -600,11 +600,11 @@ int main(void)
         cmocka_unit_test(cancelling_keeps_what_is_done),
         cmocka_unit_test(memory_only_sets_the_batch),
         cmocka_unit_test(pixels_pass_through),
-        cmocka_unit_test(golden_sample_euler),
-        cmocka_unit_test(golden_sample_heun),
         cmocka_unit_test(golden_sample_shipped),
         cmocka_unit_test(device_is_like_the_cpu),
         cmocka_unit_test(bf16_is_close),
+        cmocka_unit_test(golden_sample_euler),
+        cmocka_unit_test(golden_sample_heun),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_does_not_matter),
@@ -618,12 +618,12 @@ int main(void)
         cmocka_unit_test(defaults_by_kind_of_model),
         cmocka_unit_test(classes_hashes_and_sizes),
         cmocka_unit_test(pixels_pass_through),
+        cmocka_unit_test(golden_sample_shipped),
         cmocka_unit_test(golden_sample_euler),
         cmocka_unit_test(golden_sample_heun),
-        cmocka_unit_test(golden_sample_shipped),
     };
     if (!test_on_cpu())
         nl_context_destroy(test_context(test_device()));
-    return test_on_cpu() ? cmocka_run_group_tests(tests, make_models, remove_models)
-                         : cmocka_run_group_tests(elsewhere, make_models, remove_models);
+    return test_on_cpu() ? test_run(tests, 2, make_models, remove_models)
+                         : test_run(elsewhere, 2, make_models, remove_models);
 }

@@ -1044,15 +1044,17 @@ int main(void)
         cmocka_unit_test(test_tiny_refusals),
         cmocka_unit_test(test_one_half),
         cmocka_unit_test(test_none),
-        cmocka_unit_test(test_taesd),
-        cmocka_unit_test(test_taesd_first_model),
+
         cmocka_unit_test(test_shipped_tiny),
         cmocka_unit_test(test_batch_is_single),
         cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_tiles_taesd),
+
         cmocka_unit_test(test_tiles_kl),
         cmocka_unit_test(test_too_little_memory),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_taesd),
+        cmocka_unit_test(test_taesd_first_model),
+        cmocka_unit_test(test_tiles_taesd),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_run(tests, 3, NULL, NULL);
 }

@@ -111,7 +111,7 @@ static nl_status open_parts(nl_checkpoint *folder, const char *path)
     const cJSON *map;
     const char **files = NULL;
     void *memory;
-    int count;
+    int count = 0;
     NL_TRY(nl_map_file(context, path, &file));
     NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &index));
     map = cJSON_GetObjectItemCaseSensitive(index, "weight_map");

@@ -209,7 +209,7 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     many -o one.npz
     start -o a.npz --processes 2
     wait_for a.npz 10
-    kill -9 "$(pgrep -P $pid | tail -n 1)"
+    kill -9 "$(children $pid | tail -n 1)"
     code=0; wait $pid || code=$?
     [ "$code" -ne 0 ]
     grep -q "ended by signal 9" err
@@ -224,7 +224,7 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     many -o one.npz
     start -o a.npz --processes 2
     wait_for a.npz 10
-    kill -INT "$(pgrep -P $pid | tail -n 1)"
+    kill -INT "$(children $pid | tail -n 1)"
     code=0; wait $pid || code=$?
     [ "$code" -eq 130 ]
     grep -q "process 1 of 2 ended with code 130 (cancelled)" err
@@ -244,7 +244,7 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     [ "$code" -eq 4 ]
     grep -q "process 2 of 3 cannot be started: Resource temporarily unavailable" err
     [ "$(wc -l <err)" -eq 1 ]
-    ! pgrep -f -- "-o a.npz --processes 3"
+    [ -z "$(running_here)" ]
 }
 
 @test "Ctrl-C reaches every process once; a parent that dies takes them along" {
@@ -258,7 +258,7 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     [ "$(grep -c interrupted err)" -eq 1 ]
     start -o a.npz --processes 2
     wait_for a.npz 100
-    children=$(pgrep -P $pid)
+    children=$(children $pid)
     [ "$(wc -l <<<"$children")" -eq 2 ]
     kill_it
     for _ in $(seq 100); do

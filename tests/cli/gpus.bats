@@ -77,9 +77,10 @@ train() {
 
 @test "a process of two that is killed ends the run, which goes on from its checkpoint" {
     data
-    train --steps 1000000 --save-every 2 --keep 2 --out run --gpus 2 &
+    "$NALAGEN" train "${options[@]}" --steps 1000000 --save-every 2 --keep 2 --out run --gpus 2 &
     local launcher=$!
-    kill_one run "--steps 1000000 .*--out run" "$launcher"
+    has_checkpoint run
+    kill_one run "$(children "$launcher" | tail -n 1)" "$launcher"
     train --steps $((newest + 2)) --save-every 2 --out run --gpus 2
     [ -e run/done ]
 }

@@ -10,15 +10,16 @@ setup() {
     export XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache TERM=dumb
     model=$NL_SOURCE_DIR/weights/shipped/nalasit-s2-imagenette-256.safetensors
     vae=${NALAGEN_TEST_VAE:-$NL_SOURCE_DIR/weights/shipped/tae.safetensors}
-    inception=$NL_SOURCE_DIR/../shared/weights/inception-2015-12-05-partial.safetensors
 }
 
 need_model() {
     [ -f "$model" ] && [ -f "$vae" ] || skip "the shipped weights are not in this checkout"
 }
 
+# An FID network of seeded weights, without its last features, made once for a suite.
 need_inception() {
-    [ -f "$inception" ] || skip "no weights of Inception in this checkout"
+    inception=$BATS_FILE_TMPDIR/inception.safetensors
+    [ -f "$inception" ] || "$MAKE_INCEPTION" "$inception" partial
 }
 
 # The shipped model at 64 pixels, two steps, no guidance: a fraction of a second.
@@ -71,15 +72,34 @@ for a, b in zip(one, two):
 END
 }
 
-# Waits until the run $1 has a checkpoint, kills one of its processes (they are called alike; any may die), whose
-# arguments match $2, and sees that $3, the one that waits for them, fails soon. $newest: step of the last checkpoint.
-kill_one() {
-    local status=0
+# The children of process $1, oldest first.
+children() {
+    grep -ls "^PPid:[[:blank:]]*$1\$" /proc/[0-9]*/status | tr -dc '0-9\n' | sort -n
+}
+
+# The processes of the program in this folder.
+running_here() {
+    local process
+    for process in /proc/[0-9]*; do
+        [ "$process/exe" -ef "$NALAGEN" ] && [ "$process/cwd" -ef . ] && echo "${process#/proc/}"
+    done
+    return 0
+}
+
+# Waits until the run $1 has a checkpoint.
+has_checkpoint() {
     for ((i = 0; i < 600; i++)); do
-        compgen -G "$1/checkpoints/*.safetensors" >/dev/null && break
+        compgen -G "$1/checkpoints/*.safetensors" >/dev/null && return
         sleep 0.1
     done
-    pkill -KILL -n -f -- "$2"
+    return 1
+}
+
+# Kills process $2, one of those that make the run $1, and sees that $3, the one that waits for them, fails soon.
+# $newest: step of the last checkpoint.
+kill_one() {
+    local status=0
+    kill -KILL "$2"
     wait "$3" || status=$?
     [ "$status" -ne 0 ]
     [ "$status" -ne 124 ]

@@ -14,16 +14,28 @@ train() {
     "$NALAGEN" "${options[@]}" "$@"
 }
 
+# mpi PROCESSES COMMAND...: writes the id of mpirun to the file launcher, those of the processes to the file ranks.
 # Leaks of the library itself are not ours.
 mpi() {
+    local count=$1 status=0
+    shift
+    : >ranks
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,vader,tcp \
-        ASAN_OPTIONS=detect_leaks=0 timeout 120 mpirun --oversubscribe --bind-to none "$@"
+        ASAN_OPTIONS=detect_leaks=0 timeout 120 sh -c 'echo $$ >launcher && exec mpirun "$@"' sh --oversubscribe \
+        --bind-to none -n "$count" sh -c 'echo $$ >>ranks && exec "$@"' sh "$@" || status=$?
+    rm -f launcher
+    return $status
 }
 
 ranks() {
     local count=$1
     shift
-    mpi -n "$count" "$NALAGEN" "${options[@]}" "$@"
+    mpi "$count" "$NALAGEN" "${options[@]}" "$@"
+}
+
+# What a failed test has left.
+teardown() {
+    [ ! -e launcher ] || kill "$(cat launcher)" 2>/dev/null || true
 }
 
 @test "two processes train the model that one trains" {
@@ -43,7 +55,8 @@ ranks() {
     data
     ranks 2 --steps 100000 --save-every 2 --keep 2 --out run &
     local mpi=$!
-    kill_one run "--steps 100000 .*--out run" "$mpi"
+    has_checkpoint run
+    kill_one run "$(tail -n 1 ranks)" "$mpi"
     run -0 ranks 2 --steps $((newest + 2)) --save-every 2 --out run
     [[ $output != *"step 1/"* ]]
     [ -e run/done ]
@@ -54,7 +67,7 @@ ranks() {
     ranks 2 --steps 1000000 --out run -q &
     local mpi=$! status=0 last
     has_lines run/log.jsonl 20
-    pkill -USR1 -f -- "^mpirun .*--steps 1000000 .*--out run"
+    kill -USR1 "$(cat launcher)"
     wait "$mpi" || status=$?
     [ "$status" -eq 130 ]
     last=$(newest_step run)
@@ -83,9 +96,11 @@ ranks() {
     ranks 2 --steps 1000000 --out run -q &
     local mpi=$!
     has_lines run/log.jsonl 2
+    local launcher
+    launcher=$(cat launcher)
     run -7 ranks 2 --steps 1 --out run
     [[ $output == *"another process is writing there"* ]]
-    pkill -USR1 -f -- "^mpirun .*--steps 1000000 .*--out run"
+    kill -USR1 "$launcher"
     wait "$mpi" || true
     run -0 ranks 2 --dry-run --out dry
     [[ $output == *"images/s"* ]]
@@ -97,7 +112,8 @@ ranks() {
 @test "processes that see different checkpoints do not go on" {
     data
     train --steps 2 --out a -q
-    run -3 mpi -n 1 "$NALAGEN" "${options[@]}" --steps 4 --out a : -n 1 "$NALAGEN" "${options[@]}" --steps 4 --out b
+    run -3 mpi 2 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] && out=a || out=b; exec "$@" --out $out' sh \
+        "$NALAGEN" "${options[@]}" --steps 4
     [[ $output == *"all processes must see the same folder"* ]]
     [ ! -e b ]
     [ -e a/done ]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+# The source tree itself: includes go down the tower, files say what they are, tests signal recorded processes alone.
+load helper
+
+# Includes of the tree in $1 that run up: from a folder to one above it, top-level folders in the order of the tower,
+# those of src in the order in which CMakeLists.txt makes components of them. "x.h" is the file in the same folder, or
+# else the lowest one of that name; headers that are none of the tree's are passed over.
+upward() {
+    (cd "$1" && find include core kernels weights vae src eval cli \
+        \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \) -print | sort) >sources
+    (cd "$1" && awk '
+        # The level of a file: its folder in the tower, and its room within src.
+        function level(path, parts) {
+            split(path, parts, "/")
+            return 100 * floor[parts[1]] + (parts[1] == "src" ? room[parts[2]] : 0)
+        }
+        BEGIN {
+            count = split("include core kernels weights vae src eval cli", names, " ")
+            for (i = 1; i <= count; i++)
+                floor[names[i]] = i
+        }
+        FILENAME == "CMakeLists.txt" {
+            if (match($0, /^nl_component\([a-z_]+ src\/[a-z]+/)) {
+                path = substr($0, RSTART, RLENGTH)
+                sub(/.*src\//, "", path)
+                room[path] = ++rooms
+            }
+            next
+        }
+        FILENAME == "-" {
+            here[$0] = 1
+            name = $0
+            sub(/.*\//, "", name)
+            files[name] = files[name] " " $0
+            next
+        }
+        /^[ \t]*#[ \t]*include[ \t]*"/ {
+            split($0, quoted, "\"")
+            folder = FILENAME
+            sub(/[^\/]*$/, "", folder)
+            target = quoted[2]
+            if ((folder target) in here)
+                next
+            name = target
+            sub(/.*\//, "", name)
+            lowest = 10000
+            split(files[name], candidates, " ")
+            for (i in candidates)
+                if (("/" candidates[i]) ~ ("/" target "$") && level(candidates[i]) < lowest) {
+                    lowest = level(candidates[i])
+                    found = candidates[i]
+                }
+            if (lowest < 10000 && lowest > level(FILENAME))
+                print FILENAME " includes " found
+        }' CMakeLists.txt - $(cat "$OLDPWD/sources") <"$OLDPWD/sources")
+}
+
+@test "no include runs up the tower" {
+    run upward "$NL_SOURCE_DIR"
+    [ "$status" -eq 0 ]
+    [ -z "$output" ] || { echo "$output"; false; }
+    [ "$(wc -l <sources)" -gt 300 ]
+}
+
+@test "an include that runs up is seen" {
+    mkdir -p tree/{include,core,kernels/cpu,weights,vae,src/image,src/data,eval,cli}
+    cd tree
+    echo 'nl_component(nl_image src/image nl_core)
+nl_component(nl_data src/data nl_image)' >CMakeLists.txt
+    touch core/a.h kernels/k.h kernels/cpu/k.h src/image/i.h src/data/d.h eval/e.h cli/c.h
+    echo '#include "k.h"' | tee kernels/cpu/good.c >weights/good.c
+    echo '#include "i.h"' | tee src/data/good.c >core/bad.c
+    echo '#  include "d.h"' >src/image/bad.c
+    echo '#include "e.h"' | tee cli/good.c >src/data/bad.c
+    echo '#include <c.h>' >eval/good.c
+    cd ..
+    run upward tree
+    [ "$output" = "core/bad.c includes src/image/i.h
+src/data/bad.c includes eval/e.h
+src/image/bad.c includes src/data/d.h" ] || { echo "$output"; false; }
+}
+
+@test "no test signals processes by name" {
+    ! grep -rnE '(pkill|killall|pgrep)' "$NL_SOURCE_DIR"/tests --include='*.bats' --include='*.bash' --include='*.sh' \
+        --include='*.py' --include='*.c' | grep -v 'tree.bats'
+}
