@@ -16,38 +16,43 @@ static volatile sig_atomic_t interrupt_count;
 static char interrupt_stack[1 << 16];
 static double born; /* when the program's first console was made */
 
+static const int interrupts[] = {
+    SIGINT,  SIGTERM, SIGUSR1, /* what Slurm may send before the time is over */
+    SIGHUP,                    /* the terminal has gone */
+    SIGXCPU,                   /* the shell's limit of processor time, every second from then on */
+};
+
 static void interrupt(int signal_number)
 {
-    if (interrupt_count++) {
+    /* SIGHUP comes from the kernel and from the shell, SIGXCPU again and again: a second one is no impatience. */
+    bool asked = signal_number != SIGHUP && signal_number != SIGXCPU;
+    if (!interrupt_count && interrupt_context)
+        nl_cancel(interrupt_context);
+    if (interrupt_count && asked) {
         signal(signal_number, SIG_DFL);
         raise(signal_number);
-    } else if (interrupt_context) {
-        nl_cancel(interrupt_context);
     }
+    interrupt_count++;
 }
 
 void nl_catch_interrupt(nl_context *context)
 {
     /* Without SA_RESTART: a read that waits for requests ends with EINTR. */
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_ONSTACK};
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_ONSTACK}, inherited;
     stack_t stack = {.ss_sp = interrupt_stack, .ss_size = sizeof(interrupt_stack)};
     sigaltstack(&stack, NULL);
     sigemptyset(&action.sa_mask);
     interrupt_context = context;
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL); /* what Slurm may send before the time is over */
-    /* A background job of a script is started with SIGINT ignored and stays so. */
-    struct sigaction inherited;
-    if (sigaction(SIGINT, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
-        sigaction(SIGINT, &action, NULL);
+    /* What a program is started with ignored stays so: SIGINT in the background of a script, SIGHUP by nohup. */
+    for (int i = 0; i < NL_COUNT(interrupts); i++)
+        if (sigaction(interrupts[i], NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
+            sigaction(interrupts[i], &action, NULL);
 }
 
 void nl_release_interrupt(void)
 {
     interrupt_context = NULL;
 }
-
-static const int interrupts[] = {SIGINT, SIGTERM, SIGUSR1};
 
 void nl_hold_interrupt(sigset_t *held)
 {

@@ -51,6 +51,22 @@ cleanup:
     return status;
 }
 
+/* What killed processes have left in the folder that the pictures go to. */
+static nl_status clean_up(nl_context *context, const nl_output *output)
+{
+    const char *slash = strrchr(output->text, '/');
+    bool folder = output->kind == NL_OUTPUT_NAMED;
+    char *path;
+    nl_status status = folder
+                           ? nl_strdup(context, output->text, &path)
+                           : nl_format(context, &path, "%.*s",
+                                       slash ? (int)(slash + 1 - output->text) : 0, output->text);
+    if (status == NL_OK)
+        nl_remove_temporaries(context, path);
+    nl_free(context, path);
+    return status;
+}
+
 nl_status nl_output_open(nl_context *context, const nl_sample_options *options, int64_t files,
                          nl_output *output)
 {
@@ -62,7 +78,7 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
                           .grid = options->grid[0] > 0,
                           .seed = options->seed};
     if (!out)
-        return NL_OK;
+        return options->resume ? clean_up(context, output) : NL_OK;
     output->text = out;
     if (!strcmp(out, "-")) {
         output->kind = NL_OUTPUT_STDOUT;
@@ -87,6 +103,8 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
             "--out %s is one file and there are %lld pictures: use a folder, a pattern like "
             "out/%%06d.png, an archive like out.npz, or --grid",
             out, (long long)files));
+    if (options->resume && output->kind != NL_OUTPUT_STDOUT)
+        NL_TRY(clean_up(context, output));
 cleanup:
     return status;
 }

@@ -143,8 +143,9 @@ const nl_command nl_train_command = {
     .notes =
         "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/, TensorBoard's\n"
         "event files and, at the end, model.safetensors and done. The same command goes on\n"
-        "with a run that was stopped, exactly. SIGINT, SIGTERM and SIGUSR1 save and stop\n"
-        "(code 130); a second one stops at once. The defaults are the published recipe.\n",
+        "with a run that was stopped, exactly. SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGXCPU\n"
+        "save and stop (code 130); a second one of the first three stops at once. The\n"
+        "defaults are the published recipe.\n",
     .examples = "  nalagen encode imagenet/train -o data        once\n"
                 "  nalagen train -m NaLaSiT-S/2 -d data -o run --steps 400000\n"
                 "  nalagen train -m NaLaSiT-S/2 -d data -o run --dry-run\n"

@@ -11,7 +11,7 @@
 /* ---- Reading */
 
 typedef struct nl_mapping {
-    const uint8_t *data; /* read-only, valid until nl_unmap; NULL when size is 0 */
+    const uint8_t *data; /* read-only, valid until nl_unmap; never NULL, also when size is 0 */
     int64_t size;
     bool mapped; /* otherwise an allocation (pipes, file systems without mmap) */
 } nl_mapping;
@@ -63,7 +63,7 @@ void nl_append_close(nl_append *file);     /* {.fd = -1} and {0} are allowed */
 
 /* ---- Folders */
 
-/* Removes what writers that were killed have left in the folder. Nobody may be writing there. */
+/* Removes what writers that were killed have left in the folder ("": the current one); those at work keep theirs. */
 void nl_remove_temporaries(nl_context *context, const char *folder);
 
 /* The folder is this process's until *lock, or the process, is gone: another one gets NL_ERROR_WRITE. File systems

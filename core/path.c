@@ -62,9 +62,10 @@ nl_status nl_make_folder(nl_context *context, const char *path)
         *end = '\0';
         int reason = mkdir(part, 0777) == 0 ? 0 : errno;
         if (reason && !nl_path_is_folder(part)) {
-            reason = nl_path_exists(part) ? ENOTDIR : reason;
+            bool file = nl_path_exists(part), nowhere = !file && reason == EEXIST;
             NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s: folder %s cannot be made: %s", path, part,
-                           strerror(reason)));
+                           nowhere ? "it is a link that leads nowhere"
+                                   : strerror(file ? ENOTDIR : reason)));
         }
         *end = saved;
         if (saved == '\0')

@@ -9,6 +9,9 @@
 
 #include "nl_io.h"
 
+static const char
+    nothing[1]; /* what an empty file is: arithmetic with NULL is undefined, even + 0 */
+
 static nl_status cannot_read(nl_context *context, const char *name)
 {
     return nl_fail(context, NL_ERROR_INPUT, "%s: cannot be read: %s", name, strerror(errno));
@@ -41,7 +44,7 @@ static nl_status read_all(nl_context *context, const char *name, int fd, nl_mapp
     }
     if (size == 0) {
         nl_free(context, data);
-        data = NULL;
+        data = (void *)nothing;
     }
     *mapping = (nl_mapping){.data = data, .size = size};
     return NL_OK;
@@ -94,7 +97,7 @@ void nl_unmap(nl_context *context, nl_mapping *mapping)
 {
     if (mapping->mapped)
         munmap((void *)mapping->data, (size_t)mapping->size);
-    else
+    else if (mapping->data != (const void *)nothing)
         nl_free(context, (void *)mapping->data);
     *mapping = (nl_mapping){0};
 }

@@ -60,6 +60,16 @@ static nl_status folder_of(nl_context *context, const char *path, char **folder)
     return nl_format(context, folder, "%.*s", slash ? (int)(slash + 1 - path) : 0, path);
 }
 
+/* Locks a temporary file, which says that its writer lives. False: somebody who took the writer for dead has removed it
+ * in between. File systems without locks have no such somebody. */
+static bool hold(int fd)
+{
+    struct stat info;
+    while (flock(fd, LOCK_EX) != 0 && errno == EINTR) {
+    }
+    return fstat(fd, &info) != 0 || info.st_nlink > 0;
+}
+
 /* mode: of the file to be replaced, or 0. */
 static nl_status open_temporary(nl_writer *writer, mode_t mode)
 {
@@ -75,6 +85,11 @@ static nl_status open_temporary(nl_writer *writer, mode_t mode)
                          (long)getpid(), now.tv_nsec, attempt));
         /* Not mkstemp: its 0600 is not what the user's umask says. */
         writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (writer->fd >= 0 && !hold(writer->fd)) {
+            close(writer->fd);
+            writer->fd = -1;
+            errno = EEXIST;
+        }
         if (writer->fd < 0 && (errno != EEXIST || attempt == 100)) {
             int error = errno;
             nl_free(context, writer->temporary); /* nothing of ours to remove under that name */
@@ -357,14 +372,24 @@ static bool is_temporary(const char *name)
            !strcmp(name + length - 4, ".tmp");
 }
 
+/* Removes a temporary file whose lock nobody holds. */
+static bool remove_abandoned(int folder, const char *name)
+{
+    int fd = openat(folder, name, O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    bool removed = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, name, 0) == 0;
+    if (fd >= 0)
+        close(fd);
+    return removed;
+}
+
 void nl_remove_temporaries(nl_context *context, const char *folder)
 {
     struct dirent *entry;
-    DIR *directory = opendir(folder);
+    DIR *directory = opendir(*folder ? folder : ".");
     while (directory && (entry = readdir(directory)))
-        if (is_temporary(entry->d_name) && unlinkat(dirfd(directory), entry->d_name, 0) == 0)
-            nl_log(context, NL_LOG_INFO, "%s/%s: of a process that was killed: removed", folder,
-                   entry->d_name);
+        if (is_temporary(entry->d_name) && remove_abandoned(dirfd(directory), entry->d_name))
+            nl_log(context, NL_LOG_INFO, "%s/%s: of a process that was killed: removed",
+                   *folder ? folder : ".", entry->d_name);
     if (directory)
         closedir(directory);
 }

@@ -220,6 +220,19 @@ static void test_full_disk(void **state)
     assert_true(nl_path_exists("/dev/full"));
 }
 
+/* Readers step through [data, data + size): undefined with NULL, which clang's sanitizer tells. */
+static void test_empty_file(void **state)
+{
+    fixture *f = *state;
+    nl_mapping mapping;
+    assert_ok(f->context, nl_write_file(f->context, f->path, false, "", 0));
+    assert_ok(f->context, nl_map_file(f->context, f->path, &mapping));
+    assert_non_null(mapping.data);
+    assert_int_equal(mapping.size, 0);
+    nl_unmap(f->context, &mapping);
+    assert_null(mapping.data);
+}
+
 /* A line is there whole or not at all, also where the disk takes a part of it. */
 static void test_append(void **state)
 {
@@ -244,6 +257,24 @@ static void test_append(void **state)
     assert_content(f, f->path, "{\"step\": 1}\n{\"step\": 3}\n");
     assert_int_equal(nl_append_open(f->context, f->folder, &file), NL_ERROR_WRITE);
     nl_append_close(&file);
+}
+
+/* What a killed writer has left goes; what one at work has there stays. */
+static void test_temporaries(void **state)
+{
+    fixture *f = *state;
+    char left[128];
+    nl_writer *writer;
+    snprintf(left, sizeof(left), "%s/.nalagen-1-000000001-0.tmp", f->folder);
+    assert_ok(f->context, nl_write_file(f->context, left, false, "left", 4));
+    assert_ok(f->context, nl_writer_open(f->context, f->path, false, &writer));
+    assert_ok(f->context, nl_writer_write(writer, "abc", 3));
+    assert_int_equal(count_files(f->folder), 2);
+    nl_remove_temporaries(f->context, f->folder);
+    assert_int_equal(count_files(f->folder), 1);
+    assert_false(nl_path_exists(left));
+    assert_ok(f->context, nl_writer_commit(&writer));
+    assert_content(f, f->path, "abc");
 }
 
 /* Known before there is anything to write, and said by the writer. */
@@ -518,6 +549,8 @@ int main(void)
         TEST(test_failed_new_file_leaves_nothing),
         TEST(test_full_disk),
         TEST(test_append),
+        TEST(test_temporaries),
+        TEST(test_empty_file),
         TEST(test_places_that_cannot_be_written),
         TEST(test_broken_pipe),
         TEST(test_read_pipe),

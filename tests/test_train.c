@@ -457,7 +457,74 @@ static void refuses(void **state)
     }
 }
 
-/* RUN is one process' at a time; what a killed one left beside its checkpoints goes. */
+/* A run whose checkpoints are gone is not begun anew over what is left of it. */
+static void checkpoints_gone(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_train_options options = small_run("lost");
+    options.steps = 2;
+    train(&options);
+    nl_context *context = test_context(NULL);
+    char folder[512], away[512];
+    snprintf(folder, sizeof(folder), "%s", in_folder("lost/checkpoints"));
+    snprintf(away, sizeof(away), "%s", in_folder("lost-checkpoints"));
+    assert_int_equal(rename(folder, away), 0);
+    static const char *const remains[] = {"lost/model.safetensors", "lost/done", "lost/log.jsonl"};
+    for (int i = 0; i < NL_COUNT(remains); i++) {
+        nl_train_options other = options;
+        if (i == 0)
+            other.model = "SiT-1x32x1/4";
+        if (i == 1)
+            other.resume = "none";
+        assert_int_equal(train_with(&other, 1, &run, 0, 0), NL_ERROR_INPUT);
+        assert_non_null(strstr(run.log, strchr(remains[i], '/') + 1));
+        assert_non_null(strstr(run.log, "put its checkpoints back"));
+        assert_null(strstr(run.log, "step 1"));
+        nl_curve curve = read_curve(context, "lost", "log.jsonl", "loss");
+        assert_int_equal(curve.count, 2);
+        nl_curve_free(context, &curve);
+        assert_int_equal(unlink(in_folder(remains[i])), 0);
+        if (i == 2)
+            break;
+        assert_true(nl_path_exists(in_folder(remains[i + 1])));
+    }
+    /* where one of them is named, or all are back, it goes on */
+    write_bytes(context, "lost/log.jsonl", "", 0);
+    options.resume = in_folder("lost-checkpoints/step-0000002.safetensors");
+    options.steps = 3;
+    train(&options);
+    assert_true(nl_path_exists(in_folder("lost/checkpoints/step-0000003.safetensors")));
+    nl_core_context_destroy(context);
+}
+
+/* Saving is tried before the first step; a run that was killed before its first checkpoint begins again. */
+static void saving_is_tried(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_context *context = test_context(NULL);
+    nl_train_options options = small_run("dangling");
+    options.steps = 2;
+    assert_ok(context, nl_make_folder(context, options.out));
+    assert_int_equal(symlink("/nowhere/at/all", in_folder("dangling/checkpoints")), 0);
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_ERROR_WRITE);
+    assert_non_null(strstr(run.log, "leads nowhere"));
+    assert_null(strstr(run.log, "step 1"));
+    assert_false(nl_path_exists(in_folder("dangling/log.jsonl")));
+    assert_int_equal(unlink(in_folder("dangling/checkpoints")), 0);
+    assert_ok(context, nl_make_folder(context, in_folder("dangling/checkpoints")));
+    write_bytes(context, "dangling/log.jsonl", "{\"step\": 1, \"loss\": 77}\n", 26);
+    write_bytes(context, "dangling/checkpoints/" NL_RUN_UNSAVED, "", 0);
+    train(&options);
+    assert_false(nl_path_exists(in_folder("dangling/checkpoints/" NL_RUN_UNSAVED)));
+    nl_curve curve = read_curve(context, "dangling", "log.jsonl", "loss");
+    assert_true(curve.count == 2 && curve.points[1] < 70);
+    nl_curve_free(context, &curve);
+    nl_core_context_destroy(context);
+}
+
+/* RUN is one process' at a time; what a killed one left in it goes. */
 static void one_at_a_time(void **state)
 {
     (void)state;
@@ -466,17 +533,25 @@ static void one_at_a_time(void **state)
     options.steps = 1;
     train(&options);
     nl_context *context = test_context(NULL);
-    const char *left = "shared/checkpoints/.nalagen-1-000000001-0.tmp";
-    write_bytes(context, left, "left", 4);
+    static const char *const left[] = {"shared/checkpoints/.nalagen-1-000000001-0.tmp",
+                                       "shared/samples/.nalagen-1-000000001-0.tmp",
+                                       "shared/.nalagen-1-000000001-0.tmp"};
+    assert_ok(context, nl_make_folder(context, in_folder("shared/samples")));
+    for (int i = 0; i < NL_COUNT(left); i++)
+        write_bytes(context, left[i], "left", 4);
     options.steps = 2;
     int lock;
     assert_ok(context, nl_lock_folder(context, options.out, &lock));
     assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_ERROR_WRITE);
     assert_non_null(strstr(run.log, "another process is writing there"));
-    assert_true(nl_path_exists(in_folder(left)));
+    assert_null(strstr(run.log, "going on at step")); /* nothing was read before it was ours */
     nl_unlock_folder(lock);
+    for (int i = 0; i < NL_COUNT(left); i++)
+        assert_true(nl_path_exists(in_folder(left[i])));
     train(&options);
-    assert_false(nl_path_exists(in_folder(left)));
+    for (int i = 0; i < NL_COUNT(left); i++)
+        if (nl_path_exists(in_folder(left[i])))
+            fail_msg("%s is still there", left[i]);
     assert_ok(context, nl_lock_folder(context, options.out, &lock)); /* nobody's again */
     nl_unlock_folder(lock);
     nl_core_context_destroy(context);
@@ -872,6 +947,8 @@ int main(void)
         cmocka_unit_test(not_finite),
         cmocka_unit_test(truncated_checkpoint),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(checkpoints_gone),
+        cmocka_unit_test(saving_is_tried),
         cmocka_unit_test(one_at_a_time),
         cmocka_unit_test(from_an_older_checkpoint),
         cmocka_unit_test(full_disk),

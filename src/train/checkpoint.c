@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,13 +210,67 @@ cleanup:
     return status;
 }
 
+/* Where a run stands before its first checkpoint: a file of that name, which takes and gives back the room that a
+ * checkpoint needs. It stays until there is one. */
+static nl_status unsaved_path(nl_context *context, const char *folder, char **path)
+{
+    return nl_path_join(context, folder, NL_RUN_UNSAVED, path);
+}
+
+bool nl_never_saved(nl_context *context, const char *folder)
+{
+    char *path;
+    bool never = unsaved_path(context, folder, &path) == NL_OK && nl_path_exists(path);
+    nl_free(context, path);
+    return never;
+}
+
+/* Where the file system can tell at once, whatever the file holds. */
+static nl_status try_room(nl_context *context, const char *path, int64_t bytes)
+{
+    nl_status status = NL_OK;
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be opened: %s", path, strerror(errno));
+    if (fallocate(fd, 0, 0, bytes) != 0 &&
+        (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EROFS || errno == EIO))
+        status = nl_fail(context, NL_ERROR_WRITE,
+                         "%s: no room for a checkpoint of %.0f MiB: %s; choose another --out", path,
+                         (double)bytes / (1 << 20), strerror(errno));
+    if (ftruncate(fd, 0) != 0 && status == NL_OK)
+        status = nl_fail(context, NL_ERROR_WRITE, "%s: %s", path, strerror(errno));
+    close(fd);
+    return status;
+}
+
+nl_status nl_try_saving(const nl_train_state *state, const char *folder)
+{
+    nl_context *context = state->device->context;
+    nl_status status = NL_OK;
+    char *path = NULL, **points = NULL;
+    int count = 0;
+    int64_t bytes = (3 + state->ema_count) * state->master->storage_bytes;
+    NL_TRY(nl_make_folder(context, folder));
+    NL_TRY(nl_list_points(context, folder, &points, &count));
+    NL_TRY(unsaved_path(context, folder, &path));
+    NL_TRY(nl_write_file(context, path, true, "", 0));
+    NL_TRY(try_room(context, path, bytes));
+cleanup:
+    if (path && count)
+        unlink(path);
+    nl_free_points(context, points, count);
+    nl_free(context, path);
+    return status;
+}
+
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep)
 {
     nl_context *context = state->device->context;
     nl_status status = NL_OK;
     nl_dit_named models[MAX_MODELS];
-    char prefixes[NL_MAX_EMA][PREFIX_SIZE], name[NL_RUN_NAME], *path = NULL, *text = NULL;
+    char prefixes[NL_MAX_EMA][PREFIX_SIZE], name[NL_RUN_NAME];
+    char *path = NULL, *text = NULL, *unsaved = NULL;
     int count = list_models(state, models, prefixes);
     /* for a model that is made of this checkpoint: what is said of it is the first one's */
     state->master->config.images_seen = point->step * point->batch;
@@ -226,7 +281,10 @@ nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, 
     NL_TRY(
         nl_dit_save_named(models, count, path, true, (const char *const[]){POINT_KEY, text, NULL}));
     remove_old(context, folder, keep);
+    if (unsaved_path(context, folder, &unsaved) == NL_OK)
+        unlink(unsaved);
 cleanup:
+    nl_free(context, unsaved);
     cJSON_free(text);
     nl_free(context, path);
     return status;

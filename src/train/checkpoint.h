@@ -29,6 +29,11 @@ typedef struct nl_run_point {
  * (the nl_run_point). */
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep);
+/* Whether a checkpoint could be written into `folder`, which is made, as far as its size and its place go: before the
+ * first step. */
+nl_status nl_try_saving(const nl_train_state *state, const char *folder);
+/* Whether a run in whose `folder` there are no checkpoints has not come to its first one yet. */
+bool nl_never_saved(nl_context *context, const char *folder);
 /* Takes the state from a file; *point becomes what the file says. NL_ERROR_INPUT: the file is not whole. NL_ERROR_USAGE:
  * it is of another model or has another number of averages. */
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point);

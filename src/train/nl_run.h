@@ -9,8 +9,9 @@
 #define NL_RUN_CONFIG      "config.json"
 #define NL_RUN_LOG         "log.jsonl"
 #define NL_RUN_METRICS     "metrics.jsonl"
-#define NL_RUN_CHECKPOINTS "checkpoints" /* a folder */
-#define NL_RUN_SAMPLES     "samples"     /* a folder */
+#define NL_RUN_CHECKPOINTS "checkpoints"   /* a folder */
+#define NL_RUN_UNSAVED     "not-saved-yet" /* in NL_RUN_CHECKPOINTS, until there is the first one */
+#define NL_RUN_SAMPLES     "samples"       /* a folder */
 #define NL_RUN_MODEL       "model.safetensors"
 #define NL_RUN_DONE        "done"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What a run consists of, made from its options, its data and its folder. */
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "nl_io.h"
@@ -109,6 +110,93 @@ static nl_status resume_newest(nl_trainer *trainer, char **paths, int count, boo
     return NL_OK;
 }
 
+/* ---- RUN, the folder. It is the first rank's; whether that could do its part all others hear at once. */
+
+static nl_status by_first_rank(nl_trainer *trainer, nl_status (*work)(nl_trainer *trainer))
+{
+    nl_status status = trainer->group->rank == 0 ? work(trainer) : NL_OK;
+    int64_t worst = status;
+    nl_status heard = nl_group_maximum(trainer->group, &worst);
+    if (status == NL_OK)
+        status = heard;
+    if (status == NL_OK && worst)
+        status = nl_fail(trainer->context, (nl_status)worst, "%s: the first process cannot begin",
+                         trainer->options->out);
+    return status;
+}
+
+/* Before its checkpoints are looked at: two processes that go on from the same one would undo each other's steps. */
+static nl_status lock_folder(nl_trainer *trainer)
+{
+    const char *out = trainer->options->out;
+    bool there = nl_path_exists(out);
+    nl_status status = nl_make_folder(trainer->context, out);
+    if (status == NL_OK)
+        status = nl_lock_folder(trainer->context, out, &trainer->lock);
+    trainer->folder_is_new = status == NL_OK && !there;
+    return status;
+}
+
+/* Once it is clear that the run can begin. */
+static nl_status begin_folder(nl_trainer *trainer)
+{
+    nl_context *context = trainer->context;
+    const char *out = trainer->options->out;
+    nl_status status = NL_OK;
+    char *done = NULL, *checkpoints = NULL, *samples = NULL;
+    NL_TRY(nl_path_join(context, out, NL_RUN_CHECKPOINTS, &checkpoints));
+    NL_TRY(nl_path_join(context, out, NL_RUN_SAMPLES, &samples));
+    nl_remove_temporaries(context, out);
+    nl_remove_temporaries(context, checkpoints);
+    nl_remove_temporaries(context, samples);
+    NL_TRY(nl_set_aside_points(context, checkpoints, trainer->point.step));
+    NL_TRY(nl_path_join(context, out, NL_RUN_DONE, &done));
+    if (!nl_trainer_is_over(trainer)) {
+        unlink(done); /* of a shorter run */
+        NL_TRY(nl_try_saving(&trainer->state, checkpoints));
+    }
+    NL_TRY(nl_trainer_write_config(trainer));
+    NL_TRY(nl_record_open(context, out, trainer->point.step, &trainer->record));
+cleanup:
+    nl_free(context, checkpoints);
+    nl_free(context, samples);
+    nl_free(context, done);
+    return status;
+}
+
+/* An empty file is nothing that could be lost, nor is a pipe. */
+static bool holds_something(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0;
+}
+
+/* What is left of a run whose checkpoints are gone must not be overwritten by a new one. */
+static nl_status refuse_remains(nl_trainer *trainer, const char *checkpoints)
+{
+    static const char *const remains[] = {NL_RUN_MODEL, NL_RUN_DONE, NL_RUN_LOG};
+    nl_context *context = trainer->context;
+    const char *out = trainer->options->out;
+    nl_status status = NL_OK;
+    char *path = NULL;
+    if (nl_never_saved(context, checkpoints))
+        return NL_OK;
+    for (int i = 0; i < NL_COUNT(remains); i++) {
+        nl_free(context, path);
+        path = NULL;
+        NL_TRY(nl_path_join(context, out, remains[i], &path));
+        if (strcmp(remains[i], NL_RUN_DONE) ? holds_something(path) : nl_path_exists(path))
+            NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                           "%s: a run was here (%s), and there is no checkpoint to go on from in "
+                           "%s: put its checkpoints back, name one with --resume, or choose "
+                           "another --out",
+                           out, remains[i], checkpoints));
+    }
+cleanup:
+    nl_free(context, path);
+    return status;
+}
+
 /* Each rank has looked for the checkpoint by itself. */
 static nl_status check_same_step(nl_trainer *trainer)
 {
@@ -136,17 +224,22 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
     bool resumed = false;
     if (init)
         NL_TRY(nl_state_take_weights(&trainer->state, init));
+    bool writes = !options->dry_run && !options->profile;
+    if (writes)
+        NL_TRY(by_first_rank(trainer, lock_folder));
     NL_TRY(nl_path_join(context, options->out, NL_RUN_CHECKPOINTS, &folder));
     NL_TRY(nl_list_points(context, folder, &paths, &count));
     if (!strcmp(options->resume, "auto"))
         NL_TRY(resume_newest(trainer, paths, count, &resumed));
     else if (strcmp(options->resume, "none") != 0)
         NL_TRY(load(trainer, options->resume));
-    else if (count && !options->dry_run && !options->profile)
+    else if (count && writes)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "%s holds a run that has come to %s: --resume none wants a new folder",
                        options->out, paths[0]));
     NL_TRY(check_same_step(trainer));
+    if (writes && !count && trainer->point.step == 0)
+        NL_TRY(refuse_remains(trainer, folder));
 cleanup:
     nl_free_points(context, paths, count);
     nl_free(context, folder);
@@ -254,46 +347,9 @@ static void close_trainer(nl_trainer *trainer)
     nl_dataset_close(trainer->data);
     nl_free(context, trainer->reports);
     nl_group_destroy(trainer->group);
+    if (trainer->folder_is_new)
+        rmdir(trainer->options->out); /* unless something is in it: it could not begin */
     nl_unlock_folder(trainer->lock);
-}
-
-/* Once it is clear that the run can begin. RUN is the first rank's, and nobody else's. */
-static nl_status open_folder(nl_trainer *trainer)
-{
-    nl_context *context = trainer->context;
-    const char *out = trainer->options->out;
-    nl_status status = NL_OK;
-    char *done = NULL, *checkpoints = NULL;
-    if (trainer->group->rank > 0)
-        return NL_OK;
-    NL_TRY(nl_make_folder(context, out));
-    NL_TRY(nl_lock_folder(context, out, &trainer->lock));
-    NL_TRY(nl_path_join(context, out, NL_RUN_CHECKPOINTS, &checkpoints));
-    nl_remove_temporaries(context, checkpoints);
-    NL_TRY(nl_set_aside_points(context, checkpoints, trainer->point.step));
-    NL_TRY(nl_path_join(context, out, NL_RUN_DONE, &done));
-    if (!nl_trainer_is_over(trainer))
-        unlink(done); /* of a shorter run */
-    NL_TRY(nl_trainer_write_config(trainer));
-    NL_TRY(nl_record_open(context, out, trainer->point.step, &trainer->record));
-cleanup:
-    nl_free(context, checkpoints);
-    nl_free(context, done);
-    return status;
-}
-
-/* The other ranks hear at once that the first one could not. */
-static nl_status open_folder_together(nl_trainer *trainer)
-{
-    nl_status status = open_folder(trainer);
-    int64_t worst = status;
-    nl_status heard = nl_group_maximum(trainer->group, &worst);
-    if (status == NL_OK)
-        status = heard;
-    if (status == NL_OK && worst)
-        status = nl_fail(trainer->context, (nl_status)worst, "%s: the first process cannot begin",
-                         trainer->options->out);
-    return status;
 }
 
 nl_status nl_train(nl_context *context, const nl_train_options *options)
@@ -317,7 +373,7 @@ nl_status nl_train(nl_context *context, const nl_train_options *options)
     } else if (options->profile) {
         status = nl_trainer_profile(&trainer);
     } else {
-        NL_TRY(open_folder_together(&trainer));
+        NL_TRY(by_first_rank(&trainer, begin_folder));
         if (options->dump && trainer.point.step == 0)
             NL_TRY(nl_trainer_dump(&trainer));
         status = nl_trainer_run(&trainer);

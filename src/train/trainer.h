@@ -32,8 +32,9 @@ typedef struct nl_trainer {
     int64_t clock_step;
     nl_step_report *reports; /* [log_every] */
     nl_record record;
-    int lock;          /* of RUN; -1: none */
-    nl_model *sampler; /* around the network, for grids; NULL: none */
+    int lock;           /* of RUN; -1: none */
+    bool folder_is_new; /* RUN was not there */
+    nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
     bool save_failed;   /* the last checkpoint: tried again soon */
     int64_t saved_step; /* of the last one that this process wrote; -1: none */

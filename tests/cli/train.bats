@@ -91,17 +91,17 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
 
 @test "SIGTERM saves; the same command goes on as if nothing had been" {
     data
-    train --out whole --steps 40 --log-every 4 -q
-    for signal in TERM USR1; do
+    train --out whole --steps 60 --log-every 4 -q
+    for signal in TERM USR1 HUP XCPU; do
         lines=$(($(cat run/log.jsonl 2>/dev/null | wc -l) + 2)) # of this process, which then takes signals
-        start --out run --steps 40 --log-every 4
+        start --out run --steps 60 --log-every 4
         for _ in $(seq 500); do [ -f run/done ] || { [ -s run/log.jsonl ] && [ "$(wc -l <run/log.jsonl)" -ge $lines ]; } && break; sleep 0.02; done
         kill -$signal $pid 2>/dev/null || true
         code=0; wait $pid || code=$?
         [ "$code" -eq 130 ] || [ -f run/done ]
     done
-    train --out run --steps 40 --log-every 4 -q
-    same_tensors whole/checkpoints/step-0000040.safetensors run/checkpoints/step-0000040.safetensors
+    train --out run --steps 60 --log-every 4 -q
+    same_tensors whole/checkpoints/step-0000060.safetensors run/checkpoints/step-0000060.safetensors
     cmp whole/model.safetensors run/model.safetensors
     [ "$(curve whole)" = "$(curve run)" ]
 }
@@ -158,11 +158,30 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [ -f run/done ]
 }
 
-@test "a file that may not become so large is loud, and training goes on" {
+@test "SIGXCPU of a limit of processor time saves, also when it comes again" {
+    data
+    run -130 bash -c "ulimit -S -t 2; '$NALAGEN' train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 \
+        --sample-every 0 --steps 1000000 --out run"
+    [[ $output == *"stopped at step "* ]]
+    [ "$(newest_step run)" -gt 0 ]
+}
+
+@test "no room for a checkpoint: refused before the first step; later it is loud, and training goes on" {
     data
     run -7 bash -c "ulimit -f 100; '$NALAGEN' train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 \
-        --sample-every 0 --save-every 2 --steps 4 --out run"
-    [[ $output == *"step 2: the checkpoint was not written, training goes on"*"File too large"* ]]
+        --sample-every 0 --save-every 2 --steps 4 --log-every 1 --out small"
+    [[ $output == *"no room for a checkpoint"*"File too large"* ]]
+    [[ $output != *"step 1"* ]]
+    [ ! -e small/log.jsonl ]
+    "$NALAGEN" train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 \
+        --sample-every 0 --save-every 20 --steps 2000 --log-every 1 --out run 2>err &
+    has_lines run/log.jsonl 1
+    prlimit --pid $! --fsize=100000
+    for _ in $(seq 300); do grep -q "was not written" err && break; sleep 0.1; done
+    kill -TERM $! || true
+    code=0; wait $! || code=$?
+    [ "$code" -eq 130 ] || [ "$code" -eq 7 ]
+    grep -q "the checkpoint was not written, training goes on.*File too large" err
     [ ! -e run/done ]
 }
 
