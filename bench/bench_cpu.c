@@ -57,7 +57,7 @@ static nl_tensor tensor(bench *b, nl_dtype dtype, int ndim, const int64_t *shape
     nl_tensor made = nl_tensor_of(NULL, dtype, ndim, shape);
     if (b->memory_count == MAX_TENSORS)
         exit(NL_ERROR_INTERNAL);
-    check(b, nl_alloc(b->context, "bench", (size_t)nl_tensor_bytes(&made), &made.data));
+    check(b, NL_NEW_SIZED(b->context, "bench", nl_tensor_bytes(&made), 1, &made.data));
     b->memory[b->memory_count++] = made.data;
     for (int64_t i = 0; i < nl_tensor_count(&made); i++) {
         float value = (float)((uint32_t)(i * 2654435761u) >> 8) * 0x1p-24f - 0.5f;

@@ -48,8 +48,8 @@ static nl_status fill(const pass *p, int batch)
     int32_t *zeros = NULL;
     float t = 0.5f;
     nl_status status;
-    NL_TRY(nl_alloc_zero(context, "labels", (size_t)batch * sizeof(*zeros), (void **)&zeros));
-    NL_TRY(nl_alloc_zero(context, "images", (size_t)batch * sizeof(*images), (void **)&images));
+    NL_TRY(NL_NEW_ZEROS(context, "labels", batch, &zeros));
+    NL_TRY(NL_NEW_ZEROS(context, "images", batch, &images));
     for (int i = 0; i < batch; i++)
         images[i] = i;
     NL_TRY(device->ops->upload(device, p->labels.data, zeros, batch * (int64_t)sizeof(*zeros)));

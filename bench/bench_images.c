@@ -57,14 +57,12 @@ static void add(made *m, const char *name, const char *suffix, int ndim, const i
 
 static nl_status begin(nl_context *context, made **out)
 {
-    void *memory;
-    nl_status status = nl_alloc_zero(context, "a checkpoint", sizeof(made), &memory);
+    nl_status status = NL_NEW(context, "a checkpoint", out);
     if (status != NL_OK)
         return status;
-    made *m = *out = memory;
+    made *m = *out;
     m->checkpoint = (nl_checkpoint){.context = context, .path = "random", .entries = m->entries};
-    NL_TRY(nl_alloc_array(context, "weights", LARGEST, 2 * sizeof(float), &memory));
-    m->values = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "weights", 2 * LARGEST, &m->values));
     m->ones = m->values + LARGEST;
     uint64_t z = 1;
     for (int64_t i = 0; i < LARGEST; i++) {
@@ -139,11 +137,10 @@ static void list_decoder(made *m)
 
 static nl_status list_inception(nl_device *device, made *m)
 {
-    void *memory;
-    nl_status status = nl_alloc_zero(device->context, "Inception", sizeof(nl_inception), &memory);
+    nl_inception *net;
+    nl_status status = NL_NEW(device->context, "Inception", &net);
     if (status != NL_OK)
         return status;
-    nl_inception *net = memory;
     net->device = device;
     status = nl_inception_list(net);
     for (int i = 0; status == NL_OK && i < net->count; i++) {

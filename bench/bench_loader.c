@@ -48,14 +48,15 @@ cleanup:
 static nl_status make_data(nl_context *context, const char *folder)
 {
     int64_t count = INT64_C(2) * SHARD * CHANNELS * SIDE * SIDE;
-    void *images = NULL, *labels = NULL;
+    int32_t *labels = NULL;
+    uint16_t *images = NULL;
     char path[256], text[1024];
     int length = 0;
     nl_status status;
-    NL_TRY(nl_alloc_array(context, "a shard", count, sizeof(uint16_t), &images));
-    NL_TRY(nl_alloc_zero(context, "labels", SHARD * sizeof(int32_t), &labels));
+    NL_TRY(NL_NEW_ARRAY(context, "a shard", count, &images));
+    NL_TRY(NL_NEW_ZEROS(context, "labels", SHARD, &labels));
     for (int64_t i = 0; i < count; i++)
-        ((uint16_t *)images)[i] = nl_float_to_f16((float)(i * 2654435761 % 4001) / 1000 - 2);
+        images[i] = nl_float_to_f16((float)(i * 2654435761 % 4001) / 1000 - 2);
     length += snprintf(
         text, sizeof(text),
         "{\"format\": \"nalagen dataset\", \"version\": 1, \"kind\": \"latents\", \"count\": %d, "

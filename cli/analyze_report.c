@@ -136,7 +136,7 @@ nl_status nl_analysis_json(const nl_analysis *analysis, const cJSON *sampling, c
     nl_context *context = analysis->context;
     double *x = NULL;
     cJSON *made = cJSON_CreateObject(), *facts = cJSON_Duplicate(sampling, true), *all;
-    NL_TRY(nl_alloc_array(context, "points", analysis->count, 2 * sizeof(*x), (void **)&x));
+    NL_TRY(NL_NEW_ARRAY(context, "points", 2 * analysis->count, &x));
     if (!made || !facts || !cJSON_AddItemToObject(made, "sampling", facts))
         NL_TRY(no_memory(context));
     facts = NULL;
@@ -183,7 +183,7 @@ nl_status nl_analysis_table(const nl_analysis *analysis)
     nl_context *context = analysis->context;
     char name[16], heads[NL_RULES][32];
     double *x = NULL;
-    NL_TRY(nl_alloc_array(context, "points", analysis->count, 2 * sizeof(*x), (void **)&x));
+    NL_TRY(NL_NEW_ARRAY(context, "points", 2 * analysis->count, &x));
     for (int rule = 0; rule < NL_RULES; rule++)
         snprintf(heads[rule], sizeof(heads[rule]), "%s%s", rule_names[rule],
                  rule == (int)analysis->config->attention ? " (its own)" : "");

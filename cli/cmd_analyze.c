@@ -72,8 +72,7 @@ static nl_status parse_numbers(nl_context *context, const char *option, const ch
                                int64_t limit, int **numbers, int *count)
 {
     nl_status status = NL_OK;
-    NL_TRY(
-        nl_alloc_array(context, "a list of numbers", MOST_NUMBERS, sizeof(int), (void **)numbers));
+    NL_TRY(NL_NEW_ARRAY(context, "a list of numbers", MOST_NUMBERS, numbers));
     for (const char *from = text; from;) {
         char *end;
         long first = strtol(from, &end, 10), last = first;
@@ -128,7 +127,7 @@ static nl_status choose_pictures(nl_analyzing *a)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "--number %lld: expected at most %d pictures, whose every query is kept",
                        (long long)a->count, MOST_PICTURES));
-    NL_TRY(nl_alloc_array(context, "classes", a->count, sizeof(*a->labels), (void **)&a->labels));
+    NL_TRY(NL_NEW_ARRAY(context, "classes", a->count, &a->labels));
     for (int64_t i = 0; i < a->count; i++)
         a->labels[i] = nl_classes_at(&a->classes, o->seed, o->first_index + i);
 cleanup:
@@ -219,8 +218,7 @@ static nl_status write_points(nl_analyzing *a, const nl_analysis *analysis)
     float *points = NULL;
     int64_t shape[] = {analysis->pictures * analysis->options.times, analysis->options.layer_count,
                        analysis->heads, analysis->tokens, 3};
-    NL_TRY(
-        nl_alloc_array(context, "points", analysis->count, 3 * sizeof(*points), (void **)&points));
+    NL_TRY(NL_NEW_ARRAY(context, "points", 3 * analysis->count, &points));
     for (int64_t i = 0; i < analysis->count; i++) {
         points[3 * i] = (float)analysis->norm[i];
         for (int rule = 0; rule < NL_RULES; rule++)

@@ -57,7 +57,7 @@ static nl_status load(nl_generated *g)
                        "an evaluation needs pictures, and --vae none makes latents only"));
     NL_TRY(nl_model_resolve(model, &given, &g->sampling));
     NL_TRY(nl_classes_parse(context, model, g->options.classes, &g->classes));
-    NL_TRY(nl_alloc_array(context, "classes", MANY, sizeof(*g->labels), (void **)&g->labels));
+    NL_TRY(NL_NEW_ARRAY(context, "classes", MANY, &g->labels));
 cleanup:
     return status;
 }
@@ -65,12 +65,10 @@ cleanup:
 nl_status nl_generated_open(nl_eval_session *session, const nl_network_options *network,
                             const nl_sample_options *options, nl_generated **generated)
 {
-    void *memory = NULL;
     nl_generated *g = NULL;
     nl_status status;
     *generated = NULL;
-    NL_TRY(nl_alloc_zero(session->context, "samples", sizeof(*g), &memory));
-    g = memory;
+    NL_TRY(NL_NEW(session->context, "samples", &g));
     g->session = session;
     g->options = *options;
     g->options.n = options->n ? options->n : SAMPLES;
@@ -128,7 +126,7 @@ static nl_status collect(void *user, const nl_picture *picture)
     nl_status status = NL_OK;
     size_t bytes = 3 * (size_t)picture->height * (size_t)picture->width;
     if (!g->rgb)
-        NL_TRY(nl_alloc_array(g->model.context, "pictures", g->most, bytes, (void **)&g->rgb));
+        NL_TRY(NL_NEW_SIZED(g->model.context, "pictures", g->most, bytes, &g->rgb));
     g->height = picture->height;
     g->width = picture->width;
     memcpy(g->rgb + (size_t)g->waiting * bytes, picture->rgb, bytes);

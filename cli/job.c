@@ -13,8 +13,8 @@ static nl_status keep_for_grid(nl_job *job, const nl_picture *picture)
     job->height = picture->height;
     job->width = picture->width;
     if (!job->grid)
-        NL_TRY(nl_alloc_array(job->session->context, "pictures of the grid", job->count, bytes,
-                              (void **)&job->grid));
+        NL_TRY(NL_NEW_SIZED(job->session->context, "pictures of the grid", job->count, bytes,
+                            &job->grid));
     memcpy(job->grid + (size_t)job->taken * bytes, picture->rgb, bytes);
 cleanup:
     return status;

@@ -108,7 +108,7 @@ static nl_status write_grid(nl_job *job)
     nl_image grid = {0};
     char *path = NULL;
     cJSON *facts = NULL;
-    NL_TRY(nl_alloc_array(context, "grid", job->done, sizeof(*pictures), (void **)&pictures));
+    NL_TRY(NL_NEW_ARRAY(context, "grid", job->done, &pictures));
     for (int64_t i = 0; i < job->done; i++)
         pictures[i] = job->grid + 3 * (size_t)i * (size_t)job->height * (size_t)job->width;
     NL_TRY(nl_image_grid(context, pictures, (int)job->done, job->height, job->width,

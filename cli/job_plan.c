@@ -24,8 +24,7 @@ static nl_status read_noise(nl_job *job)
                        nl_shape_text(file->ndim, file->shape, found, sizeof(found)),
                        file->ndim == 4 ? " (see --size)" : ""));
     int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
-    NL_TRY(nl_alloc_array(context, "initial latents", file->shape[0] * elements, sizeof(float),
-                          (void **)&job->noise));
+    NL_TRY(NL_NEW_ARRAY(context, "initial latents", file->shape[0] * elements, &job->noise));
     nl_convert_to_float(file->data, file->dtype, file->shape[0] * elements, job->noise);
     for (int64_t i = 0; i < file->shape[0] * elements; i++)
         if (!isfinite(job->noise[i]))
@@ -119,12 +118,9 @@ static nl_status make_work_list(nl_job *job)
     bool whole = job->options->grid[0] || job->options->latents;
     nl_work_list_init(&job->work, job->count, unit, session->share.rank, session->share.ranks);
     job->room = whole ? job->count : NL_MIN(job->count, NL_MAX(1, MANY / unit) * unit);
-    NL_TRY(nl_alloc_array(context, "picture numbers", job->room, sizeof(*job->numbers),
-                          (void **)&job->numbers));
-    NL_TRY(nl_alloc_array(context, "image indices", job->room, sizeof(*job->indices),
-                          (void **)&job->indices));
-    NL_TRY(
-        nl_alloc_array(context, "classes", job->room, sizeof(*job->labels), (void **)&job->labels));
+    NL_TRY(NL_NEW_ARRAY(context, "picture numbers", job->room, &job->numbers));
+    NL_TRY(NL_NEW_ARRAY(context, "image indices", job->room, &job->indices));
+    NL_TRY(NL_NEW_ARRAY(context, "classes", job->room, &job->labels));
 cleanup:
     return status;
 }
@@ -220,8 +216,8 @@ nl_status nl_job_plan(nl_job *job)
     if (options->latents) {
         int64_t elements =
             (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];
-        NL_TRY(nl_alloc_array(context, "latents to be written", job->count * elements,
-                              sizeof(float), (void **)&job->latents));
+        NL_TRY(
+            NL_NEW_ARRAY(context, "latents to be written", job->count * elements, &job->latents));
     }
 cleanup:
     return status;

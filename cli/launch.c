@@ -229,10 +229,8 @@ nl_status nl_launch(nl_console *console, nl_context *context, const nl_launch_op
     char **arguments = NULL;
     struct timespec now;
     NL_TRY(choose_count(&crew, options));
-    NL_TRY(nl_alloc_zero(context, "processes", (size_t)crew.count * sizeof(*crew.children),
-                         (void **)&crew.children));
-    NL_TRY(nl_alloc_zero(context, "arguments", (size_t)(argc + 2) * sizeof(*arguments),
-                         (void **)&arguments));
+    NL_TRY(NL_NEW_ZEROS(context, "processes", crew.count, &crew.children));
+    NL_TRY(NL_NEW_ZEROS(context, "arguments", argc + 2, &arguments));
     arguments[0] = "nalagen";
     memcpy(arguments + 1, argv, (size_t)argc * sizeof(*argv));
     if (pipe2(crew.reports, O_CLOEXEC) != 0)

@@ -8,8 +8,7 @@
 nl_status nl_texts_add(nl_texts *texts, char *text)
 {
     char **items;
-    nl_status status =
-        nl_alloc_array(texts->context, "texts", texts->count + 1, sizeof(*items), (void **)&items);
+    nl_status status = NL_NEW_ARRAY(texts->context, "texts", texts->count + 1, &items);
     if (status != NL_OK) {
         nl_free(texts->context, text);
         return status;

@@ -29,8 +29,7 @@ nl_status nl_work_list_scan(nl_context *context, nl_work_list *list,
                             nl_status (*there)(void *user, int64_t picture, bool *is), void *user)
 {
     nl_status status = NL_OK;
-    NL_TRY(nl_alloc_zero(context, "the list of batches", (size_t)list->units,
-                         (void **)&list->finished));
+    NL_TRY(NL_NEW_ZEROS(context, "the list of batches", list->units, &list->finished));
     for (int64_t k = 0; k < list->units; k++) {
         int64_t have = 0, size = unit_size(list, k);
         NL_TRY(nl_check_cancelled(context));

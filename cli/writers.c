@@ -69,7 +69,7 @@ nl_status nl_writers_create(nl_context *context, int threads,
                             nl_writers **writers)
 {
     nl_writers *made;
-    nl_status status = nl_alloc_zero(context, "writers", sizeof(*made), (void **)&made);
+    nl_status status = NL_NEW(context, "writers", &made);
     *writers = NULL;
     if (status != NL_OK)
         return status;
@@ -131,8 +131,9 @@ nl_status nl_writers_put(nl_writers *writers, const nl_writing *writing)
 {
     nl_place place = {.writing = *writing};
     size_t bytes = 3 * (size_t)writing->height * (size_t)writing->width;
-    if (writers->thread_count == 0 || nl_alloc(writers->context, "a picture on its way to its file",
-                                               bytes, (void **)&place.rgb) != NL_OK)
+    if (writers->thread_count == 0 ||
+        NL_NEW_ARRAY(writers->context, "a picture on its way to its file", bytes, &place.rgb) !=
+            NL_OK)
         return write_here(writers, &place);
     memcpy(place.rgb, writing->rgb, bytes);
     place.writing.rgb = place.rgb;

@@ -20,11 +20,9 @@ static nl_status check_keys(nl_context *context, const char *where, const cJSON 
     int64_t count = 0;
     for (const cJSON *item = object->child; item; item = item->next)
         count++;
-    const char *few[32], **keys = few;
-    void *many = NULL;
+    const char *few[32], **keys = few, **many = NULL;
     if (count > NL_COUNT(few)) {
-        nl_status status =
-            nl_alloc_array(context, "the keys of a JSON object", count, sizeof(*keys), &many);
+        nl_status status = NL_NEW_ARRAY(context, "the keys of a JSON object", count, &many);
         if (status != NL_OK)
             return status;
         keys = many;

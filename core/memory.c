@@ -69,46 +69,38 @@ int64_t nl_memory_left(const nl_context *context)
     return limit > 0 ? NL_MAX(left, 0) : INT64_MAX;
 }
 
-nl_status nl_alloc(nl_context *context, const char *what, size_t size, void **pointer)
+void *nl_new_array(nl_context *context, const char *what, int64_t count, size_t size)
 {
-    *pointer = NULL;
+    int64_t bytes;
+    if (size > INT64_MAX || !nl_mul_size(count, (int64_t)size, &bytes)) {
+        nl_fail(context, NL_ERROR_MEMORY,
+                "memory for %s: %lld elements of %zu bytes are no possible size", what,
+                (long long)count, size);
+        return NULL;
+    }
     /* Larger than the machine: Linux would promise it, and kill the process when it is touched. */
-    if (size > (size_t)1 << 30 && size > (size_t)physical_memory(false))
-        return no_memory(context, what, (double)size, (double)physical_memory(false),
-                         "in this machine");
-    nl_status status = reserve(context, what, (int64_t)size);
-    if (status != NL_OK)
-        return status;
-    size_t padded = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (bytes > 1 << 30 && bytes > physical_memory(false)) {
+        no_memory(context, what, (double)bytes, (double)physical_memory(false), "in this machine");
+        return NULL;
+    }
+    if (reserve(context, what, bytes) != NL_OK)
+        return NULL;
+    size_t padded = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     header *block = aligned_alloc(ALIGNMENT, sizeof(header) + padded);
     if (!block) {
-        atomic_fetch_sub(&context->memory_used, (int64_t)size);
-        return no_memory(context, what, (double)size, (double)physical_memory(true),
-                         "free in this machine");
+        atomic_fetch_sub(&context->memory_used, bytes);
+        no_memory(context, what, (double)bytes, (double)physical_memory(true),
+                  "free in this machine");
+        return NULL;
     }
-    block->size = size;
-    *pointer = block + 1;
-    return NL_OK;
+    block->size = (size_t)bytes;
+    return block + 1;
 }
 
-nl_status nl_alloc_zero(nl_context *context, const char *what, size_t size, void **pointer)
+void *nl_new_zeros(nl_context *context, const char *what, int64_t count, size_t size)
 {
-    nl_status status = nl_alloc(context, what, size, pointer);
-    if (status == NL_OK)
-        memset(*pointer, 0, size);
-    return status;
-}
-
-nl_status nl_alloc_array(nl_context *context, const char *what, int64_t count, size_t size,
-                         void **pointer)
-{
-    *pointer = NULL;
-    int64_t bytes;
-    if (size > INT64_MAX || !nl_mul_size(count, (int64_t)size, &bytes))
-        return nl_fail(context, NL_ERROR_MEMORY,
-                       "memory for %s: %lld elements of %zu bytes are no possible size", what,
-                       (long long)count, size);
-    return nl_alloc(context, what, (size_t)bytes, pointer);
+    void *pointer = nl_new_array(context, what, count, size);
+    return pointer ? memset(pointer, 0, (size_t)count * size) : NULL;
 }
 
 void nl_free(nl_context *context, void *pointer)
@@ -123,11 +115,9 @@ void nl_free(nl_context *context, void *pointer)
 nl_status nl_strdup(nl_context *context, const char *text, char **copy)
 {
     size_t size = strlen(text) + 1;
-    void *pointer;
-    nl_status status = nl_alloc(context, "a text", size, &pointer);
-    *copy = pointer;
+    nl_status status = NL_NEW_ARRAY(context, "a text", size, copy);
     if (status == NL_OK)
-        memcpy(pointer, text, size);
+        memcpy(*copy, text, size);
     return status;
 }
 
@@ -140,13 +130,10 @@ nl_status nl_vformat(nl_context *context, char **text, const char *format, va_li
     va_end(again);
     if (length < 0)
         return nl_fail(context, NL_ERROR_INTERNAL, "format \"%s\" cannot be printed", format);
-    void *pointer;
-    nl_status status = nl_alloc(context, "a text", (size_t)length + 1, &pointer);
-    if (status != NL_OK)
-        return status;
-    vsnprintf(pointer, (size_t)length + 1, format, arguments);
-    *text = pointer;
-    return NL_OK;
+    nl_status status = NL_NEW_ARRAY(context, "a text", (size_t)length + 1, text);
+    if (status == NL_OK)
+        vsnprintf(*text, (size_t)length + 1, format, arguments);
+    return status;
 }
 
 nl_status nl_format(nl_context *context, char **text, const char *format, ...)

@@ -46,9 +46,9 @@ struct nl_context {
     char message[NL_MESSAGE_SIZE]; /* last failure */
     atomic_flag message_lock;      /* operations may fail on several threads at once */
     atomic_bool cancelled;
-    _Atomic int64_t memory_used; /* bytes, host and device together, of nl_alloc and nl_account */
+    _Atomic int64_t memory_used; /* bytes, host and device together */
     _Atomic int64_t memory_peak;
-    _Atomic int64_t allocations; /* calls of nl_alloc, and growths by nl_account, so far */
+    _Atomic int64_t allocations; /* calls of nl_new_array, and growths by nl_account, so far */
     _Atomic int64_t writes;      /* steps of file writers so far: writes, syncs, renames */
     int64_t fail_allocation;     /* test hook: the allocation of this number fails; 0: none */
     int64_t fail_write;          /* test hook: the write of this number fails; 0: none */
@@ -77,15 +77,24 @@ nl_status nl_report_progress(nl_context *context, const nl_progress *progress);
 
 /* ---- Memory: 64-byte aligned, counted against options.max_memory, with a fault hook. */
 
-/* On failure *pointer is NULL and the message says what for, need and have. size 0 is allowed.
- * Not cleared. */
-nl_status nl_alloc(nl_context *context, const char *what, size_t size,
-                   void **pointer) NL_MUST_CHECK;
-nl_status nl_alloc_zero(nl_context *context, const char *what, size_t size,
-                        void **pointer) NL_MUST_CHECK;
-/* count * size, refused when it overflows. */
-nl_status nl_alloc_array(nl_context *context, const char *what, int64_t count, size_t size,
-                         void **pointer) NL_MUST_CHECK;
+/* count * size bytes, refused when it overflows; size 0 is allowed. NULL on failure, and the message
+ * says what for, need and have. Not cleared. */
+void *nl_new_array(nl_context *context, const char *what, int64_t count, size_t size) NL_MUST_CHECK;
+void *nl_new_zeros(nl_context *context, const char *what, int64_t count, size_t size) NL_MUST_CHECK;
+
+/* The same as expressions of type nl_status. `pointer` is the address of the pointer that is to hold
+ * the memory, `NL_TRY(NL_NEW_ARRAY(context, "labels", count, &labels))`, and its type gives the
+ * element's size: an array, one that is cleared, a single cleared element, and elements whose size
+ * only the run knows (or bytes of a void pointer). */
+#define NL_NEW_ARRAY(context, what, count, pointer)                                                \
+    NL_NEW_SIZED(context, what, count, sizeof(**(pointer)), pointer)
+#define NL_NEW_ZEROS(context, what, count, pointer)                                                \
+    ((*(pointer) = nl_new_zeros(context, what, count, sizeof(**(pointer)))) ? NL_OK                \
+                                                                            : NL_ERROR_MEMORY)
+#define NL_NEW(context, what, pointer) NL_NEW_ZEROS(context, what, 1, pointer)
+#define NL_NEW_SIZED(context, what, count, size, pointer)                                          \
+    ((*(pointer) = nl_new_array(context, what, count, size)) ? NL_OK : NL_ERROR_MEMORY)
+
 /* NULL is allowed. */
 void nl_free(nl_context *context, void *pointer);
 nl_status nl_strdup(nl_context *context, const char *text, char **copy) NL_MUST_CHECK;

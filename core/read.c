@@ -21,18 +21,18 @@ static nl_status cannot_read(nl_context *context, const char *name)
 static nl_status read_all(nl_context *context, const char *name, int fd, nl_mapping *mapping)
 {
     nl_status status = NL_OK;
-    void *data = NULL, *larger;
+    uint8_t *data = NULL, *larger;
     int64_t size = 0, capacity = 0;
     for (;;) {
         if (size == capacity) {
             capacity = capacity ? 2 * capacity : 1 << 16;
-            NL_TRY(nl_alloc_array(context, name, capacity, 1, &larger));
+            NL_TRY(NL_NEW_ARRAY(context, name, capacity, &larger));
             if (size > 0)
                 memcpy(larger, data, (size_t)size);
             nl_free(context, data);
             data = larger;
         }
-        ssize_t got = read(fd, (char *)data + size, (size_t)(capacity - size));
+        ssize_t got = read(fd, data + size, (size_t)(capacity - size));
         if (got == 0)
             break;
         if (got < 0 && errno == EINTR)

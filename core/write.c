@@ -181,12 +181,10 @@ nl_status nl_writer_open(nl_context *context, const char *path, bool overwrite, 
 {
     nl_status status = NL_OK;
     nl_writer *opened = NULL;
-    void *pointer;
     *writer = NULL;
     if (path[0] == '\0')
         return fail_empty(context);
-    NL_TRY(nl_alloc_zero(context, "a file writer", sizeof(*opened), &pointer));
-    opened = pointer;
+    NL_TRY(NL_NEW(context, "a file writer", &opened));
     opened->context = context;
     opened->fd = -1;
     opened->overwrite = overwrite;

@@ -16,11 +16,9 @@ struct nl_device_moments {
 nl_status nl_device_moments_create(nl_device *device, int64_t size, nl_device_moments **moments)
 {
     nl_status status;
-    void *memory = NULL;
     nl_device_moments *m = NULL;
     *moments = NULL;
-    NL_TRY(nl_alloc_zero(device->context, "moments", sizeof(*m), &memory));
-    m = memory;
+    NL_TRY(NL_NEW(device->context, "moments", &m));
     m->device = device;
     m->size = size;
     int64_t doubles = size * size + size;
@@ -65,13 +63,13 @@ nl_status nl_device_moments_read(const nl_device_moments *m, nl_moments *to)
 {
     nl_device *device = m->device;
     int64_t size = m->size;
-    void *memory = NULL;
+    double *scatter = NULL;
     nl_status status = NL_OK;
     if (m->count == 0)
         return NL_OK;
-    NL_TRY(nl_alloc_array(device->context, "a covariance", m->bytes, 1, &memory));
-    NL_TRY(device->ops->download(device, memory, m->memory, m->bytes));
-    double *scatter = memory, *sums = scatter + size * size;
+    NL_TRY(NL_NEW_SIZED(device->context, "a covariance", m->bytes, 1, &scatter));
+    NL_TRY(device->ops->download(device, scatter, m->memory, m->bytes));
+    double *sums = scatter + size * size;
     const float *shift = (const float *)(sums + size);
     cblas_dsyr(CblasRowMajor, CblasUpper, (int)size, -1 / (double)m->count, sums, 1, scatter,
                (int)size);
@@ -79,6 +77,6 @@ nl_status nl_device_moments_read(const nl_device_moments *m, nl_moments *to)
         sums[i] = shift[i] + sums[i] / (double)m->count;
     nl_moments_join(to, sums, scatter, m->count);
 cleanup:
-    nl_free(device->context, memory);
+    nl_free(device->context, scatter);
     return status;
 }

@@ -61,19 +61,18 @@ static nl_status prepare_score(pass *p)
 {
     nl_context *context = nl_inception_context(p->net);
     const nl_evaluation_options *options = p->options;
-    void *order = NULL, *positions;
+    int64_t *order = NULL;
     nl_status status = NL_OK;
     int64_t splits = options->is_shuffled ? options->is_splits
                                           : (p->count + options->is_split - 1) / options->is_split;
     NL_TRY(nl_score_create(context, nl_feature_size(NL_FEATURE_LOGITS), splits, &p->found->is));
     if (!options->is_shuffled)
         return NL_OK;
-    NL_TRY(nl_alloc_array(context, "an order", p->count, sizeof(int64_t), &order));
-    NL_TRY(nl_alloc_array(context, "an order", p->count, sizeof(int64_t), &positions));
-    p->positions = positions;
+    NL_TRY(NL_NEW_ARRAY(context, "an order", p->count, &order));
+    NL_TRY(NL_NEW_ARRAY(context, "an order", p->count, &p->positions));
     NL_TRY(nl_numpy_permutation(context, options->is_seed, p->count, order));
     for (int64_t i = 0; i < p->count; i++)
-        p->positions[((int64_t *)order)[i]] = i;
+        p->positions[order[i]] = i;
 cleanup:
     nl_free(context, order);
     return status;
@@ -94,7 +93,6 @@ static nl_status prepare(pass *p)
     nl_feature feature = p->options->feature;
     nl_extraction *e = p->found;
     bool wanted[NL_FEATURES];
-    void *memory;
     nl_status status = NL_OK;
     bool on_device = nl_device_queues(context->device);
     for (int f = 0; f < NL_FEATURES; f++) {
@@ -110,15 +108,13 @@ static nl_status prepare(pass *p)
             nl_inception_queue_sum(p->queue, f, p->moments[f]);
         }
     if (e->rows) {
-        NL_TRY(nl_alloc_array(context,
-                              "features for precision, recall and KID (--metrics leaves "
-                              "them out)",
-                              p->count * nl_feature_size(feature), sizeof(float), &memory));
-        e->kept = memory;
+        NL_TRY(NL_NEW_ARRAY(context,
+                            "features for precision, recall and KID (--metrics leaves "
+                            "them out)",
+                            p->count * nl_feature_size(feature), &e->kept));
     }
     if (e->hashes) {
-        NL_TRY(nl_alloc_array(context, "hashes", p->count, sizeof(uint64_t), &memory));
-        e->hash = memory;
+        NL_TRY(NL_NEW_ARRAY(context, "hashes", p->count, &e->hash));
     }
     if (e->score)
         NL_TRY(prepare_score(p));

@@ -30,15 +30,14 @@ static nl_status factor(nl_context *context, int64_t size, const double *covaria
                         int64_t *rank)
 {
     nl_status status;
-    void *memory = NULL, *line = NULL, *order = NULL;
+    lapack_int *order = NULL;
+    double *line = NULL;
     lapack_int found;
-    NL_TRY(
-        nl_alloc_array(context, "a factor of a covariance", size * size, sizeof(double), &memory));
-    *rows = memory;
-    NL_TRY(nl_alloc_array(context, "a column", size, sizeof(double), &line));
-    NL_TRY(nl_alloc_array(context, "an order", size, sizeof(lapack_int), &order));
-    memcpy(memory, covariance, (size_t)(size * size) * sizeof(double));
-    lapack_int info = LAPACKE_dpstrf(LAPACK_COL_MAJOR, 'L', (lapack_int)size, memory,
+    NL_TRY(NL_NEW_ARRAY(context, "a factor of a covariance", size * size, rows));
+    NL_TRY(NL_NEW_ARRAY(context, "a column", size, &line));
+    NL_TRY(NL_NEW_ARRAY(context, "an order", size, &order));
+    memcpy(*rows, covariance, (size_t)(size * size) * sizeof(double));
+    lapack_int info = LAPACKE_dpstrf(LAPACK_COL_MAJOR, 'L', (lapack_int)size, *rows,
                                      (lapack_int)size, order, &found, -1);
     if (info < 0)
         NL_TRY(lapack_failed(context, "dpstrf", info));
@@ -48,7 +47,7 @@ static nl_status factor(nl_context *context, int64_t size, const double *covaria
         double *row = *rows + k * size;
         memcpy(line, row, (size_t)size * sizeof(double));
         for (int64_t i = 0; i < size; i++)
-            row[((const lapack_int *)order)[i] - 1] = i < k ? 0 : ((const double *)line)[i];
+            row[order[i] - 1] = i < k ? 0 : line[i];
     }
 cleanup:
     nl_free(context, line);
@@ -64,14 +63,15 @@ static nl_status nuclear_norm(nl_context *context, int64_t size, const double *a
                               const double *b, int64_t n, double *sum)
 {
     nl_status status;
-    void *product = NULL, *values = NULL;
+    double *values = NULL;
+    double *product = NULL;
     *sum = 0;
     if (m == 0 || n == 0)
         return NL_OK;
     if (NL_MIN(m, n) >= DEVICE_LEAST && nl_nuclear_norm(context->device, size, a, m, b, n, sum))
         return NL_OK;
-    NL_TRY(nl_alloc_array(context, "a product of covariances", m * n, sizeof(double), &product));
-    NL_TRY(nl_alloc_array(context, "singular values", NL_MIN(m, n), sizeof(double), &values));
+    NL_TRY(NL_NEW_ARRAY(context, "a product of covariances", m * n, &product));
+    NL_TRY(NL_NEW_ARRAY(context, "singular values", NL_MIN(m, n), &values));
     cblas_dgemm(CblasColMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)size, 1, a, (int)size,
                 b, (int)size, 0, product, (int)m);
     double unused;
@@ -80,7 +80,7 @@ static nl_status nuclear_norm(nl_context *context, int64_t size, const double *a
     if (info)
         NL_TRY(lapack_failed(context, "dgesdd", info));
     for (int64_t i = 0; i < NL_MIN(m, n); i++)
-        *sum += ((double *)values)[i];
+        *sum += values[i];
 cleanup:
     nl_free(context, product);
     nl_free(context, values);
@@ -106,18 +106,15 @@ struct nl_gaussian {
 nl_status nl_gaussian_create(nl_context *context, int64_t size, const double *mean,
                              const double *covariance, nl_gaussian **gaussian)
 {
-    void *memory;
     nl_gaussian *made = NULL;
     nl_status status;
     *gaussian = NULL;
     if (!all_finite(mean, size) || !all_finite(covariance, size * size))
         return nl_fail(context, NL_ERROR_NOT_FINITE, "a mean or covariance is not finite");
-    NL_TRY(nl_alloc_zero(context, "a Gaussian", sizeof(*made), &memory));
-    made = memory;
+    NL_TRY(NL_NEW(context, "a Gaussian", &made));
     made->context = context;
     made->size = size;
-    NL_TRY(nl_alloc_array(context, "a mean", size, sizeof(double), &memory));
-    made->mean = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "a mean", size, &made->mean));
     memcpy(made->mean, mean, (size_t)size * sizeof(double));
     for (int64_t i = 0; i < size; i++)
         made->trace += covariance[i * size + i];

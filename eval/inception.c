@@ -82,9 +82,8 @@ static nl_status fold(const loading *l, const nl_convolution *c, float *weight, 
     nl_context *context = l->net->device->context;
     int64_t outputs = c->shape[0], size = c->shape[1] * c->shape[2] * c->shape[3];
     nl_status status;
-    void *memory = NULL;
-    NL_TRY(nl_alloc_array(context, "batch norms", 4 * outputs, sizeof(float), &memory));
-    float *norm = memory;
+    float *norm = NULL;
+    NL_TRY(NL_NEW_ARRAY(context, "batch norms", 4 * outputs, &norm));
     for (int k = 0; k < 4; k++)
         NL_TRY(nl_entry_read(l->checkpoint, find(l->checkpoint, c->torch, norm_suffixes[k]),
                              norm + k * outputs));
@@ -100,7 +99,7 @@ static nl_status fold(const loading *l, const nl_convolution *c, float *weight, 
         bias[o] = (float)(norm[BETA * outputs + o] - factor * norm[MEAN * outputs + o]);
     }
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, norm);
     return status;
 }
 
@@ -154,15 +153,14 @@ static nl_status upload_weights(loading *l, const nl_entry *classifier)
 {
     nl_inception *net = l->net;
     nl_device *device = net->device;
-    void *buffer = NULL;
+    float *buffer = NULL;
     int64_t largest;
     nl_status status;
     int64_t bytes = place_weights(l, classifier, NULL, &largest);
     NL_TRY(device->ops->alloc(device, "the weights of Inception", bytes, &net->weights));
     net->weight_bytes = bytes;
     place_weights(l, classifier, net->weights, &largest);
-    NL_TRY(
-        nl_alloc_array(device->context, "a tensor of Inception", largest, sizeof(float), &buffer));
+    NL_TRY(NL_NEW_ARRAY(device->context, "a tensor of Inception", largest, &buffer));
     for (int i = 0; i < net->count; i++)
         if (l->complete[i])
             NL_TRY(read_convolution(l, &net->convolutions[i], buffer));
@@ -202,16 +200,13 @@ static nl_status take_stock(loading *l, const nl_entry **classifier)
 nl_status nl_inception_load(nl_device *device, const nl_checkpoint *checkpoint, nl_inception **out)
 {
     nl_status status;
-    void *memory = NULL;
     nl_inception *net = NULL;
     loading *l = NULL;
     const nl_entry *classifier;
     *out = NULL;
-    NL_TRY(nl_alloc_zero(device->context, "Inception", sizeof(*net), &memory));
-    net = memory;
+    NL_TRY(NL_NEW(device->context, "Inception", &net));
     net->device = device;
-    NL_TRY(nl_alloc_zero(device->context, "Inception", sizeof(*l), &memory));
-    l = memory;
+    NL_TRY(NL_NEW(device->context, "Inception", &l));
     l->net = net;
     l->checkpoint = checkpoint;
     NL_TRY(nl_inception_list(net));

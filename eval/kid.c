@@ -41,7 +41,8 @@ nl_status nl_kid(nl_device *device, int64_t size, const float *a, int64_t count_
     nl_context *context = device->context;
     const float *sets[2] = {a, b};
     const int64_t counts[2] = {count_a, count_b};
-    void *orders[2] = {NULL, NULL}, *rows[2] = {NULL, NULL}, *block = NULL;
+    int64_t *orders[2] = {NULL, NULL};
+    float *rows[2] = {NULL, NULL}, *block = NULL;
     double total = 0, squares = 0, m = (double)subset_size;
     nl_status status;
     if (subset_size < 2 || subset_size > count_a || subset_size > count_b)
@@ -49,13 +50,12 @@ nl_status nl_kid(nl_device *device, int64_t size, const float *a, int64_t count_
                        "KID: subsets of %lld of %lld and %lld pictures are not possible",
                        (long long)subset_size, (long long)count_a, (long long)count_b);
     for (int side = 0; side < 2; side++) {
-        NL_TRY(nl_alloc_array(context, "KID", counts[side], sizeof(int64_t), &orders[side]));
-        NL_TRY(nl_alloc_array(context, "KID", subset_size * size, sizeof(float), &rows[side]));
+        NL_TRY(NL_NEW_ARRAY(context, "KID", counts[side], &orders[side]));
+        NL_TRY(NL_NEW_ARRAY(context, "KID", subset_size * size, &rows[side]));
         for (int64_t i = 0; i < counts[side]; i++)
-            ((int64_t *)orders[side])[i] = i;
+            orders[side][i] = i;
     }
-    NL_TRY(nl_alloc_array(context, "KID", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, sizeof(float),
-                          &block));
+    NL_TRY(NL_NEW_ARRAY(context, "KID", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, &block));
     NL_TRY(nl_products_reserve(device, size));
     for (int64_t subset = 0; subset < subsets; subset++) {
         double aa, bb, ab;

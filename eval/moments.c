@@ -23,20 +23,15 @@ struct nl_moments {
 nl_status nl_moments_create(nl_context *context, int64_t size, nl_moments **moments)
 {
     nl_status status;
-    void *memory = NULL;
     nl_moments *made = NULL;
     *moments = NULL;
-    NL_TRY(nl_alloc_zero(context, "moments", sizeof(*made), &memory));
-    made = memory;
+    NL_TRY(NL_NEW(context, "moments", &made));
     made->context = context;
     made->size = size;
     double **parts[] = {&made->mean, &made->scatter, &made->block, &made->block_mean};
     const int64_t rows[] = {1, size, BLOCK, 1};
-    for (int i = 0; i < NL_COUNT(parts); i++) {
-        NL_TRY(nl_alloc_array(context, "a covariance", rows[i] * size, sizeof(double), &memory));
-        *parts[i] = memory;
-        memset(memory, 0, (size_t)(rows[i] * size) * sizeof(double));
-    }
+    for (int i = 0; i < NL_COUNT(parts); i++)
+        NL_TRY(NL_NEW_ZEROS(context, "a covariance", rows[i] * size, parts[i]));
     *moments = made;
     made = NULL;
 cleanup:

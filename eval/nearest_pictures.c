@@ -51,8 +51,7 @@ static nl_status find_points(nl_inception *net, const nl_evaluation_options *opt
     nl_context *context = nl_inception_context(net);
     nl_status status;
     nl_picture_source source = nl_pictures_source(pictures);
-    NL_TRY(nl_alloc_array(context, "colours", source.count * COLOURS, sizeof(float),
-                          (void **)&points->pixels));
+    NL_TRY(NL_NEW_ARRAY(context, "colours", source.count * COLOURS, &points->pixels));
     points->features.rows = true;
     points->features.picture = take_batch;
     points->features.user = points;
@@ -81,10 +80,9 @@ static nl_status find_neighbours(nl_device *device, nl_space space, nl_feature f
     bool pixels = space == NL_SPACE_PIXELS;
     int64_t count = neighbours->count = points->features.count;
     nl_status status;
-    NL_TRY(nl_alloc_array(device->context, "neighbours", count * NL_NEAREST_K, sizeof(int64_t),
-                          (void **)&neighbours->index));
-    NL_TRY(nl_alloc_array(device->context, "neighbours", count * NL_NEAREST_K, sizeof(double),
-                          (void **)&neighbours->distance));
+    NL_TRY(NL_NEW_ARRAY(device->context, "neighbours", count * NL_NEAREST_K, &neighbours->index));
+    NL_TRY(
+        NL_NEW_ARRAY(device->context, "neighbours", count * NL_NEAREST_K, &neighbours->distance));
     NL_TRY(nl_nearest_rows(device, pixels ? COLOURS : nl_feature_size(feature),
                            pixels ? reference->pixels : reference->features.kept,
                            reference->features.count,
@@ -103,8 +101,7 @@ static int by_size(const void *a, const void *b)
 /* The distances to the nearest picture, ascending. */
 static nl_status sorted(nl_context *context, const nl_neighbours *neighbours, double **distances)
 {
-    nl_status status = nl_alloc_array(context, "distances", NL_MAX(neighbours->count, 1),
-                                      sizeof(double), (void **)distances);
+    nl_status status = NL_NEW_ARRAY(context, "distances", NL_MAX(neighbours->count, 1), distances);
     if (status != NL_OK)
         return status;
     for (int64_t i = 0; i < neighbours->count; i++)

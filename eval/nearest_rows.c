@@ -73,7 +73,7 @@ static nl_status squares_of(nl_context *context, const float *rows, int64_t coun
                             float **squares)
 {
     nl_status status;
-    NL_TRY(nl_alloc_array(context, "distances", count, sizeof(float), (void **)squares));
+    NL_TRY(NL_NEW_ARRAY(context, "distances", count, squares));
     for (int64_t i = 0; i < count; i++) {
         double sum = 0;
         for (int64_t c = 0; c < size; c++)
@@ -108,8 +108,7 @@ nl_status nl_nearest_rows(nl_device *device, int64_t size, const float *referenc
                        (long long)reference_count);
     NL_TRY(squares_of(context, rows, count, size, &squares[0]));
     NL_TRY(squares_of(context, reference, reference_count, size, &squares[1]));
-    NL_TRY(nl_alloc_array(context, "distances", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, sizeof(float),
-                          (void **)&block));
+    NL_TRY(NL_NEW_ARRAY(context, "distances", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, &block));
     s.squares = squares[0];
     s.reference_squares = squares[1];
     s.block = block;

@@ -51,7 +51,7 @@ static nl_status take_batch(void *user, const nl_picture_batch *batch)
         if (at < 0 || at >= batch->count)
             continue;
         image = (nl_image){.height = (int)batch->height, .width = (int)batch->width};
-        NL_TRY(nl_alloc(g->context, "a picture", bytes, (void **)&image.rgb));
+        NL_TRY(NL_NEW_ARRAY(g->context, "a picture", bytes, &image.rgb));
         memcpy(image.rgb, batch->rgb + (size_t)at * bytes, bytes);
         NL_TRY(nl_image_fit(g->context, g->edge, g->edge, &image));
         g->cells[g->places[i].cell] = image.rgb;
@@ -88,10 +88,9 @@ nl_status nl_nearest_sheet(const nl_nearness *nearness, const char *samples, con
     uint8_t **cells = NULL;
     nl_status status;
     *sheet = (nl_image){.rgb = NULL};
-    NL_TRY(nl_alloc_array(context, "a sheet", rows, sizeof(*order), (void **)&order));
-    NL_TRY(nl_alloc_array(context, "a sheet", rows * COLUMNS, sizeof(*places), (void **)&places));
-    NL_TRY(nl_alloc_zero(context, "a sheet", (size_t)(rows * COLUMNS) * sizeof(*cells),
-                         (void **)&cells));
+    NL_TRY(NL_NEW_ARRAY(context, "a sheet", rows, &order));
+    NL_TRY(NL_NEW_ARRAY(context, "a sheet", rows * COLUMNS, &places));
+    NL_TRY(NL_NEW_ZEROS(context, "a sheet", rows * COLUMNS, &cells));
     NL_TRY(nl_nearest_order(nearness, NL_SPACE_FEATURES, upper, order));
     NL_TRY(nl_nearest_order(nearness, NL_SPACE_PIXELS, rows - upper, order + upper));
     for (int row = 0; row < rows; row++)

@@ -146,18 +146,21 @@ cleanup:
     return status;
 }
 
-static nl_status prepare(nl_context *context, int64_t size, bool half, point_set *set,
-                         void *memory[4])
+static void free_set(nl_context *context, point_set *set)
+{
+    nl_free(context, set->squares);
+    nl_free(context, set->half_squares);
+    nl_free(context, set->radii);
+    nl_free(context, set->covered);
+}
+
+static nl_status prepare(nl_context *context, int64_t size, bool half, point_set *set)
 {
     nl_status status;
-    NL_TRY(nl_alloc_array(context, "distances", set->count, sizeof(float), &memory[0]));
-    NL_TRY(nl_alloc_array(context, "distances", set->count, sizeof(float), &memory[1]));
-    NL_TRY(nl_alloc_zero(context, "distances", (size_t)set->count * sizeof(bool), &memory[2]));
-    set->squares = memory[0];
-    set->radii = memory[1];
-    NL_TRY(nl_alloc_array(context, "distances", half ? set->count : 0, sizeof(float), &memory[3]));
-    set->covered = memory[2];
-    set->half_squares = memory[3];
+    NL_TRY(NL_NEW_ARRAY(context, "distances", set->count, &set->squares));
+    NL_TRY(NL_NEW_ARRAY(context, "distances", set->count, &set->radii));
+    NL_TRY(NL_NEW_ZEROS(context, "distances", set->count, &set->covered));
+    NL_TRY(NL_NEW_ARRAY(context, "distances", half ? set->count : 0, &set->half_squares));
     for (int64_t i = 0; i < set->count; i++) {
         const float *row = set->rows + i * size;
         set->squares[i] = square_of(row, size, false);
@@ -186,22 +189,18 @@ nl_status nl_precision_recall(nl_device *device, int64_t size, const float *refe
     point_set a = {.rows = reference, .count = reference_count};
     point_set b = {.rows = samples, .count = sample_count};
     pairs p = {.device = device, .size = size, .k = k, .half = half};
-    void *memory[8] = {NULL}, *block = NULL, *rounded = NULL;
     nl_status status;
     if (k < 1 || k > MAX_K || reference_count <= k || sample_count <= k)
         return nl_fail(context, NL_ERROR_INPUT,
                        "precision and recall: a %d-th neighbour among %lld and %lld pictures is "
                        "not possible",
                        k, (long long)reference_count, (long long)sample_count);
-    NL_TRY(prepare(context, size, half, &a, memory));
-    NL_TRY(prepare(context, size, half, &b, memory + 4));
-    NL_TRY(nl_alloc_array(context, "distances", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, sizeof(float),
-                          &block));
-    p.block = block;
+    NL_TRY(prepare(context, size, half, &a));
+    NL_TRY(prepare(context, size, half, &b));
+    NL_TRY(NL_NEW_ARRAY(context, "distances", NL_PRODUCT_ROWS * NL_PRODUCT_COLUMNS, &p.block));
     if (half)
-        NL_TRY(nl_alloc_array(context, "distances", (NL_PRODUCT_ROWS + NL_PRODUCT_COLUMNS) * size,
-                              sizeof(float), &rounded));
-    p.rounded = rounded;
+        NL_TRY(NL_NEW_ARRAY(context, "distances", (NL_PRODUCT_ROWS + NL_PRODUCT_COLUMNS) * size,
+                            &p.rounded));
     NL_TRY(nl_products_reserve(device, size));
     NL_TRY(find_radii(&p, &a));
     NL_TRY(find_radii(&p, &b));
@@ -209,9 +208,9 @@ nl_status nl_precision_recall(nl_device *device, int64_t size, const float *refe
     *precision = share(&b);
     *recall = share(&a);
 cleanup:
-    for (int i = 0; i < NL_COUNT(memory); i++)
-        nl_free(context, memory[i]);
-    nl_free(context, block);
-    nl_free(context, rounded);
+    free_set(context, &a);
+    free_set(context, &b);
+    nl_free(context, p.block);
+    nl_free(context, p.rounded);
     return status;
 }

@@ -47,15 +47,13 @@ struct nl_pictures {
 
 static nl_status reserve(nl_context *context, picture_slot *slot, int64_t bytes)
 {
-    void *memory;
     if (bytes <= slot->bytes)
         return NL_OK;
     nl_free(context, slot->buffer);
     slot->buffer = NULL;
     slot->bytes = 0;
-    nl_status status = nl_alloc_array(context, "pictures", bytes, 1, &memory);
+    nl_status status = NL_NEW_ARRAY(context, "pictures", bytes, &slot->buffer);
     if (status == NL_OK) {
-        slot->buffer = memory;
         slot->bytes = bytes;
     }
     return status;
@@ -73,18 +71,17 @@ static bool is_picture(const char *name)
 static nl_status add_file(nl_pictures *p, char *file)
 {
     if (p->count == p->capacity) {
-        void *memory;
+        char **files;
         int64_t capacity = p->capacity ? 2 * p->capacity : 1024;
-        nl_status status =
-            nl_alloc_array(p->context, "names of pictures", capacity, sizeof(char *), &memory);
+        nl_status status = NL_NEW_ARRAY(p->context, "names of pictures", capacity, &files);
         if (status != NL_OK) {
             nl_free(p->context, file);
             return status;
         }
         if (p->count)
-            memcpy(memory, p->files, (size_t)p->count * sizeof(char *));
+            memcpy(files, p->files, (size_t)p->count * sizeof(char *));
         nl_free(p->context, p->files);
-        p->files = memory;
+        p->files = files;
         p->capacity = capacity;
     }
     p->files[p->count++] = file;
@@ -290,20 +287,19 @@ static void stop_reading(nl_pictures *p)
 
 static nl_status create(nl_context *context, const char *path, int threads, nl_pictures **out)
 {
-    void *memory = NULL;
+    nl_pictures *p = NULL;
     nl_status status;
     *out = NULL;
-    NL_TRY(nl_alloc_zero(context, "pictures", sizeof(nl_pictures), &memory));
-    nl_pictures *p = memory;
+    NL_TRY(NL_NEW(context, "pictures", &p));
     p->context = context;
     p->threads = NL_MAX(threads, 1);
     NL_TRY(nl_strdup(context, path, &p->path));
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     *out = p;
-    memory = NULL;
+    p = NULL;
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, p);
     return status;
 }
 

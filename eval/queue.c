@@ -91,10 +91,7 @@ nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t wi
 nl_status nl_inception_queue_create(nl_inception *net, const nl_preprocessing *preprocessing,
                                     const bool wanted[NL_FEATURES], nl_inception_queue **queue)
 {
-    void *memory = NULL;
-    nl_status status =
-        nl_alloc_zero(net->device->context, "pictures under way", sizeof(**queue), &memory);
-    *queue = memory;
+    nl_status status = NL_NEW(net->device->context, "pictures under way", queue);
     if (status != NL_OK)
         return status;
     (*queue)->net = net;

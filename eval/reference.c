@@ -90,12 +90,9 @@ nl_status nl_statistics_of(nl_context *context, nl_moments *moments, nl_feature 
                            nl_statistics *g)
 {
     int64_t size = nl_feature_size(feature);
-    void *memory;
     nl_status status;
-    NL_TRY(nl_alloc_array(context, "a mean", size, sizeof(double), &memory));
-    g->mean = memory;
-    NL_TRY(nl_alloc_array(context, "a covariance", size * size, sizeof(double), &memory));
-    g->covariance = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "a mean", size, &g->mean));
+    NL_TRY(NL_NEW_ARRAY(context, "a covariance", size * size, &g->covariance));
     NL_TRY(nl_moments_read(moments, g->mean, g->covariance));
 cleanup:
     return status;

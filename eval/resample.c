@@ -21,14 +21,10 @@ static nl_status prepare(const nl_resampling *r, workspace *w)
 {
     nl_context *context = nl_gaussian_context(r->reference);
     int64_t size = nl_gaussian_size(r->reference);
-    void *memory;
     nl_status status;
-    NL_TRY(nl_alloc_array(context, "a mean", size, sizeof(double), &memory));
-    w->mean = memory;
-    NL_TRY(nl_alloc_array(context, "a covariance", size * size, sizeof(double), &memory));
-    w->covariance = memory;
-    NL_TRY(nl_alloc_array(context, "an order of rows", r->count, sizeof(int64_t), &memory));
-    w->order = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "a mean", size, &w->mean));
+    NL_TRY(NL_NEW_ARRAY(context, "a covariance", size * size, &w->covariance));
+    NL_TRY(NL_NEW_ARRAY(context, "an order of rows", r->count, &w->order));
     for (int64_t i = 0; i < r->count; i++)
         w->order[i] = i;
 cleanup:
@@ -85,15 +81,14 @@ nl_status nl_fid_bootstrap(const nl_resampling *r, int64_t repeats, nl_interval 
 {
     nl_context *context = nl_gaussian_context(r->reference);
     workspace w = {NULL, NULL, NULL};
-    void *memory = NULL;
+    double *distances = NULL;
     double mean = 0, squares = 0;
     nl_status status;
     if (repeats < 2)
         return nl_fail(context, NL_ERROR_USAGE, "a bootstrap of %lld repeats has no spread",
                        (long long)repeats);
     NL_TRY(prepare(r, &w));
-    NL_TRY(nl_alloc_array(context, "a bootstrap", repeats, sizeof(double), &memory));
-    double *distances = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "a bootstrap", repeats, &distances));
     for (int64_t k = 0; k < repeats; k++) {
         NL_TRY(report(r, k, repeats));
         for (int64_t i = 0; i < r->count; i++)
@@ -109,7 +104,7 @@ nl_status nl_fid_bootstrap(const nl_resampling *r, int64_t repeats, nl_interval 
                               .high = quantile(distances, repeats, 0.975) - mean};
 cleanup:
     release(context, &w);
-    nl_free(context, memory);
+    nl_free(context, distances);
     return status;
 }
 

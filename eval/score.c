@@ -22,18 +22,12 @@ struct nl_score {
 nl_status nl_score_create(nl_context *context, int64_t classes, int64_t splits, nl_score **score)
 {
     nl_status status;
-    void *memory = NULL;
     nl_score *made = NULL;
     *score = NULL;
-    NL_TRY(nl_alloc_zero(context, "a score", sizeof(*made), &memory));
-    made = memory;
+    NL_TRY(NL_NEW(context, "a score", &made));
     *made = (nl_score){.context = context, .classes = classes, .splits = splits};
-    NL_TRY(nl_alloc_array(context, "a score", splits, sizeof(split_sums), &memory));
-    made->sums = memory;
-    memset(memory, 0, (size_t)splits * sizeof(split_sums));
-    NL_TRY(nl_alloc_array(context, "a score", (splits + 1) * classes, sizeof(double), &memory));
-    made->totals = memory;
-    memset(memory, 0, (size_t)((splits + 1) * classes) * sizeof(double));
+    NL_TRY(NL_NEW_ZEROS(context, "a score", splits, &made->sums));
+    NL_TRY(NL_NEW_ZEROS(context, "a score", (splits + 1) * classes, &made->totals));
     made->p = made->totals + splits * classes;
     *score = made;
     made = NULL;

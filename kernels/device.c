@@ -91,10 +91,8 @@ static nl_status create_with(nl_context *context, const nl_ops *ops, int index, 
                              int threads, nl_device **device)
 {
     nl_device *created = NULL;
-    void *pointer;
     nl_status status = NL_OK;
-    NL_TRY(nl_alloc_zero(context, "a device", sizeof(*created), &pointer));
-    created = pointer;
+    NL_TRY(NL_NEW(context, "a device", &created));
     created->ops = ops;
     created->context = context;
     created->threads = threads > 0 ? threads : nl_default_threads();
@@ -193,7 +191,7 @@ nl_status nl_download_wait(nl_device *device, int slot)
 nl_status nl_host_memory_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer)
 {
     return device->ops->host_alloc ? device->ops->host_alloc(device, what, bytes, pointer)
-                                   : nl_alloc_array(device->context, what, bytes, 1, pointer);
+                                   : NL_NEW_SIZED(device->context, what, bytes, 1, pointer);
 }
 
 void nl_host_memory_free(nl_device *device, void *pointer, int64_t bytes)

@@ -6,7 +6,7 @@
 
 nl_status nl_host_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer)
 {
-    return nl_alloc_array(device->context, what, bytes, 1, pointer);
+    return NL_NEW_SIZED(device->context, what, bytes, 1, pointer);
 }
 
 void nl_host_free(nl_device *device, void *pointer, int64_t bytes)

@@ -121,14 +121,14 @@ static void test_allocation(void **state)
 {
     (void)state;
     nl_context *context = test_context(NULL);
-    void *a, *b, *none;
-    assert_ok(context, nl_alloc(context, "a", 1000, &a));
+    char *a, *b, *none;
+    assert_ok(context, NL_NEW_SIZED(context, "a", 1000, 1, &a));
     assert_int_equal((uintptr_t)a % 64, 0);
     memset(a, 0xFF, 1000);
-    assert_ok(context, nl_alloc_zero(context, "b", 100, &b));
+    assert_ok(context, NL_NEW_ZEROS(context, "b", 100, &b));
     for (int i = 0; i < 100; i++)
-        assert_int_equal(((char *)b)[i], 0);
-    assert_ok(context, nl_alloc(context, "none", 0, &none));
+        assert_int_equal(b[i], 0);
+    assert_ok(context, NL_NEW_SIZED(context, "none", 0, 1, &none));
     assert_non_null(none);
     assert_int_equal(context->memory_used, 1100);
     assert_int_equal(context->allocations, 3);
@@ -159,8 +159,8 @@ static void test_budget(void **state)
     assert_int_equal(nl_core_context_create(&options, &context), NL_OK);
     assert_int_equal(nl_memory_left(context), 3 << 20);
     void *a, *b = &a;
-    assert_ok(context, nl_alloc(context, "weights", 2 << 20, &a));
-    assert_int_equal(nl_alloc(context, "activations", (1 << 20) + 1, &b), NL_ERROR_MEMORY);
+    assert_ok(context, NL_NEW_SIZED(context, "weights", 2 << 20, 1, &a));
+    assert_int_equal(NL_NEW_SIZED(context, "activations", (1 << 20) + 1, 1, &b), NL_ERROR_MEMORY);
     assert_null(b);
     assert_non_null(strstr(nl_last_error(context), "activations"));
     assert_non_null(strstr(nl_last_error(context), "need 1.0 MiB, have 1.0 MiB"));
@@ -168,7 +168,7 @@ static void test_budget(void **state)
     assert_ok(context, nl_account(context, "device memory", 1 << 20));
     assert_int_equal(nl_account(context, "device memory", 1), NL_ERROR_MEMORY);
     assert_ok(context, nl_account(context, "device memory", -(1 << 20)));
-    assert_ok(context, nl_alloc(context, "exactly the rest", 1 << 20, &b));
+    assert_ok(context, NL_NEW_SIZED(context, "exactly the rest", 1 << 20, 1, &b));
     nl_free(context, a);
     nl_free(context, b);
     assert_int_equal(context->memory_used, 0);
@@ -182,14 +182,14 @@ static void test_impossible_sizes(void **state)
     void *pointer;
     const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 63, (size_t)INT64_MAX, (size_t)1 << 50};
     for (int i = 0; i < NL_COUNT(sizes); i++) {
-        assert_int_equal(nl_alloc(context, "too much", sizes[i], &pointer), NL_ERROR_MEMORY);
+        assert_int_equal(NL_NEW_SIZED(context, "too much", sizes[i], 1, &pointer), NL_ERROR_MEMORY);
         assert_null(pointer);
     }
-    assert_int_equal(nl_alloc_array(context, "x", INT64_MAX, 2, &pointer), NL_ERROR_MEMORY);
-    assert_int_equal(nl_alloc_array(context, "x", -1, 4, &pointer), NL_ERROR_MEMORY);
-    assert_int_equal(nl_alloc_array(context, "x", 1, SIZE_MAX, &pointer), NL_ERROR_MEMORY);
+    assert_int_equal(NL_NEW_SIZED(context, "x", INT64_MAX, 2, &pointer), NL_ERROR_MEMORY);
+    assert_int_equal(NL_NEW_SIZED(context, "x", -1, 4, &pointer), NL_ERROR_MEMORY);
+    assert_int_equal(NL_NEW_SIZED(context, "x", 1, SIZE_MAX, &pointer), NL_ERROR_MEMORY);
     assert_int_equal(context->memory_used, 0);
-    assert_ok(context, nl_alloc_array(context, "x", 3, 5, &pointer));
+    assert_ok(context, NL_NEW_SIZED(context, "x", 3, 5, &pointer));
     assert_int_equal(context->memory_used, 15);
     nl_free(context, pointer);
     nl_core_context_destroy(context);
@@ -208,7 +208,7 @@ static void test_system_refuses(void **state)
     assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
     low.rlim_max = before.rlim_max;
     assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
-    nl_status status = nl_alloc(context, "weights", (size_t)600 << 20, &pointer);
+    nl_status status = NL_NEW_SIZED(context, "weights", (size_t)600 << 20, 1, &pointer);
     setrlimit(RLIMIT_AS, &before);
     assert_int_equal(status, NL_ERROR_MEMORY);
     assert_null(pointer);
@@ -224,11 +224,11 @@ static void test_fault_hook(void **state)
     void *pointer;
     char *text;
     context->fail_allocation = 2;
-    assert_ok(context, nl_alloc(context, "first", 8, &pointer));
+    assert_ok(context, NL_NEW_SIZED(context, "first", 8, 1, &pointer));
     nl_free(context, pointer);
     assert_int_equal(nl_strdup(context, "second", &text), NL_ERROR_MEMORY);
     assert_null(text);
-    assert_ok(context, nl_alloc(context, "third", 8, &pointer));
+    assert_ok(context, NL_NEW_SIZED(context, "third", 8, 1, &pointer));
     nl_free(context, pointer);
     context->fail_allocation = 4;
     assert_int_equal(nl_account(context, "fourth", 8), NL_ERROR_MEMORY);
@@ -248,7 +248,7 @@ static void *allocate_often(void *argument)
     worker *w = argument;
     for (int i = 0; i < 20000; i++) {
         void *pointer;
-        if (nl_alloc(w->context, "a worker", 1024, &pointer) != NL_OK)
+        if (NL_NEW_SIZED(w->context, "a worker", 1024, 1, &pointer) != NL_OK)
             w->failures++;
         nl_free(w->context, pointer);
     }

@@ -7,11 +7,10 @@
 static void load_picture(nl_context *context, const nl_checkpoint *golden, nl_image *image)
 {
     const nl_entry *entry = nl_checkpoint_find(golden, "picture");
-    void *memory;
     assert_non_null(entry);
-    assert_ok(context, nl_alloc(context, "picture", (size_t)nl_entry_count(entry), &memory));
-    nl_entry_copy(entry, memory);
-    *image = (nl_image){(int)entry->shape[0], (int)entry->shape[1], memory, NULL};
+    *image = (nl_image){.height = (int)entry->shape[0], .width = (int)entry->shape[1]};
+    assert_ok(context, NL_NEW_ARRAY(context, "picture", nl_entry_count(entry), &image->rgb));
+    nl_entry_copy(entry, image->rgb);
 }
 
 static void assert_picture(const nl_checkpoint *golden, const char *name, const nl_image *image)
@@ -78,10 +77,8 @@ static void test_fit_extremes(void **state)
     nl_context *context = test_context(NULL);
     for (int i = 0; i < NL_COUNT(sizes); i++) {
         const int *s = sizes[i];
-        void *memory;
         nl_image image = {.height = s[0], .width = s[1]};
-        assert_ok(context, nl_alloc(context, "picture", 3 * (size_t)s[0] * (size_t)s[1], &memory));
-        image.rgb = memory;
+        assert_ok(context, NL_NEW_ARRAY(context, "picture", 3 * (int64_t)s[0] * s[1], &image.rgb));
         memset(image.rgb, 77, 3 * (size_t)s[0] * (size_t)s[1]);
         assert_ok(context, nl_image_fit(context, s[2], s[3], &image));
         assert_int_equal(image.height, s[2]);
@@ -91,10 +88,8 @@ static void test_fit_extremes(void **state)
         nl_image_free(context, &image);
     }
     for (int64_t failing = 1;; failing++) {
-        void *memory;
         nl_image image = {.height = 30, .width = 20};
-        assert_ok(context, nl_alloc_zero(context, "picture", 3 * 30 * 20, &memory));
-        image.rgb = memory;
+        assert_ok(context, NL_NEW_ZEROS(context, "picture", 3 * 30 * 20, &image.rgb));
         context->fail_allocation = atomic_load(&context->allocations) + failing;
         nl_status status = nl_image_fit(context, 7, 7, &image);
         context->fail_allocation = 0;

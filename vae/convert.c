@@ -84,13 +84,12 @@ nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *s
     nl_context *context = checkpoint->context;
     nl_vae_inventory inventory;
     nl_vae_kind kind;
-    void *memory = NULL;
+    nl_saved *tensors = NULL;
     nl_save_source source = {.read = read_item};
     nl_status status = take_stock(checkpoint, second, &inventory, &kind);
     if (status != NL_OK)
         return status;
-    NL_TRY(nl_alloc_array(context, "names of tensors", inventory.count, sizeof(nl_saved), &memory));
-    nl_saved *tensors = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", inventory.count, &tensors));
     for (int64_t i = 0; i < inventory.count; i++) {
         tensors[i] = describe(&inventory.items[i], i, matrix_dtype);
         source.largest = NL_MAX(source.largest, nl_entry_count(inventory.items[i].entry));
@@ -98,7 +97,7 @@ nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *s
     source.user = inventory.items;
     NL_TRY(nl_save_tensors(context, path, overwrite, metadata, tensors, inventory.count, &source));
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, tensors);
     nl_free(context, inventory.items);
     return status;
 }

@@ -12,9 +12,8 @@ nl_status nl_vae_add_layer(nl_context *context, nl_vae_network *network, nl_laye
 {
     if (network->count == network->capacity) {
         int capacity = network->capacity ? 2 * network->capacity : 32;
-        void *grown;
-        nl_status status = nl_alloc_array(context, "the autoencoder's layers", capacity,
-                                          sizeof(nl_vae_layer), &grown);
+        nl_vae_layer *grown;
+        nl_status status = NL_NEW_ARRAY(context, "the autoencoder's layers", capacity, &grown);
         if (status != NL_OK)
             return status;
         if (network->count)

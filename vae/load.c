@@ -97,12 +97,10 @@ static nl_status make_inventory(nl_context *context, const nl_checkpoint *const 
                            checkpoints[0]->path, checkpoints[i]->path);
         count += checkpoints[i]->count;
     }
-    void *items;
-    nl_status status = nl_alloc_array(context, "the autoencoder's table of tensors", count,
-                                      sizeof(nl_vae_item), &items);
+    nl_status status =
+        NL_NEW_ARRAY(context, "the autoencoder's table of tensors", count, &inventory->items);
     if (status != NL_OK)
         return status;
-    inventory->items = items;
     for (int i = 0; i < 2 && checkpoints[i]; i++)
         take_inventory(inventory, checkpoints[i], &spellings[i]);
     qsort(inventory->items, (size_t)inventory->count, sizeof(nl_vae_item), compare_items);
@@ -249,7 +247,6 @@ static nl_status upload_weights(nl_vae *vae, const nl_vae_inventory *inventory)
 {
     nl_context *context = vae->device->context;
     nl_vae_fill fill = {.inventory = inventory};
-    void *values = NULL;
     nl_status status;
     NL_TRY(walk(vae, visit_place, &fill)); /* counts only: there is no memory yet */
     NL_TRY(vae->device->ops->alloc(vae->device, "the autoencoder's weights", fill.bytes,
@@ -257,15 +254,13 @@ static nl_status upload_weights(nl_vae *vae, const nl_vae_inventory *inventory)
     vae->weight_bytes = fill.bytes;
     fill.bytes = 0;
     NL_TRY(walk(vae, visit_place, &fill));
-    NL_TRY(nl_alloc_array(context, "the autoencoder's largest tensor", fill.largest, sizeof(float),
-                          &values));
-    NL_TRY(nl_alloc_array(context, "the autoencoder's largest tensor", fill.largest,
-                          sizeof(uint16_t), &fill.converted));
-    fill.values = values;
+    NL_TRY(NL_NEW_ARRAY(context, "the autoencoder's largest tensor", fill.largest, &fill.values));
+    NL_TRY(NL_NEW_SIZED(context, "the autoencoder's largest tensor", fill.largest, sizeof(uint16_t),
+                        &fill.converted));
     NL_TRY(walk(vae, visit_upload, &fill));
 cleanup:
     nl_free(context, fill.converted);
-    nl_free(context, values);
+    nl_free(context, fill.values);
     return status;
 }
 
@@ -293,13 +288,11 @@ nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoi
     nl_context *context = device->context;
     nl_problems problems = {0};
     nl_vae *vae = NULL;
-    void *memory;
     *out = NULL;
     *inventory = (nl_vae_inventory){0};
-    nl_status status = nl_alloc_zero(context, "an autoencoder", sizeof(nl_vae), &memory);
+    nl_status status = NL_NEW(context, "an autoencoder", &vae);
     if (status != NL_OK)
         return status;
-    vae = memory;
     vae->device = device;
     NL_TRY(nl_strdup(context, checkpoints[0]->path, &vae->path));
     NL_TRY(make_inventory(context, checkpoints, inventory, &vae->kind, &problems));

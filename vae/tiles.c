@@ -133,14 +133,14 @@ static nl_status convert_whole(const nl_conversion *conversion, int64_t batch, i
     int64_t rgb_size = height * vae->factor * width * vae->factor * 3;
     nl_dtype type = decode ? NL_U8 : NL_F32;
     int64_t need;
-    void *buffer = NULL;
+    float *floats = NULL;
     nl_status status;
     int64_t host_bytes = decode ? 0 : batch * rgb_size * (int64_t)sizeof(float);
     NL_TRY(measure(conversion, batch, height, width, type, &need));
     NL_TRY(reserve(device, need, host_bytes));
     if (host_bytes)
         NL_TRY(
-            nl_alloc(context, "pictures on their way to the encoder", (size_t)host_bytes, &buffer));
+            NL_NEW_SIZED(context, "pictures on their way to the encoder", host_bytes, 1, &floats));
     for (int64_t first = 0; first < count; first += batch) {
         int64_t now = NL_MIN(batch, count - first);
         NL_TRY(nl_check_cancelled(context));
@@ -150,7 +150,6 @@ static nl_status convert_whole(const nl_conversion *conversion, int64_t batch, i
             NL_TRY(run_batch(conversion, device, now, height, width, latents, type, rgb));
         } else {
             const uint8_t *rgb = (const uint8_t *)from + first * rgb_size;
-            float *floats = buffer;
             for (int64_t i = 0; i < now * rgb_size; i++)
                 floats[i] = from_byte(rgb[i]);
             NL_TRY(run_batch(conversion, device, now, height, width, floats, type,
@@ -158,7 +157,7 @@ static nl_status convert_whole(const nl_conversion *conversion, int64_t batch, i
         }
     }
 cleanup:
-    nl_free(context, buffer);
+    nl_free(context, floats);
     return status;
 }
 
@@ -197,12 +196,10 @@ static nl_status make_weights(nl_context *context, const nl_axis *axis, int64_t 
                               float **weights)
 {
     int64_t length = axis->tile * factor;
-    void *memory = NULL, *sums = NULL;
+    float *sum = NULL, *w = NULL;
     nl_status status;
-    NL_TRY(nl_alloc_array(context, "tile weights", axis->tiles * length, sizeof(float), &memory));
-    NL_TRY(nl_alloc_zero(context, "tile weights", (size_t)(axis->size * factor) * sizeof(float),
-                         &sums));
-    float *w = memory, *sum = sums;
+    NL_TRY(NL_NEW_ARRAY(context, "tile weights", axis->tiles * length, &w));
+    NL_TRY(NL_NEW_ZEROS(context, "tile weights", axis->size * factor, &sum));
     for (int64_t i = 0; i < axis->tiles; i++)
         for (int64_t p = 0; p < length; p++) {
             w[i * length + p] = raw_weight(axis, i, p, factor);
@@ -212,10 +209,10 @@ static nl_status make_weights(nl_context *context, const nl_axis *axis, int64_t 
         for (int64_t p = 0; p < length; p++)
             w[i * length + p] /= sum[tile_start(axis, i) * factor + p];
     *weights = w;
-    memory = NULL;
+    w = NULL;
 cleanup:
-    nl_free(context, sums);
-    nl_free(context, memory);
+    nl_free(context, sum);
+    nl_free(context, w);
     return status;
 }
 
@@ -313,14 +310,9 @@ static nl_status alloc_tiling(const nl_conversion *conversion, nl_tiling *tiling
     int64_t f = conversion->vae->factor, area = tiling->rows.tile * tiling->columns.tile;
     int64_t latent_size = conversion->vae->latent_channels * area, rgb_size = 3 * f * f * area;
     int64_t resolution = decode ? f : 1;
-    void *input, *output;
     nl_status status;
-    NL_TRY(
-        nl_alloc_array(context, "a tile", decode ? latent_size : rgb_size, sizeof(float), &input));
-    tiling->input = input;
-    NL_TRY(
-        nl_alloc_array(context, "a tile", decode ? rgb_size : latent_size, sizeof(float), &output));
-    tiling->output = output;
+    NL_TRY(NL_NEW_ARRAY(context, "a tile", decode ? latent_size : rgb_size, &tiling->input));
+    NL_TRY(NL_NEW_ARRAY(context, "a tile", decode ? rgb_size : latent_size, &tiling->output));
     NL_TRY(make_weights(context, &tiling->rows, resolution, &tiling->row_weights));
     NL_TRY(make_weights(context, &tiling->columns, resolution, &tiling->column_weights));
 cleanup:
@@ -346,13 +338,13 @@ static nl_status convert_tiled(const nl_conversion *conversion, int64_t height, 
                           : vae->latent_channels * height * width;
     nl_tiling tiling = {.rows.size = height, .columns.size = width};
     int64_t need;
-    void *sum = NULL;
+    float *sum = NULL;
     nl_status status;
     NL_TRY(choose_tiles(conversion, &tiling.rows, &tiling.columns, &need));
     NL_TRY(reserve(device, need, tiling_bytes(conversion, &tiling.rows, &tiling.columns)));
     NL_TRY(alloc_tiling(conversion, &tiling));
     if (decode)
-        NL_TRY(nl_alloc_array(context, "the picture made of tiles", size, sizeof(float), &sum));
+        NL_TRY(NL_NEW_ARRAY(context, "the picture made of tiles", size, &sum));
     float *target = decode ? sum : to;
     memset(target, 0, (size_t)size * sizeof(float));
     for (int64_t row = 0; row < tiling.rows.tiles; row++)

@@ -5,11 +5,10 @@
 nl_status nl_vae_none(nl_device *device, nl_vae **out)
 {
     *out = NULL;
-    void *memory;
-    nl_status status = nl_alloc_zero(device->context, "an autoencoder", sizeof(nl_vae), &memory);
+    nl_vae *vae;
+    nl_status status = NL_NEW(device->context, "an autoencoder", &vae);
     if (status != NL_OK)
         return status;
-    nl_vae *vae = memory;
     *vae = (nl_vae){.device = device,
                     .kind = NL_VAE_NONE,
                     .scale = 1,

@@ -119,12 +119,10 @@ static nl_status select_model(nl_checkpoint *checkpoint)
 {
     int64_t kept = 0;
     nl_entry *entries;
-    void *memory = NULL;
-    nl_status status = nl_checkpoint_own(checkpoint, "a checkpoint's table",
-                                         checkpoint->count * (int64_t)sizeof(nl_entry), &memory);
+    nl_status status =
+        NL_OWN_ARRAY(checkpoint, "a checkpoint's table", checkpoint->count, &entries);
     if (status != NL_OK)
         return status;
-    entries = memory;
     for (int64_t i = 0; i < checkpoint->count; i++)
         if (has_average(checkpoint, &checkpoint->entries[i]))
             entries[kept++] = checkpoint->entries[i];
@@ -210,21 +208,17 @@ typedef struct nl_block {
     char padding[64 - sizeof(void *)]; /* what follows is aligned to 64 */
 } nl_block;
 
-nl_status nl_checkpoint_own(nl_checkpoint *checkpoint, const char *what, int64_t size,
-                            void **memory)
+void *nl_checkpoint_own(nl_checkpoint *checkpoint, const char *what, int64_t count, size_t size)
 {
     int64_t total;
-    void *block;
-    if (!nl_add_size(size, sizeof(nl_block), &total))
-        return nl_fail(checkpoint->context, NL_ERROR_INPUT, "%s: %s of an impossible size",
-                       checkpoint->path, what);
-    nl_status status = nl_alloc(checkpoint->context, what, (size_t)total, &block);
-    if (status != NL_OK)
-        return status;
-    ((nl_block *)block)->next = checkpoint->blocks;
+    if (!nl_mul_size(count, (int64_t)size, &total) || !nl_add_size(total, sizeof(nl_block), &total))
+        total = -1; /* refused below */
+    nl_block *block = nl_new_array(checkpoint->context, what, total, 1);
+    if (!block)
+        return NULL;
+    block->next = checkpoint->blocks;
     checkpoint->blocks = block;
-    *memory = (nl_block *)block + 1;
-    return NL_OK;
+    return block + 1;
 }
 
 /* Takes the mapping over, also on failure. */
@@ -232,11 +226,9 @@ static nl_status create(nl_context *context, const char *path, const char *key, 
                         bool borrowed, nl_checkpoint **result)
 {
     nl_status status;
-    void *memory = NULL;
     nl_checkpoint *checkpoint = NULL;
     *result = NULL;
-    NL_TRY(nl_alloc_zero(context, "a checkpoint's table", sizeof(*checkpoint), &memory));
-    checkpoint = memory;
+    NL_TRY(NL_NEW(context, "a checkpoint's table", &checkpoint));
     checkpoint->context = context;
     checkpoint->mapping = mapping;
     checkpoint->borrowed = borrowed;
@@ -478,14 +470,15 @@ nl_status nl_entry_equal(const nl_checkpoint *checkpoint, const nl_entry *a, con
 {
     nl_context *context = checkpoint->context;
     nl_status status;
-    void *x = NULL, *y = NULL;
+    float *y = NULL;
+    float *x = NULL;
     int64_t count = nl_entry_count(a);
     *equal = a->ndim == b->ndim &&
              memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof(a->shape[0])) == 0;
     if (!*equal)
         return NL_OK;
-    NL_TRY(nl_alloc_array(context, "a tensor to compare", count, sizeof(float), &x));
-    NL_TRY(nl_alloc_array(context, "a tensor to compare", count, sizeof(float), &y));
+    NL_TRY(NL_NEW_ARRAY(context, "a tensor to compare", count, &x));
+    NL_TRY(NL_NEW_ARRAY(context, "a tensor to compare", count, &y));
     NL_TRY(nl_entry_read(checkpoint, a, x));
     NL_TRY(nl_entry_read(checkpoint, b, y));
     *equal = memcmp(x, y, (size_t)count * sizeof(float)) == 0;

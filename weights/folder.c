@@ -41,12 +41,9 @@ static nl_status list_files(const nl_checkpoint *folder, const char *path, const
                             const char ***files, int *count)
 {
     nl_status status;
-    void *memory = NULL;
     const cJSON *item;
     int total = 0;
-    NL_TRY(nl_alloc_array(folder->context, "names of files", cJSON_GetArraySize(map),
-                          sizeof(char *), &memory));
-    *files = memory;
+    NL_TRY(NL_NEW_ARRAY(folder->context, "names of files", cJSON_GetArraySize(map), files));
     cJSON_ArrayForEach(item, map)
     {
         const char *name = cJSON_GetStringValue(item);
@@ -59,7 +56,7 @@ static nl_status list_files(const nl_checkpoint *folder, const char *path, const
         (*files)[total++] = name;
     }
     if (total > 0)
-        qsort(memory, (size_t)total, sizeof(char *), compare_texts);
+        qsort(*files, (size_t)total, sizeof(char *), compare_texts);
     *count = 0;
     for (int i = 0; i < total; i++)
         if (i == 0 || strcmp((*files)[i - 1], (*files)[i]) != 0)
@@ -110,7 +107,6 @@ static nl_status open_parts(nl_checkpoint *folder, const char *path)
     cJSON *index = NULL;
     const cJSON *map;
     const char **files = NULL;
-    void *memory;
     int count = 0;
     NL_TRY(nl_map_file(context, path, &file));
     NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &index));
@@ -120,8 +116,7 @@ static nl_status open_parts(nl_checkpoint *folder, const char *path)
         goto cleanup;
     }
     NL_TRY(list_files(folder, path, map, &files, &count));
-    NL_TRY(nl_alloc_zero(context, "shards", (size_t)count * sizeof(*folder->shards), &memory));
-    folder->shards = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "shards", count, &folder->shards));
     for (int i = 0; i < count; i++)
         NL_TRY(open_shard(folder, files[i]));
     NL_TRY(check_map(folder, path, map));
@@ -134,11 +129,9 @@ cleanup:
 
 static nl_status open_whole(nl_checkpoint *folder, const char *name)
 {
-    void *memory;
-    nl_status status = nl_alloc_zero(folder->context, "shards", sizeof(*folder->shards), &memory);
+    nl_status status = NL_NEW(folder->context, "shards", &folder->shards);
     if (status != NL_OK)
         return status;
-    folder->shards = memory;
     return open_shard(folder, name);
 }
 
@@ -190,20 +183,17 @@ static nl_status merge(nl_checkpoint *folder)
 {
     nl_context *context = folder->context;
     nl_status status;
-    void *memory;
     int64_t count = 0, pairs = 0;
     for (int i = 0; i < folder->shard_count; i++)
         count += folder->shards[i]->count;
-    NL_TRY(nl_alloc_array(context, "a checkpoint's table", count, sizeof(nl_entry), &memory));
-    folder->entries = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "a checkpoint's table", count, &folder->entries));
     for (int i = 0; i < folder->shard_count; i++)
         for (int64_t j = 0; j < folder->shards[i]->count; j++)
             folder->entries[folder->count++] = folder->shards[i]->entries[j];
     const nl_checkpoint *first = folder->shards[0];
     while (first->metadata[2 * pairs])
         pairs++;
-    NL_TRY(nl_alloc_array(context, "metadata", 2 * pairs + 1, sizeof(char *), &memory));
-    folder->metadata = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "metadata", 2 * pairs + 1, &folder->metadata));
     memcpy(folder->metadata, first->metadata, (2 * (size_t)pairs + 1) * sizeof(char *));
     if (first->taken)
         NL_TRY(nl_strdup(context, first->taken, &folder->taken));
@@ -235,19 +225,17 @@ static nl_status config_path(const nl_checkpoint *checkpoint, char **path)
 static nl_status add_metadata(nl_checkpoint *checkpoint, const char *key, const nl_mapping *text)
 {
     nl_status status;
-    void *memory, *copy;
+    char *copy, **metadata;
     int64_t pairs = 0;
     while (checkpoint->metadata[2 * pairs])
         pairs++;
     int64_t key_size = (int64_t)strlen(key) + 1;
-    NL_TRY(nl_checkpoint_own(checkpoint, key, key_size + text->size + 1, &copy));
-    NL_TRY(nl_alloc_zero(checkpoint->context, "metadata", (2 * (size_t)pairs + 3) * sizeof(char *),
-                         &memory));
-    char **metadata = memory;
+    NL_TRY(NL_OWN_ARRAY(checkpoint, key, key_size + text->size + 1, &copy));
+    NL_TRY(NL_NEW_ZEROS(checkpoint->context, "metadata", (2 * (size_t)pairs + 3), &metadata));
     memcpy(metadata, checkpoint->metadata, 2 * (size_t)pairs * sizeof(char *));
     memcpy(copy, key, (size_t)key_size);
     metadata[2 * pairs] = copy;
-    metadata[2 * pairs + 1] = (char *)copy + key_size;
+    metadata[2 * pairs + 1] = copy + key_size;
     memcpy(metadata[2 * pairs + 1], text->data, (size_t)text->size);
     metadata[2 * pairs + 1][text->size] = '\0';
     nl_free(checkpoint->context, checkpoint->metadata);

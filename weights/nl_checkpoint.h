@@ -93,9 +93,12 @@ nl_status nl_checkpoint_open_shard(nl_context *context, const char *path, const 
 nl_status nl_checkpoint_take(nl_checkpoint *checkpoint, const char *place);
 /* Puts the entries in order; NL_ERROR_INPUT when a name is there twice. */
 nl_status nl_checkpoint_sort(nl_checkpoint *checkpoint);
-/* Memory that lives as long as the checkpoint. */
-nl_status nl_checkpoint_own(nl_checkpoint *checkpoint, const char *what, int64_t size,
-                            void **memory);
+/* Memory that lives as long as the checkpoint, as nl_new_array and NL_NEW_ARRAY give it. */
+void *nl_checkpoint_own(nl_checkpoint *checkpoint, const char *what, int64_t count, size_t size);
+#define NL_OWN_ARRAY(checkpoint, what, count, pointer)                                             \
+    ((*(pointer) = nl_checkpoint_own(checkpoint, what, count, sizeof(**(pointer))))                \
+         ? NL_OK                                                                                   \
+         : NL_ERROR_MEMORY)
 
 /* What to strive for when several tensors do not fit: names at most 20 of them, then a count. Starts as
  * {0}; text is then a list of lines, each with a line break in front. */

@@ -21,18 +21,16 @@ nl_status nl_pickle_take(nl_pickle *pickle, int64_t size, void **memory)
     nl_chunk *chunk = pickle->chunks;
     size = (size + 7) / 8 * 8; /* values hold nothing that is aligned to more */
     if (!chunk || chunk->size - chunk->used < size) {
-        void *fresh;
         int64_t bytes = NL_MAX(size, CHUNK);
         if (bytes > MEMORY_LIMIT - pickle->used)
             return nl_fail(
                 pickle->context, NL_ERROR_INPUT,
                 "%s: its pickle makes objects of more than %d MiB: this is no checkpoint",
                 pickle->where, MEMORY_LIMIT >> 20);
-        nl_status status =
-            nl_alloc(pickle->context, "a pickle's objects", sizeof(*chunk) + (size_t)bytes, &fresh);
+        nl_status status = NL_NEW_SIZED(pickle->context, "a pickle's objects",
+                                        (int64_t)sizeof(*chunk) + bytes, 1, &chunk);
         if (status != NL_OK)
             return status;
-        chunk = fresh;
         *chunk = (nl_chunk){.next = pickle->chunks, .size = bytes};
         pickle->chunks = chunk;
         pickle->used += bytes;

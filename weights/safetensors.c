@@ -253,7 +253,7 @@ static nl_status own(nl_header *header, int64_t floats)
     nl_checkpoint *checkpoint = header->checkpoint;
     nl_context *context = checkpoint->context;
     nl_status status;
-    void *memory = NULL, *owned;
+    float *scale;
     const cJSON *item;
     int64_t pairs = 0, kept = 0;
     size_t size = (size_t)floats * sizeof(float); /* no more than the file holds */
@@ -264,11 +264,11 @@ static nl_status own(nl_header *header, int64_t floats)
         size += strlen(item->string) + strlen(item->valuestring) + 2;
         pairs++;
     }
-    NL_TRY(nl_checkpoint_own(checkpoint, "names of tensors", (int64_t)size, &owned));
-    NL_TRY(nl_alloc_array(context, "metadata", 2 * pairs + 1, sizeof(char *), &memory));
-    checkpoint->metadata = memory;
+    NL_TRY((scale = nl_checkpoint_own(checkpoint, "names of tensors", (int64_t)size, 1))
+               ? NL_OK
+               : NL_ERROR_MEMORY);
+    NL_TRY(NL_NEW_ARRAY(context, "metadata", 2 * pairs + 1, &checkpoint->metadata));
 
-    float *scale = owned;
     char *text = (char *)(scale + floats);
     for (int64_t i = 0; i < header->count; i++) {
         nl_entry entry = header->entries[i];
@@ -337,18 +337,13 @@ nl_status nl_safetensors_parse(nl_checkpoint *checkpoint)
     nl_header header = {.checkpoint = checkpoint};
     nl_status status;
     cJSON *root = NULL;
-    void *memory = NULL;
     int64_t floats, items;
     NL_TRY(parse_header(checkpoint, &root));
     header.data = checkpoint->mapping.data + 8 + nl_little(checkpoint->mapping.data, 8);
     header.size = checkpoint->mapping.data + checkpoint->mapping.size - header.data;
     items = cJSON_GetArraySize(root);
-    NL_TRY(
-        nl_alloc_zero(context, "a checkpoint's table", (size_t)items * sizeof(nl_entry), &memory));
-    header.entries = memory;
-    NL_TRY(
-        nl_alloc_zero(context, "a checkpoint's table", (size_t)items * sizeof(nl_span), &memory));
-    header.spans = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "a checkpoint's table", items, &header.entries));
+    NL_TRY(NL_NEW_ZEROS(context, "a checkpoint's table", items, &header.spans));
     NL_TRY(read_tensors(&header, root));
     NL_TRY(check_metadata(&header));
     NL_TRY(check_spans(&header));

@@ -68,14 +68,12 @@ nl_status nl_safetensors_create(nl_context *context, const char *path, bool over
                                 int64_t count, nl_safetensors_writer **result)
 {
     nl_status status;
-    void *memory = NULL;
     nl_safetensors_writer *writer = NULL;
     char *text = NULL;
     uint8_t length[8];
     size_t text_size, padded;
     *result = NULL;
-    NL_TRY(nl_alloc_zero(context, "a file writer", sizeof(*writer), &memory));
-    writer = memory;
+    NL_TRY(NL_NEW(context, "a file writer", &writer));
     writer->context = context;
     NL_TRY(nl_strdup(context, path, &writer->path));
     NL_TRY(print_header(context, path, metadata, tensors, count, &text, &writer->expected));

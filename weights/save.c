@@ -36,15 +36,11 @@ static nl_status list_headers(nl_context *context, const nl_saved *saved, int64_
 {
     static const char suffix[] = ".scale";
     nl_status status;
-    void *memory;
     int64_t size = 1;
     for (int64_t i = 0; i < count; i++)
         size += has_scale(&saved[i]) ? (int64_t)(strlen(saved[i].name) + sizeof(suffix)) : 0;
-    NL_TRY(
-        nl_alloc_zero(context, "names of tensors", 2 * (size_t)count * sizeof(**headers), &memory));
-    *headers = memory;
-    NL_TRY(nl_alloc(context, "names of tensors", (size_t)size, &memory));
-    *names = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "names of tensors", 2 * (size_t)count, headers));
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", size, names));
     char *text = *names;
     *header_count = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -75,8 +71,8 @@ static nl_status write_quantized(nl_saving *saving, const float *values, int64_t
                                  int64_t columns)
 {
     nl_status status;
-    void *scale = NULL;
-    NL_TRY(nl_alloc_array(saving->context, "row scales", rows, sizeof(float), &scale));
+    float *scale = NULL;
+    NL_TRY(NL_NEW_ARRAY(saving->context, "row scales", rows, &scale));
     nl_quantize_rows(values, rows, columns, saving->packed, scale);
     NL_TRY(nl_safetensors_write(saving->writer, saving->packed, rows * columns));
     NL_TRY(nl_safetensors_write(saving->writer, scale, rows * (int64_t)sizeof(float)));
@@ -91,7 +87,7 @@ static nl_status write_exact(nl_saving *saving, const nl_entry *entry)
     void *copy = NULL;
     int64_t count = nl_entry_count(entry), bytes = count * nl_dtype_size(entry->dtype);
     if (entry->strides) {
-        NL_TRY(nl_alloc_array(saving->context, "a tensor", bytes, 1, &copy));
+        NL_TRY(NL_NEW_SIZED(saving->context, "a tensor", bytes, 1, &copy));
         nl_entry_copy(entry, copy);
     }
     NL_TRY(nl_safetensors_write(saving->writer, copy ? copy : entry->data, bytes));
@@ -136,14 +132,11 @@ nl_status nl_save_tensors(nl_context *context, const char *path, bool overwrite,
     nl_saving saving = {.context = context, .source = source, .loaded = nothing};
     nl_tensor_header *headers = NULL;
     char *names = NULL;
-    void *values = NULL;
     int64_t header_count;
     NL_TRY(list_headers(context, saved, count, &headers, &names, &header_count));
-    NL_TRY(
-        nl_alloc_array(context, "a tensor on the host", source->largest, sizeof(float), &values));
-    saving.values = values;
-    NL_TRY(nl_alloc_array(context, "a tensor on the host", source->largest, sizeof(float),
-                          &saving.packed));
+    NL_TRY(NL_NEW_ARRAY(context, "a tensor on the host", source->largest, &saving.values));
+    NL_TRY(NL_NEW_SIZED(context, "a tensor on the host", source->largest, sizeof(float),
+                        &saving.packed));
     NL_TRY(nl_safetensors_create(context, path, overwrite, metadata, headers, header_count,
                                  &saving.writer));
     for (int64_t i = 0; i < count; i++)
@@ -152,7 +145,7 @@ nl_status nl_save_tensors(nl_context *context, const char *path, bool overwrite,
 cleanup:
     nl_safetensors_abort(&saving.writer);
     nl_free(context, saving.packed);
-    nl_free(context, values);
+    nl_free(context, saving.values);
     nl_free(context, headers);
     nl_free(context, names);
     return status;
@@ -175,7 +168,7 @@ nl_status nl_checkpoint_save(const nl_checkpoint *checkpoint, const char *path, 
 {
     nl_context *context = checkpoint->context;
     nl_status status;
-    void *memory = NULL;
+    nl_saved *tensors = NULL;
     const char *config = nl_checkpoint_metadata(checkpoint, "nalagen");
     const char *metadata[] = {"format", "pt", config ? "nalagen" : NULL, config, NULL};
     nl_save_source source = {.read = read_entry, .user = (void *)checkpoint};
@@ -184,9 +177,7 @@ nl_status nl_checkpoint_save(const nl_checkpoint *checkpoint, const char *path, 
                        "%s: under a file's own names floats are stored as "
                        "f32, bf16 or f16",
                        path);
-    NL_TRY(
-        nl_alloc_array(context, "names of tensors", checkpoint->count, sizeof(nl_saved), &memory));
-    nl_saved *tensors = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", checkpoint->count, &tensors));
     for (int64_t i = 0; i < checkpoint->count; i++) {
         const nl_entry *entry = &checkpoint->entries[i];
         bool floats = entry->dtype <= NL_F64 || entry->scale || entry->part_count;
@@ -205,6 +196,6 @@ nl_status nl_checkpoint_save(const nl_checkpoint *checkpoint, const char *path, 
     NL_TRY(
         nl_save_tensors(context, path, overwrite, metadata, tensors, checkpoint->count, &source));
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, tensors);
     return status;
 }

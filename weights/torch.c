@@ -254,17 +254,13 @@ static nl_status fill_entries(nl_torch *torch, const nl_pickle_value *dict)
     nl_checkpoint *checkpoint = torch->checkpoint;
     nl_context *context = checkpoint->context;
     nl_status status;
-    void *memory = NULL;
+    int64_t *strides;
+    char *text;
     int64_t count, text_size;
     NL_TRY(count_tensors(torch, dict, &count, &text_size));
-    NL_TRY(
-        nl_alloc_zero(context, "a checkpoint's table", (size_t)count * sizeof(nl_entry), &memory));
-    checkpoint->entries = memory;
-    NL_TRY(nl_checkpoint_own(checkpoint, "strides", count * NL_MAX_DIMS * (int64_t)sizeof(int64_t),
-                             &memory));
-    int64_t *strides = memory;
-    NL_TRY(nl_checkpoint_own(checkpoint, "names of tensors", text_size, &memory));
-    char *text = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "a checkpoint's table", count, &checkpoint->entries));
+    NL_TRY(NL_OWN_ARRAY(checkpoint, "strides", count * NL_MAX_DIMS, &strides));
+    NL_TRY(NL_OWN_ARRAY(checkpoint, "names of tensors", text_size, &text));
     for (int64_t i = 0; i < dict->count; i += 2) {
         const nl_pickle_value *key = dict->items[i];
         if (!nl_torch_is_tensor(dict->items[i + 1]))

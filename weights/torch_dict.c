@@ -167,13 +167,10 @@ static bool fact_text(const nl_pickle_value *value, char text[FACT_SIZE])
 static nl_status own_text(nl_checkpoint *checkpoint, const char *prefix, const char *text,
                           int64_t size, char **copy)
 {
-    void *memory;
     size_t before = strlen(prefix);
-    nl_status status =
-        nl_checkpoint_own(checkpoint, "metadata", (int64_t)before + size + 1, &memory);
+    nl_status status = NL_OWN_ARRAY(checkpoint, "metadata", (int64_t)before + size + 1, copy);
     if (status != NL_OK)
         return status;
-    *copy = memory;
     memcpy(*copy, prefix, before);
     memcpy(*copy + before, text, (size_t)size);
     (*copy)[before + (size_t)size] = '\0';
@@ -203,11 +200,9 @@ nl_status nl_torch_facts(nl_torch *torch, const nl_pickle_value *root)
     nl_checkpoint *checkpoint = torch->checkpoint;
     nl_facts facts = {.checkpoint = checkpoint};
     nl_status status;
-    void *memory;
     const nl_pickle_value *args = nl_pickle_get(root, "args");
-    NL_TRY(nl_alloc_zero(checkpoint->context, "metadata", (2 * FACT_LIMIT + 1) * sizeof(char *),
-                         &memory));
-    checkpoint->metadata = memory;
+    NL_TRY(
+        NL_NEW_ZEROS(checkpoint->context, "metadata", 2 * FACT_LIMIT + 1, &checkpoint->metadata));
     NL_TRY(add_facts(&facts, root, ""));
     if (args && args->kind == NL_PICKLE_OBJECT) /* argparse.Namespace */
         args = args->state;

@@ -97,12 +97,10 @@ cleanup:
 static nl_status list_storages(nl_legacy *legacy, const nl_pickle_value *keys)
 {
     nl_status status;
-    void *memory;
     if (keys->kind != NL_PICKLE_LIST)
         return bad(legacy, "no list of storages follows its objects");
-    NL_TRY(nl_alloc_array(legacy->torch->checkpoint->context, "storages", keys->count,
-                          sizeof(nl_legacy_storage), &memory));
-    legacy->storages = memory;
+    NL_TRY(NL_NEW_ARRAY(legacy->torch->checkpoint->context, "storages", keys->count,
+                        &legacy->storages));
     for (int64_t i = 0; i < keys->count; i++) {
         const nl_pickle_value *key = keys->items[i];
         if (key->kind != NL_PICKLE_TEXT)

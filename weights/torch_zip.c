@@ -77,9 +77,9 @@ static nl_status content(nl_torch *torch, const nl_zip_entry *entry, const uint8
     nl_torch_zip *source = torch->source;
     const uint8_t **unpacked = &source->unpacked[entry - source->zip.entries];
     nl_status status;
-    void *memory;
+    uint8_t *memory;
     if (entry->deflated && !*unpacked) {
-        NL_TRY(nl_checkpoint_own(torch->checkpoint, "a compressed storage", entry->size, &memory));
+        NL_TRY(NL_OWN_ARRAY(torch->checkpoint, "a compressed storage", entry->size, &memory));
         NL_TRY(nl_zip_read(&source->zip, entry, memory));
         *unpacked = memory;
     }
@@ -127,16 +127,14 @@ nl_status nl_torch_zip_parse(nl_checkpoint *checkpoint)
                       .find = find_storage,
                       .source = &source};
     nl_status status;
-    void *memory = NULL;
     const nl_zip_entry *entry;
     const nl_pickle_value *root;
     const uint8_t *data;
     int64_t length;
     NL_TRY(nl_zip_open(context, checkpoint->path, checkpoint->mapping.data,
                        checkpoint->mapping.size, &source.zip));
-    NL_TRY(nl_alloc_zero(context, "the directory of a zip archive",
-                         (size_t)source.zip.count * sizeof(uint8_t *), &memory));
-    source.unpacked = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "the directory of a zip archive", source.zip.count,
+                        &source.unpacked));
     NL_TRY(find_pickle(checkpoint, &source, &entry));
     NL_TRY(check_byte_order(&torch));
     NL_TRY(content(&torch, entry, &data));
@@ -144,7 +142,7 @@ nl_status nl_torch_zip_parse(nl_checkpoint *checkpoint)
     NL_TRY(nl_torch_fill(&torch, root));
 cleanup:
     nl_pickle_free(&torch.pickle);
-    nl_free(context, memory);
+    nl_free(context, source.unpacked);
     if (source.zip.context)
         nl_zip_close(&source.zip);
     return status;

@@ -44,7 +44,7 @@ nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch)
         nl_free(device->context, state->scratch);
         state->scratch_bytes = 0;
         nl_status status =
-            nl_alloc_array(device->context, "working memory", bytes, 1, &state->scratch);
+            NL_NEW_SIZED(device->context, "working memory", bytes, 1, &state->scratch);
         if (status != NL_OK)
             return status;
         state->scratch_bytes = bytes;
@@ -68,8 +68,9 @@ static nl_status cpu_create(nl_device *device, int index)
 {
     nl_status status = NL_OK;
     (void)index;
-    NL_TRY(nl_alloc_zero(device->context, "CPU back end", sizeof(nl_cpu_state), &device->state));
-    nl_cpu_state *state = device->state;
+    nl_cpu_state *state;
+    NL_TRY(NL_NEW(device->context, "CPU back end", &state));
+    device->state = state;
     const char *level = getenv("NL_CPU_LEVEL"); /* for tests: a level below the best */
     state->level = nl_cpu_level(level);
     if (!state->level)

@@ -228,7 +228,7 @@ static nl_status reserve(nl_dnnl *dnnl, int64_t bytes)
     nl_free(dnnl->device->context, dnnl->scratch);
     dnnl->scratch_bytes = 0;
     nl_status status =
-        nl_alloc_array(dnnl->device->context, "oneDNN working memory", bytes, 1, &dnnl->scratch);
+        NL_NEW_SIZED(dnnl->device->context, "oneDNN working memory", bytes, 1, &dnnl->scratch);
     if (status == NL_OK)
         dnnl->scratch_bytes = bytes;
     return status;
@@ -467,9 +467,7 @@ bool nl_dnnl_has_bf16(void)
 nl_status nl_dnnl_create(nl_device *device, nl_dnnl **dnnl)
 {
     nl_status status = NL_OK;
-    void *made = NULL;
-    NL_TRY(nl_alloc_zero(device->context, "oneDNN", sizeof(nl_dnnl), &made));
-    *dnnl = made;
+    NL_TRY(NL_NEW(device->context, "oneDNN", dnnl));
     (*dnnl)->device = device;
     if (dnnl_engine_create(&(*dnnl)->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_stream_create(&(*dnnl)->stream, (*dnnl)->engine, dnnl_stream_default_flags) !=

@@ -30,9 +30,9 @@ nl_status NL_CPU(patch_embed_backward)(nl_device *device, const nl_patch_embed_b
     int64_t rows = args->dtokens.shape[0], size = args->dtokens.shape[1];
     int64_t taps = nl_tensor_count(&args->dweight) / size;
     const int64_t shape[] = {size, taps};
-    void *memory = NULL;
+    float *memory = NULL;
     nl_status status = NL_OK;
-    NL_TRY(nl_alloc_array(device->context, "patches", rows * taps, sizeof(float), &memory));
+    NL_TRY(NL_NEW_ARRAY(device->context, "patches", rows * taps, &memory));
     nl_tensor patches = nl_tensor_of(memory, NL_F32, 2, (int64_t[]){rows, taps});
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *taps)) schedule(static)
     for (int64_t token = 0; token < rows; token++)

@@ -40,11 +40,9 @@ nl_status nl_reference_layernorm_gate_backward(nl_device *device,
                                                const nl_layernorm_gate_backward_args *args)
 {
     nl_status status = NL_OK;
-    void *memory = NULL;
+    double *sums = NULL;
     int64_t size = args->x.shape[1];
-    NL_TRY(nl_alloc_zero(device->context, "sums over rows", 2 * (size_t)size * sizeof(double),
-                         &memory));
-    double *sums = memory;
+    NL_TRY(NL_NEW_ZEROS(device->context, "sums over rows", 2 * (size_t)size, &sums));
     for (int64_t m = 0; m < args->x.shape[0]; m++)
         backward_row(args, m, sums);
     for (int64_t i = 0; i < size; i++) {
@@ -53,6 +51,6 @@ nl_status nl_reference_layernorm_gate_backward(nl_device *device,
     }
     nl_reference_column_sums(&args->dg, &args->dg_sums);
 cleanup:
-    nl_free(device->context, memory);
+    nl_free(device->context, sums);
     return status;
 }

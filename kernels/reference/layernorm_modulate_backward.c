@@ -56,10 +56,9 @@ nl_status nl_reference_layernorm_modulate_backward(nl_device *device,
                                                    const nl_layernorm_modulate_backward_args *args)
 {
     nl_status status = NL_OK;
-    void *memory = NULL;
+    double *moments = NULL;
     int64_t rows = args->rows_per_image;
-    NL_TRY(nl_alloc_array(device->context, "moments of rows", 2 * rows, sizeof(double), &memory));
-    double *moments = memory;
+    NL_TRY(NL_NEW_ARRAY(device->context, "moments of rows", 2 * rows, &moments));
     for (int64_t image = 0; image < args->scale.shape[0]; image++) {
         for (int64_t row = 0; row < rows; row++) {
             double *of_row = moments + 2 * row;
@@ -70,6 +69,6 @@ nl_status nl_reference_layernorm_modulate_backward(nl_device *device,
             sum_image(args, image, i, moments);
     }
 cleanup:
-    nl_free(device->context, memory);
+    nl_free(device->context, moments);
     return status;
 }

@@ -66,10 +66,9 @@ static void apply_state(const nl_nala_attention_args *args, int64_t image, int64
 nl_status nl_reference_nala_attention(nl_device *device, const nl_nala_attention_args *args)
 {
     int64_t d = args->head_size, width = nl_feature_width(args->feature_map, d);
-    void *memory = NULL;
+    double *memory = NULL;
     nl_status status = NL_OK;
-    NL_TRY(nl_alloc_array(device->context, "attention state", width * (d + 2) + 2 * d,
-                          sizeof(double), &memory));
+    NL_TRY(NL_NEW_ARRAY(device->context, "attention state", width * (d + 2) + 2 * d, &memory));
     head_memory parts = {.state = memory};
     parts.total = parts.state + width * d;
     parts.phi = parts.total + width;

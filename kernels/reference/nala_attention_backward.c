@@ -185,7 +185,6 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
                                                const nl_nala_attention_backward_args *args)
 {
     int64_t d = args->head_size, width = nl_feature_width(args->feature_map, d);
-    void *memory = NULL;
     nl_status status = NL_OK;
     head_view view = {.args = args, .width = width};
     view.forward = (nl_nala_attention_args){.batch = args->batch,
@@ -198,9 +197,8 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
                                             .rope = args->rope,
                                             .grid_height = args->grid_height,
                                             .grid_width = args->grid_width};
-    NL_TRY(nl_alloc_array(device->context, "gradients of a head", width * (d + 4) + 3 * d,
-                          sizeof(double), &memory));
-    view.dstate = memory;
+    NL_TRY(NL_NEW_ARRAY(device->context, "gradients of a head", width * (d + 4) + 3 * d,
+                        &view.dstate));
     view.dtotal = view.dstate + width * d;
     view.phi = view.dtotal + width;
     view.rotated = view.phi + width;
@@ -219,6 +217,6 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
     }
     nl_reference_column_sums(&args->dqkv, &args->sums);
 cleanup:
-    nl_free(device->context, memory);
+    nl_free(device->context, view.dstate);
     return status;
 }

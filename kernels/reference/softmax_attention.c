@@ -34,10 +34,9 @@ static void attend(const nl_softmax_attention_args *args, int64_t image, int64_t
 /* qkv [B * T, >= 3D] -> out [B * T, D], lse [B * h, T] */
 nl_status nl_reference_softmax_attention(nl_device *device, const nl_softmax_attention_args *args)
 {
-    void *weights = NULL;
+    double *weights = NULL;
     nl_status status = NL_OK;
-    NL_TRY(nl_alloc_array(device->context, "attention weights", args->tokens, sizeof(double),
-                          &weights));
+    NL_TRY(NL_NEW_ARRAY(device->context, "attention weights", args->tokens, &weights));
     for (int64_t image = 0; image < args->batch; image++)
         for (int64_t token = 0; token < args->tokens; token++)
             for (int64_t head = 0; head < args->heads; head++)

@@ -42,10 +42,9 @@ nl_status nl_reference_softmax_attention_backward(nl_device *device,
                                                   const nl_softmax_attention_backward_args *args)
 {
     nl_status status = NL_OK;
-    void *memory = NULL;
+    double *dqkv = NULL;
     int64_t d = args->head_size, tokens = args->tokens, count = 3 * tokens * d;
-    NL_TRY(nl_alloc_array(device->context, "gradients of a head", count, sizeof(double), &memory));
-    double *dqkv = memory;
+    NL_TRY(NL_NEW_ARRAY(device->context, "gradients of a head", count, &dqkv));
     for (int64_t index = 0; index < args->batch * args->heads; index++) {
         head_view view = {args, index / args->heads * tokens, index % args->heads * d,
                           args->heads * d};
@@ -60,6 +59,6 @@ nl_status nl_reference_softmax_attention_backward(nl_device *device,
         }
     }
 cleanup:
-    nl_free(device->context, memory);
+    nl_free(device->context, dqkv);
     return status;
 }

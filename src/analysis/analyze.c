@@ -96,10 +96,9 @@ static nl_status allocate_qkv(nl_looking *looking, const nl_tensor *qkv)
     nl_status status = NL_OK;
     nl_context *context = looking->analysis->context;
     if (!looking->qkv) {
-        NL_TRY(nl_alloc_array(context, "queries and keys", nl_tensor_count(qkv), sizeof(float),
-                              (void **)&looking->qkv));
-        NL_TRY(nl_alloc_array(context, "queries and keys", nl_tensor_count(qkv),
-                              (size_t)nl_dtype_size(qkv->dtype), &looking->bytes));
+        NL_TRY(NL_NEW_ARRAY(context, "queries and keys", nl_tensor_count(qkv), &looking->qkv));
+        NL_TRY(NL_NEW_SIZED(context, "queries and keys", nl_tensor_count(qkv),
+                            (size_t)nl_dtype_size(qkv->dtype), &looking->bytes));
     }
 cleanup:
     return status;
@@ -199,15 +198,13 @@ static nl_status allocate(nl_analysis *analysis, int64_t pictures)
         !nl_mul_size(count, analysis->tokens, &count))
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "%lld pictures have too many queries",
                        (long long)pictures));
-    NL_TRY(nl_alloc_array(context, "norms", count, sizeof(double), (void **)&analysis->norm));
+    NL_TRY(NL_NEW_ARRAY(context, "norms", count, &analysis->norm));
     for (int rule = 0; rule < NL_RULES; rule++)
-        NL_TRY(nl_alloc_array(context, "entropies", count, sizeof(double),
-                              (void **)&analysis->entropy[rule]));
-    NL_TRY(nl_alloc_array(context, "attention maps",
-                          looks * options->query_count * analysis->tokens, sizeof(double),
-                          (void **)&analysis->maps));
-    NL_TRY(nl_alloc_array(context, "times", options->times, sizeof(int), (void **)&analysis->step));
-    NL_TRY(nl_alloc_array(context, "times", options->times, sizeof(double), (void **)&analysis->t));
+        NL_TRY(NL_NEW_ARRAY(context, "entropies", count, &analysis->entropy[rule]));
+    NL_TRY(NL_NEW_ARRAY(context, "attention maps", looks * options->query_count * analysis->tokens,
+                        &analysis->maps));
+    NL_TRY(NL_NEW_ARRAY(context, "times", options->times, &analysis->step));
+    NL_TRY(NL_NEW_ARRAY(context, "times", options->times, &analysis->t));
 cleanup:
     return status;
 }
@@ -218,9 +215,7 @@ static nl_status create(nl_context *context, const nl_config *config,
 {
     nl_status status = NL_OK;
     nl_analysis *made = NULL;
-    void *memory;
-    NL_TRY(nl_alloc_zero(context, "analysis", sizeof(*made), &memory));
-    made = memory;
+    NL_TRY(NL_NEW(context, "analysis", &made));
     *made = (nl_analysis){.context = context,
                           .config = config,
                           .options = *options,
@@ -253,8 +248,7 @@ nl_status nl_analyze(nl_context *context, nl_model *model, const nl_request *req
     one_by_one.batch = 1;
     NL_TRY(check_options(context, config, options));
     NL_TRY(create(context, config, options, NL_MAX(request->count, 0), &looking.analysis));
-    NL_TRY(nl_alloc_array(context, "weights", looking.analysis->tokens, sizeof(double),
-                          (void **)&looking.weights));
+    NL_TRY(NL_NEW_ARRAY(context, "weights", looking.analysis->tokens, &looking.weights));
     NL_TRY(nl_generate_observed(model, &one_by_one, &(nl_observer){see, &looking}, take, &looking));
     looking.analysis->count = looking.analysis->pictures * options->times * options->layer_count *
                               looking.analysis->heads * looking.analysis->tokens;

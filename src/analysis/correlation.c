@@ -51,8 +51,8 @@ nl_status nl_spearman(nl_context *context, const double *x, const double *y, int
     nl_status status = NL_OK;
     nl_ranked *order = NULL;
     double *ranks = NULL;
-    NL_TRY(nl_alloc_array(context, "ranks", count, sizeof(*order), (void **)&order));
-    NL_TRY(nl_alloc_array(context, "ranks", count, 2 * sizeof(*ranks), (void **)&ranks));
+    NL_TRY(NL_NEW_ARRAY(context, "ranks", count, &order));
+    NL_TRY(NL_NEW_ARRAY(context, "ranks", 2 * count, &ranks));
     rank(x, count, order, ranks);
     rank(y, count, order, ranks + count);
     *correlation = nl_pearson(ranks, ranks + count, count);

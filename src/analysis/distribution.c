@@ -32,10 +32,8 @@ nl_status nl_keys_create(nl_context *context, const nl_attention_rule *rule, con
 {
     nl_status status = NL_OK;
     nl_keys *made = NULL;
-    void *memory;
     *keys = NULL;
-    NL_TRY(nl_alloc_zero(context, "keys", sizeof(*made), &memory));
-    made = memory;
+    NL_TRY(NL_NEW(context, "keys", &made));
     *made = (nl_keys){.context = context,
                       .rule = *rule,
                       .nala = {.head_size = head_size,
@@ -48,9 +46,7 @@ nl_status nl_keys_create(nl_context *context, const nl_attention_rule *rule, con
                                    ? nl_feature_width(rule->feature_map, head_size)
                                    : head_size};
     int64_t width = made->width;
-    NL_TRY(
-        nl_alloc_array(context, "keys", width * (tokens + 1) + head_size, sizeof(double), &memory));
-    made->features = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "keys", width * (tokens + 1) + head_size, &made->features));
     made->query = made->features + width * tokens;
     made->x = made->query + width;
     for (int64_t token = 0; token < tokens; token++) {

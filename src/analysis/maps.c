@@ -117,7 +117,7 @@ static nl_status scaled(nl_context *context, const nl_picture *picture, nl_image
     double factor = (double)LONG_SIDE / NL_MAX(picture->height, picture->width);
     int64_t pixels = (int64_t)picture->height * picture->width;
     *image = (nl_image){.height = picture->height, .width = picture->width};
-    NL_TRY(nl_alloc_array(context, "a picture", pixels, 3, (void **)&image->rgb));
+    NL_TRY(NL_NEW_SIZED(context, "a picture", pixels, 3, &image->rgb));
     memcpy(image->rgb, picture->rgb, (size_t)pixels * 3);
     NL_TRY(nl_image_scale(context, NL_FILTER_BOX, NL_MAX(1, (int)lrint(picture->height * factor)),
                           NL_MAX(1, (int)lrint(picture->width * factor)), image));

@@ -166,7 +166,7 @@ nl_status nl_analysis_scatter(const nl_analysis *analysis, nl_attention rule, co
     double *x = NULL;
     int layers = analysis->options.layer_count, panels = layers + (layers > 1);
     int columns = NL_MIN(COLUMNS, panels), rows = (panels + columns - 1) / columns;
-    NL_TRY(nl_alloc_array(context, "points", analysis->count, 2 * sizeof(*x), (void **)&x));
+    NL_TRY(NL_NEW_ARRAY(context, "points", 2 * analysis->count, &x));
     NL_TRY(nl_canvas_open(context, NL_MAX(2, columns) * PANEL_WIDTH, TITLE + rows * PANEL_HEIGHT,
                           &canvas));
     draw_title(&canvas, analysis, rule);

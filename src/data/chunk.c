@@ -10,14 +10,10 @@ nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk)
     nl_context *context = job->context;
     int64_t n = job->chunk_pictures;
     nl_status status;
-    void *memory;
     *chunk = (nl_chunk){0};
-    NL_TRY(nl_alloc_array(context, "pictures to encode", n, (size_t)job->picture_bytes, &memory));
-    chunk->rgb = memory;
-    NL_TRY(nl_alloc_array(context, "pictures to encode", n, sizeof(int64_t), &memory));
-    chunk->numbers = memory;
-    NL_TRY(nl_alloc_array(context, "pictures to encode", n, sizeof(nl_status), &memory));
-    chunk->status = memory;
+    NL_TRY(NL_NEW_SIZED(context, "pictures to encode", n, (size_t)job->picture_bytes, &chunk->rgb));
+    NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->numbers));
+    NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->status));
 cleanup:
     return status;
 }

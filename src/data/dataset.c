@@ -64,17 +64,13 @@ static nl_status read_classes(nl_dataset *dataset, const nl_json *json)
                 *name = NULL;
     nl_context *context = dataset->context;
     nl_status status = NL_OK;
-    void *memory;
     int count = cJSON_IsArray(array) ? cJSON_GetArraySize(array) : -1, i = 0;
     if (count < 0 || count > MAX_CLASSES)
         return bad(json, "classes", "a list of [folder, name]");
     dataset->info.classes = count;
-    NL_TRY(nl_alloc_array(context, "names of classes", count, sizeof(char *), &memory));
-    dataset->class_ids = memory;
-    NL_TRY(nl_alloc_array(context, "names of classes", count, sizeof(char *), &memory));
-    dataset->class_names = memory;
-    NL_TRY(nl_alloc_zero(context, "counts of classes", (size_t)count * sizeof(int64_t), &memory));
-    dataset->class_counts = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "names of classes", count, &dataset->class_ids));
+    NL_TRY(NL_NEW_ARRAY(context, "names of classes", count, &dataset->class_names));
+    NL_TRY(NL_NEW_ZEROS(context, "counts of classes", count, &dataset->class_counts));
     cJSON_ArrayForEach(item, array)
     {
         if (!pair(item, &dataset->class_ids[i], &name) || !cJSON_IsString(name))
@@ -94,13 +90,11 @@ static nl_status read_shards(nl_dataset *dataset, const nl_json *json)
                 *number = NULL;
     nl_context *context = dataset->context;
     nl_status status = NL_OK;
-    void *memory;
     int64_t first = 0;
     int count = cJSON_IsArray(array) ? cJSON_GetArraySize(array) : 0;
     if (count < 1 || count > MAX_SHARDS)
         return bad(json, "shards", "a list of [file, samples]");
-    NL_TRY(nl_alloc_zero(context, "shards", (size_t)count * sizeof(nl_shard), &memory));
-    dataset->shards = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "shards", count, &dataset->shards));
     cJSON_ArrayForEach(item, array)
     {
         nl_shard *shard = &dataset->shards[dataset->shard_count];
@@ -206,11 +200,9 @@ nl_status nl_dataset_parse(nl_context *context, const char *path, const char *te
 {
     nl_dataset *dataset = NULL;
     nl_status status;
-    void *memory;
     char *where = NULL;
     *out = NULL;
-    NL_TRY(nl_alloc_zero(context, "a data set", sizeof(nl_dataset), &memory));
-    dataset = memory;
+    NL_TRY(NL_NEW(context, "a data set", &dataset));
     dataset->context = context;
     NL_TRY(nl_strdup(context, path, &dataset->path));
     NL_TRY(nl_path_join(context, path, NL_DATASET_FILE, &where));

@@ -233,7 +233,7 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
     nl_encode_job job = {.context = context, .options = options, .result = result};
     int lock = -1;
     cJSON *skipped = cJSON_CreateArray();
-    void *counts = NULL;
+    int64_t *counts = NULL;
     nl_status status;
     *result = (nl_encode_result){0};
     NL_TRY(nl_source_open(context, options->source, options->split, options->unconditional,
@@ -251,7 +251,7 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
     if (options->class_names)
         NL_TRY(nl_map_file(context, options->class_names, &job.class_names));
     NL_TRY(open_folder(&job, &lock));
-    NL_TRY(nl_alloc_array(context, "counts of shards", job.shard_count, sizeof(int64_t), &counts));
+    NL_TRY(NL_NEW_ARRAY(context, "counts of shards", job.shard_count, &counts));
     if (!skipped)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a list"));
     NL_TRY(make_shards(&job, counts, skipped));

@@ -203,14 +203,12 @@ nl_status nl_loader_create(const nl_dataset *dataset, const nl_loader_options *o
     nl_context *context = dataset->context;
     nl_loader *loader = NULL;
     nl_status status;
-    void *memory;
     *out = NULL;
     const char *mistake = find_mistake(dataset, options);
     if (mistake)
         return nl_fail(context, NL_ERROR_USAGE, "%s: %s (batch %lld, rank %d of %d)", dataset->path,
                        mistake, (long long)options->batch, options->rank, ranks_of(options));
-    NL_TRY(nl_alloc_zero(context, "a loader", sizeof(nl_loader), &memory));
-    loader = memory;
+    NL_TRY(NL_NEW(context, "a loader", &loader));
     loader->dataset = dataset;
     loader->options = *options;
     loader->context = context;
@@ -226,7 +224,7 @@ nl_status nl_loader_create(const nl_dataset *dataset, const nl_loader_options *o
     (void)lay_out(dataset, loader->size, &loader->layout);
     loader->memory = options->memory;
     if (!options->memory) {
-        NL_TRY(nl_alloc(context, "batches", (size_t)bytes, &loader->owned));
+        NL_TRY(NL_NEW_SIZED(context, "batches", bytes, 1, &loader->owned));
         loader->memory = loader->owned;
     }
     if (options->prefetch > 0)

@@ -21,14 +21,10 @@ nl_status nl_shard_builder_create(const nl_encode_job *job, nl_shard_builder *bu
     nl_context *context = job->context;
     int64_t n = job->shard_pictures;
     nl_status status;
-    void *memory;
     *builder = (nl_shard_builder){0};
-    NL_TRY(nl_alloc_array(context, "a shard", n, (size_t)job->sample_bytes, &memory));
-    builder->images = memory;
-    NL_TRY(nl_alloc_array(context, "a shard's labels", n, sizeof(int32_t), &memory));
-    builder->labels = memory;
-    NL_TRY(nl_alloc_array(context, "a shard's pictures", n, sizeof(int64_t), &memory));
-    builder->numbers = memory;
+    NL_TRY(NL_NEW_SIZED(context, "a shard", n, (size_t)job->sample_bytes, &builder->images));
+    NL_TRY(NL_NEW_ARRAY(context, "a shard's labels", n, &builder->labels));
+    NL_TRY(NL_NEW_ARRAY(context, "a shard's pictures", n, &builder->numbers));
 cleanup:
     return status;
 }
@@ -73,12 +69,12 @@ nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, n
     nl_context *context = job->context;
     uint8_t *to = builder->images + builder->count * job->sample_bytes;
     int64_t planes = chunk->good * job->orientations;
-    void *samples = NULL;
+    float *samples = NULL;
     nl_status status = NL_OK;
     if (job->kind == NL_DATA_PIXELS) {
         memcpy(to, chunk->rgb, (size_t)(chunk->good * job->picture_bytes));
     } else if (chunk->good > 0) {
-        NL_TRY(nl_alloc_array(context, "samples", planes * job->elements, sizeof(float), &samples));
+        NL_TRY(NL_NEW_ARRAY(context, "samples", planes * job->elements, &samples));
         NL_TRY(nl_vae_encode_samples(job->options->vae, chunk->rgb, planes, job->height, job->width,
                                      samples));
         NL_TRY(pack(job, chunk, samples, to));

@@ -19,16 +19,15 @@ static int by_name(const void *a, const void *b)
 static nl_status append(nl_context *context, nl_listing *listing, const char *name)
 {
     if (listing->count == listing->capacity) {
-        void *memory;
+        char **names;
         int64_t capacity = listing->capacity ? 2 * listing->capacity : 64;
-        nl_status status =
-            nl_alloc_array(context, "names of files", capacity, sizeof(char *), &memory);
+        nl_status status = NL_NEW_ARRAY(context, "names of files", capacity, &names);
         if (status != NL_OK)
             return status;
         if (listing->count)
-            memcpy(memory, listing->names, (size_t)listing->count * sizeof(char *));
+            memcpy(names, listing->names, (size_t)listing->count * sizeof(char *));
         nl_free(context, listing->names);
-        listing->names = memory;
+        listing->names = names;
         listing->capacity = capacity;
     }
     nl_status status = nl_strdup(context, name, &listing->names[listing->count]);
@@ -90,15 +89,13 @@ nl_status nl_source_open(nl_context *context, const char *path, const char *spli
 {
     nl_source *source = NULL;
     nl_status status;
-    void *memory;
     bool found;
     *out = NULL;
     if (!nl_path_is_folder(path))
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: expected a folder of pictures, of CIFAR-10's *.bin or of IDX files",
                        path);
-    NL_TRY(nl_alloc_zero(context, "a source of pictures", sizeof(nl_source), &memory));
-    source = memory;
+    NL_TRY(NL_NEW(context, "a source of pictures", &source));
     source->context = context;
     NL_TRY(nl_strdup(context, path, &source->path));
     NL_TRY(nl_source_open_arrays(source, split, unconditional, &found));
@@ -170,12 +167,10 @@ nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image 
     const uint8_t *pixels =
         file->data + source->offset + (index - file->first) * source->record + source->pixels;
     int64_t area = (int64_t)source->height * source->width;
-    void *memory;
     *image = (nl_image){.height = source->height, .width = source->width};
-    nl_status status = nl_alloc_array(source->context, "a picture", area, 3, &memory);
+    nl_status status = NL_NEW_SIZED(source->context, "a picture", area, 3, &image->rgb);
     if (status != NL_OK)
         return status;
-    image->rgb = memory;
     for (int64_t i = 0; i < area; i++)
         for (int c = 0; c < 3; c++)
             image->rgb[3 * i + c] = pixels[source->planes ? c * area + i : i];

@@ -60,7 +60,7 @@ static nl_status unpack(nl_context *context, nl_source_file *file)
     const nl_mapping *packed = &file->mapping;
     int64_t capacity = 0;
     nl_status status = NL_OK;
-    void *larger;
+    uint8_t *larger;
     z_stream stream = {.next_in = (Bytef *)packed->data};
     if (packed->size > UINT32_MAX || inflateInit2(&stream, 16 + MAX_WBITS) != Z_OK)
         return nl_fail(context, NL_ERROR_INPUT, "%s: cannot be unpacked: use gunzip", file->path);
@@ -68,7 +68,7 @@ static nl_status unpack(nl_context *context, nl_source_file *file)
     for (int result = Z_OK; result != Z_STREAM_END;) {
         if (file->size == capacity) {
             capacity = capacity ? 2 * capacity : 1 << 20;
-            NL_TRY(nl_alloc_array(context, file->path, capacity, 1, &larger));
+            NL_TRY(NL_NEW_ARRAY(context, file->path, capacity, &larger));
             if (file->size)
                 memcpy(larger, file->unpacked, (size_t)file->size);
             nl_free(context, file->unpacked);
@@ -118,25 +118,16 @@ static void close_file(nl_context *context, nl_source_file *file)
 
 static nl_status alloc_pictures(nl_source *source)
 {
-    void *memory;
-    int64_t bytes;
-    if (!nl_mul_size(source->count, sizeof(*source->pictures), &bytes))
-        return nl_fail(source->context, NL_ERROR_INPUT, "%s: too many pictures", source->path);
-    nl_status status =
-        nl_alloc_zero(source->context, "the list of pictures", (size_t)bytes, &memory);
-    source->pictures = memory;
-    return status;
+    return NL_NEW_ZEROS(source->context, "the list of pictures", source->count, &source->pictures);
 }
 
 /* Classes "0", "1", ... */
 static nl_status number_classes(nl_source *source, int classes)
 {
-    void *memory;
-    nl_status status = nl_alloc_zero(source->context, "names of classes",
-                                     (size_t)classes * sizeof(char *), &memory);
+    nl_status status =
+        NL_NEW_ZEROS(source->context, "names of classes", classes, &source->class_ids);
     if (status != NL_OK)
         return status;
-    source->class_ids = memory;
     source->classes = classes;
     for (int i = 0; i < classes; i++)
         NL_TRY(nl_format(source->context, &source->class_ids[i], "%d", i));
@@ -216,10 +207,7 @@ static nl_status open_cifar(nl_source *source, const nl_listing *listing, bool t
 {
     nl_context *context = source->context;
     nl_status status;
-    void *memory;
-    NL_TRY(nl_alloc_zero(context, "a list of files",
-                         (size_t)listing->count * sizeof(*source->files), &memory));
-    source->files = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "a list of files", listing->count, &source->files));
     source->format = "CIFAR-10";
     source->height = source->width = 32;
     source->planes = true;
@@ -276,11 +264,9 @@ static bool is_idx_test(const char *name)
 static nl_status open_images(nl_source *source, const char *name)
 {
     nl_context *context = source->context;
-    void *memory;
-    nl_status status = nl_alloc_zero(context, "a list of files", sizeof(*source->files), &memory);
+    nl_status status = NL_NEW(context, "a list of files", &source->files);
     if (status != NL_OK)
         return status;
-    source->files = memory;
     source->file_count = 1;
     source->format = "IDX";
     nl_source_file *file = source->files;

@@ -31,16 +31,15 @@ static bool is_split(const char *name)
 
 static nl_status grow(nl_source *source)
 {
-    void *memory;
+    nl_source_picture *pictures;
     int64_t capacity = source->capacity ? 2 * source->capacity : 1024;
-    nl_status status = nl_alloc_array(source->context, "the list of pictures", capacity,
-                                      sizeof(*source->pictures), &memory);
+    nl_status status = NL_NEW_ARRAY(source->context, "the list of pictures", capacity, &pictures);
     if (status != NL_OK)
         return status;
     if (source->count)
-        memcpy(memory, source->pictures, (size_t)source->count * sizeof(*source->pictures));
+        memcpy(pictures, source->pictures, (size_t)source->count * sizeof(*source->pictures));
     nl_free(source->context, source->pictures);
-    source->pictures = memory;
+    source->pictures = pictures;
     source->capacity = capacity;
     return NL_OK;
 }
@@ -168,11 +167,9 @@ static nl_status add_one_class(nl_source *source)
     nl_context *context = source->context;
     const char *slash = strrchr(source->path, '/');
     const char *name = slash && slash[1] ? slash + 1 : "pictures";
-    void *memory;
-    nl_status status = nl_alloc_zero(context, "names of classes", sizeof(char *), &memory);
+    nl_status status = NL_NEW(context, "names of classes", &source->class_ids);
     if (status != NL_OK)
         return status;
-    source->class_ids = memory;
     source->classes = 1;
     return nl_strdup(context, name, &source->class_ids[0]);
 }

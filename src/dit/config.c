@@ -72,7 +72,6 @@ static nl_status copy_text(nl_context *context, const char *text, char **copy)
 nl_status nl_config_copy(nl_context *context, const nl_config *config, nl_config *copy)
 {
     nl_status status;
-    void *memory = NULL;
     *copy = *config;
     copy->class_names = NULL;
     copy->trained_on = copy->license = NULL;
@@ -80,9 +79,7 @@ nl_status nl_config_copy(nl_context *context, const nl_config *config, nl_config
     NL_TRY(copy_text(context, config->license, &copy->license));
     if (!config->class_names)
         return NL_OK;
-    NL_TRY(nl_alloc_zero(context, "class names",
-                         (size_t)config->num_classes * sizeof(nl_class_name), &memory));
-    copy->class_names = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "class names", config->num_classes, &copy->class_names));
     for (int i = 0; i < config->num_classes; i++) {
         NL_TRY(copy_text(context, config->class_names[i].wnid, &copy->class_names[i].wnid));
         NL_TRY(copy_text(context, config->class_names[i].name, &copy->class_names[i].name));

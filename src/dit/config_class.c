@@ -63,11 +63,10 @@ static nl_status unknown(nl_context *context, const nl_config *config, const cha
 {
     enum { LISTED = 20 };
     nl_status status;
-    void *memory = NULL;
+    const char **names = NULL;
     char list[1024] = "";
     int count = config->class_names ? config->num_classes : 0, n = 0;
-    NL_TRY(nl_alloc_array(context, "class names", 2 * (int64_t)count + 1, sizeof(char *), &memory));
-    const char **names = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "class names", 2 * (int64_t)count + 1, &names));
     for (int i = 0; i < count; i++) {
         const nl_class_name *class = &config->class_names[i];
         size_t used = strlen(list);
@@ -86,7 +85,7 @@ static nl_status unknown(nl_context *context, const nl_config *config, const cha
                      config->num_classes - 1, nearest ? "; did you mean \"" : "",
                      nearest ? nearest : "", nearest ? "\"?" : "", nearest ? "" : list);
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, names);
     return status;
 }
 

@@ -209,7 +209,6 @@ cleanup:
 static nl_status read_class_names(const nl_json *json, nl_config *config)
 {
     nl_status status;
-    void *memory = NULL;
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json->object, class_names_key), *item;
     int count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1, index = 0;
     if (!list)
@@ -221,9 +220,7 @@ static nl_status read_class_names(const nl_json *json, nl_config *config)
                        json->where, class_names_key, config->num_classes, NL_MAX(count, 0));
     if (count == 0)
         return NL_OK;
-    NL_TRY(nl_alloc_zero(json->context, "class names", (size_t)count * sizeof(nl_class_name),
-                         &memory));
-    config->class_names = memory;
+    NL_TRY(NL_NEW_ZEROS(json->context, "class names", count, &config->class_names));
     cJSON_ArrayForEach(item, list)
     {
         NL_TRY(read_class_name(json, item, index, &config->class_names[index]));

@@ -12,9 +12,9 @@ static nl_status upload_position(nl_dit *dit)
     nl_status status;
     nl_device *device = dit->device;
     const nl_config *config = &dit->config;
-    void *table = NULL;
-    NL_TRY(nl_alloc_array(device->context, "the position table", nl_tensor_count(&dit->position),
-                          sizeof(float), &table));
+    float *table = NULL;
+    NL_TRY(NL_NEW_ARRAY(device->context, "the position table", nl_tensor_count(&dit->position),
+                        &table));
     nl_position_table(config->input_height / config->patch_size,
                       config->input_width / config->patch_size, config->hidden_size, table);
     NL_TRY(device->ops->upload(device, dit->position.data, table, nl_tensor_bytes(&dit->position)));
@@ -33,12 +33,10 @@ nl_status nl_dit_create_as(nl_device *device, const nl_config *config, bool flat
 {
     nl_status status;
     nl_context *context = device->context;
-    void *memory = NULL;
     nl_dit *dit = NULL;
     *result = NULL;
     NL_TRY(nl_config_check(context, "configuration", config));
-    NL_TRY(nl_alloc_zero(context, "a model", sizeof(*dit), &memory));
-    dit = memory;
+    NL_TRY(NL_NEW(context, "a model", &dit));
     dit->device = device;
     dit->flat = flat;
     NL_TRY(nl_config_copy(context, config, &dit->config));
@@ -79,15 +77,13 @@ int64_t nl_dit_parameter_count(const nl_dit *dit)
 nl_status nl_staging_open(const nl_dit *dit, nl_staging *staging)
 {
     nl_status status;
-    void *memory = NULL;
     *staging = (nl_staging){.context = dit->device->context, .count = 1};
     for (int i = 0; i < dit->param_count; i++)
         staging->count = NL_MAX(staging->count, nl_tensor_count(dit->params[i].tensor));
-    NL_TRY(nl_alloc_array(staging->context, "a parameter on the host", staging->count,
-                          sizeof(float), &memory));
-    staging->values = memory;
-    NL_TRY(nl_alloc_array(staging->context, "a parameter on the host", staging->count,
-                          sizeof(float), &staging->packed));
+    NL_TRY(NL_NEW_ARRAY(staging->context, "a parameter on the host", staging->count,
+                        &staging->values));
+    NL_TRY(NL_NEW_SIZED(staging->context, "a parameter on the host", staging->count, sizeof(float),
+                        &staging->packed));
 cleanup:
     return status;
 }
@@ -149,10 +145,9 @@ nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
     nl_status status;
     nl_context *context = checkpoint->context;
     nl_problems problems = {0};
-    void *memory = NULL;
+    bool *expected = NULL;
     char wanted[128], found[128], name[2 * NL_NAME_SIZE];
-    NL_TRY(nl_alloc_zero(context, "marks", (size_t)checkpoint->count, &memory));
-    bool *expected = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "marks", checkpoint->count, &expected));
     for (int i = 0; i < dit->param_count; i++) {
         const nl_param *param = &dit->params[i];
         const nl_entry *entry = nl_checkpoint_find(checkpoint, param->name);
@@ -186,7 +181,7 @@ nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
                          nl_config_name(&dit->config, name, sizeof(name)), problems.text);
     }
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, expected);
     return status;
 }
 

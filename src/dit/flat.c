@@ -39,14 +39,12 @@ static nl_segment segment_of(const nl_dit *twin, const nl_tensor *flat, const nl
 nl_status nl_dit_segments(const nl_dit *dit, const nl_dit *twin, float query_rate,
                           nl_segment **segments, int *count)
 {
-    void *memory;
     nl_segment *next;
-    nl_status status =
-        nl_alloc_array(dit->device->context, "segments", 2 * ((int64_t)dit->param_count + 1),
-                       sizeof(nl_segment), &memory);
+    nl_status status = NL_NEW_ARRAY(dit->device->context, "segments",
+                                    2 * ((int64_t)dit->param_count + 1), segments);
     if (status != NL_OK)
         return status;
-    *segments = next = memory;
+    next = *segments;
     for (int i = 0; i < dit->param_count; i++) {
         const nl_tensor *flat = twin->params[i].tensor, *model = dit->params[i].tensor;
         int64_t queries = dit->params[i].query_rows;
@@ -139,13 +137,11 @@ static nl_status joined_metadata(nl_context *context, const char *json, const ch
                                  const char ***joined)
 {
     int64_t count = 0;
-    void *memory;
     while (metadata && metadata[count])
         count++;
-    nl_status status = nl_alloc_array(context, "metadata", count + 3, sizeof(char *), &memory);
+    nl_status status = NL_NEW_ARRAY(context, "metadata", count + 3, joined);
     if (status != NL_OK)
         return status;
-    *joined = memory;
     (*joined)[0] = "nalagen";
     (*joined)[1] = json;
     for (int64_t i = 0; i < count; i++)
@@ -162,12 +158,13 @@ nl_status nl_dit_save_named(const nl_dit_named *models, int count, const char *p
     nl_context *context = first->device->context;
     nl_named_file file = {.models = models, .count = count, .param_count = first->param_count};
     int64_t tensors = (int64_t)count * first->param_count;
-    void *saved = NULL, *names = NULL;
+    void *names = NULL;
+    nl_saved *saved = NULL;
     const char **joined = NULL;
     char *json = NULL;
     NL_TRY(nl_staging_open(first, &file.staging));
-    NL_TRY(nl_alloc_array(context, "names of tensors", tensors, sizeof(nl_saved), &saved));
-    NL_TRY(nl_alloc_array(context, "names of tensors", tensors, NL_NAME_SIZE, &names));
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", tensors, &saved));
+    NL_TRY(NL_NEW_SIZED(context, "names of tensors", tensors, NL_NAME_SIZE, &names));
     list_named(&file, saved, names);
     NL_TRY(nl_config_print(context, &first->config, &json));
     NL_TRY(joined_metadata(context, json, metadata, &joined));

@@ -258,12 +258,9 @@ static nl_status saved_room(const nl_stream *stream, const nl_tensor *x, const n
     nl_status status;
     const nl_dit *dit = stream->dit;
     nl_device *device = stream->device;
-    void *memory;
     *saved = (nl_dit_saved){
         .checkpointing = checkpointing, .batch = stream->batch, .x = *x, .labels = *labels};
-    NL_TRY(nl_alloc_zero(device->context, "blocks",
-                         (size_t)dit->config.depth * sizeof(nl_block_saved), &memory));
-    saved->blocks = memory;
+    NL_TRY(NL_NEW_ZEROS(device->context, "blocks", dit->config.depth, &saved->blocks));
     NL_TRY(condition_room(dit, device, stream->batch, stream->batch, saved));
     NL_TRY(nl_activation_tensor(device, stream->batch, dit->config.hidden_size, &saved->time_pre));
     NL_TRY(nl_activation_tensor(device, stream->batch, dit->config.hidden_size, &saved->c));

@@ -228,18 +228,12 @@ nl_status nl_dit_rename(nl_checkpoint *checkpoint)
     nl_context *context = checkpoint->context;
     nl_renaming renaming = {.checkpoint = checkpoint};
     nl_status status;
-    void *memory = NULL;
     if (!nl_checkpoint_find(checkpoint, "transformer_blocks.0.attn1.to_q.weight"))
         return NL_OK;
     int64_t count = checkpoint->count;
-    NL_TRY(nl_checkpoint_own(checkpoint, "names of tensors", count * NL_NAME_SIZE, &memory));
-    renaming.names = memory;
-    NL_TRY(nl_checkpoint_own(checkpoint, "parts of tensors", count * (int64_t)sizeof(nl_entry),
-                             &memory));
-    renaming.parts = memory;
-    memory = NULL;
-    NL_TRY(nl_alloc_array(context, "a checkpoint's table", count, sizeof(nl_entry), &memory));
-    renaming.entries = memory;
+    NL_TRY(NL_OWN_ARRAY(checkpoint, "names of tensors", count * NL_NAME_SIZE, &renaming.names));
+    NL_TRY(NL_OWN_ARRAY(checkpoint, "parts of tensors", count, &renaming.parts));
+    NL_TRY(NL_NEW_ARRAY(context, "a checkpoint's table", count, &renaming.entries));
     for (int64_t i = 0; i < count; i++)
         NL_TRY(rename_entry(&renaming, &checkpoint->entries[i]));
     if (renaming.problems.count > 0) {

@@ -90,14 +90,9 @@ nl_status nl_params_list(nl_dit *dit)
     const nl_config *config = &dit->config;
     int64_t d = config->hidden_size, p = config->patch_size;
     nl_param_list list = {.dit = dit};
-    void *memory = NULL;
-    NL_TRY(
-        nl_alloc_zero(context, "blocks", (size_t)config->depth * sizeof(nl_block_params), &memory));
-    dit->blocks = memory;
-    NL_TRY(nl_alloc_zero(context, "the parameter table",
-                         (FIXED_PARAMS + BLOCK_PARAMS * (size_t)config->depth) * sizeof(nl_param),
-                         &memory));
-    dit->params = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "blocks", config->depth, &dit->blocks));
+    NL_TRY(NL_NEW_ZEROS(context, "the parameter table",
+                        FIXED_PARAMS + BLOCK_PARAMS * (int64_t)config->depth, &dit->params));
     add(&list, &dit->patch_weight, NL_INIT_XAVIER, false, SHAPE(d, config->in_channels, p, p),
         "x_embedder.proj", ".weight");
     add(&list, &dit->patch_bias, NL_INIT_ZERO, false, SHAPE(d), "x_embedder.proj", ".bias");

@@ -86,15 +86,12 @@ static void add_position(nl_dit_file *file)
 static nl_status list_tensors(nl_dit_file *file)
 {
     nl_status status;
-    void *memory;
     const nl_dit *dit = file->dit;
     /* the embeddings' six parameters in every block, three parts of qkv's two */
     int64_t most = dit->param_count + 1 + (int64_t)dit->config.depth * (6 + 4);
+    NL_TRY(NL_NEW_ZEROS(file->context, "names of tensors", most, &file->tensors));
     NL_TRY(
-        nl_alloc_zero(file->context, "names of tensors", (size_t)most * sizeof(nl_saved), &memory));
-    file->tensors = memory;
-    NL_TRY(nl_alloc_zero(file->context, "names of tensors", (size_t)most * NL_NAME_SIZE, &memory));
-    file->names = memory;
+        NL_NEW_ZEROS(file->context, "names of tensors", (size_t)most * NL_NAME_SIZE, &file->names));
     file->largest = 1;
     if (file->spelling == NL_SPELLING_PUBLIC)
         add_position(file);
@@ -163,8 +160,8 @@ static nl_status write_file(nl_dit_file *file, const char *path, bool overwrite)
     NL_TRY(list_tensors(file));
     NL_TRY(nl_config_print(file->context, &file->dit->config, &json));
     if (!file->checkpoint)
-        NL_TRY(nl_alloc_array(file->context, "a parameter on the host", file->largest,
-                              sizeof(float), &file->packed));
+        NL_TRY(NL_NEW_SIZED(file->context, "a parameter on the host", file->largest, sizeof(float),
+                            &file->packed));
     /* "format" is what transformers and diffusers look for */
     const char *metadata[] = {"nalagen", json, "format", "pt", NULL};
     if (file->spelling == NL_SPELLING_NALAGEN)

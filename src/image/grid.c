@@ -17,15 +17,15 @@ nl_status nl_image_grid(nl_context *context, const uint8_t *const *pictures, int
                        columns, gap, count, width, height);
     int64_t grid_height = (int64_t)rows * height + (int64_t)(rows - 1) * gap;
     int64_t grid_width = (int64_t)columns * width + (int64_t)(columns - 1) * gap;
-    void *memory;
     nl_status status =
         nl_image_check_size(context, NL_ERROR_USAGE, "the grid", grid_height, grid_width);
     if (status == NL_OK)
         status =
-            nl_alloc_array(context, "a grid of pictures", grid_height * grid_width, 3, &memory);
+            NL_NEW_SIZED(context, "a grid of pictures", grid_height * grid_width, 3, &grid->rgb);
     if (status != NL_OK)
         return status;
-    *grid = (nl_image){.height = (int)grid_height, .width = (int)grid_width, .rgb = memory};
+    grid->height = (int)grid_height;
+    grid->width = (int)grid_width;
     memset(grid->rgb, 255, (size_t)(grid_height * grid_width * 3));
     for (int i = 0; i < count; i++) {
         if (!pictures[i])

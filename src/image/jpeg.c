@@ -82,11 +82,8 @@ static nl_status allocate(nl_jpeg_reader *reader)
     if (status != NL_OK)
         return status;
     int64_t pixels = (int64_t)jpeg->image_height * jpeg->image_width;
-    void *memory;
-    NL_TRY(nl_alloc_array(reader->context, "a picture", pixels, 3, &memory));
-    reader->rgb = memory;
-    NL_TRY(nl_alloc_array(reader->context, "a row", jpeg->image_width, 4, &memory));
-    reader->cmyk = memory;
+    NL_TRY(NL_NEW_SIZED(reader->context, "a picture", pixels, 3, &reader->rgb));
+    NL_TRY(NL_NEW_SIZED(reader->context, "a row", jpeg->image_width, 4, &reader->cmyk));
     /* with several scans libjpeg keeps the coefficients of the whole picture */
     if (jpeg_has_multiple_scans(&reader->jpeg)) {
         int64_t bytes = pixels * jpeg->num_components * (int64_t)sizeof(JCOEF);

@@ -88,11 +88,9 @@ static void take_png(void *user, void *bytes, int size)
 {
     nl_png_sink *sink = user;
     sink->size = (size_t)size + sink->text_size;
-    void *memory;
-    sink->status = nl_alloc(sink->context, "a PNG", sink->size, &memory);
+    sink->status = NL_NEW_ARRAY(sink->context, "a PNG", sink->size, &sink->bytes);
     if (sink->status != NL_OK)
         return;
-    sink->bytes = memory;
     uint8_t *to = sink->bytes;
     memcpy(to, bytes, HEADER_END);
     to += HEADER_END;

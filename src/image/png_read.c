@@ -48,7 +48,7 @@ static png_voidp on_alloc(png_structp png, png_alloc_size_t size)
 {
     nl_png_reader *reader = png_get_mem_ptr(png);
     void *memory;
-    nl_status status = nl_alloc(reader->context, "reading a PNG", size, &memory);
+    nl_status status = NL_NEW_SIZED(reader->context, "reading a PNG", (int64_t)size, 1, &memory);
     if (status != NL_OK)
         reader->status = status;
     return memory;
@@ -72,7 +72,6 @@ static void set_transforms(png_structp png)
 /* The part that libpng may leave by longjmp; no local of its own is used after that. */
 static nl_status read_pixels(nl_png_reader *reader, int height, int width)
 {
-    void *memory;
     if (setjmp(png_jmpbuf(reader->png)))
         return reader->status;
     png_set_read_fn(reader->png, reader, on_read);
@@ -89,14 +88,12 @@ static nl_status read_pixels(nl_png_reader *reader, int height, int width)
         row_bytes != (size_t)width * (size_t)reader->channels)
         return nl_fail(reader->context, NL_ERROR_INPUT, "%s: a PNG with %d channels", reader->path,
                        reader->channels);
-    reader->status = nl_alloc_array(reader->context, "a picture", height, row_bytes, &memory);
+    reader->status = NL_NEW_SIZED(reader->context, "a picture", height, row_bytes, &reader->pixels);
     if (reader->status != NL_OK)
         return reader->status;
-    reader->pixels = memory;
-    reader->status = nl_alloc_array(reader->context, "rows", height, sizeof(png_bytep), &memory);
+    reader->status = NL_NEW_ARRAY(reader->context, "rows", height, &reader->rows);
     if (reader->status != NL_OK)
         return reader->status;
-    reader->rows = memory;
     for (int y = 0; y < height; y++)
         reader->rows[y] = reader->pixels + (size_t)y * row_bytes;
     png_read_image(reader->png, reader->rows);

@@ -61,11 +61,10 @@ static nl_status next_chunk(nl_context *context, const char *path, const nl_mapp
 /* Allocated UTF-8 of Latin-1 text. */
 static nl_status from_latin1(nl_context *context, const uint8_t *data, size_t size, char **text)
 {
-    void *memory;
-    nl_status status = nl_alloc(context, "PNG text", 2 * size + 1, &memory);
+    nl_status status = NL_NEW_ARRAY(context, "PNG text", 2 * size + 1, text);
     if (status != NL_OK)
         return status;
-    char *to = *text = memory;
+    char *to = *text;
     for (size_t i = 0; i < size && data[i]; i++) {
         if (data[i] < 128) {
             *to++ = (char)data[i];
@@ -80,11 +79,9 @@ static nl_status from_latin1(nl_context *context, const uint8_t *data, size_t si
 
 static nl_status from_bytes(nl_context *context, const uint8_t *data, size_t size, char **text)
 {
-    void *memory;
-    nl_status status = nl_alloc(context, "PNG text", size + 1, &memory);
+    nl_status status = NL_NEW_ARRAY(context, "PNG text", size + 1, text);
     if (status != NL_OK)
         return status;
-    *text = memory;
     if (size)
         memcpy(*text, data, size);
     (*text)[size] = '\0';
@@ -96,18 +93,18 @@ static nl_status inflate_text(nl_context *context, const char *path, const uint8
                               size_t size, uint8_t **inflated, size_t *inflated_size)
 {
     for (uLongf room = 4096; room <= MAX_INFLATED; room *= 4) {
-        void *memory;
-        nl_status status = nl_alloc(context, "PNG text", room, &memory);
+        uint8_t *bytes;
+        nl_status status = NL_NEW_ARRAY(context, "PNG text", room, &bytes);
         if (status != NL_OK)
             return status;
         uLongf length = room;
-        int result = uncompress(memory, &length, data, (uLong)size);
+        int result = uncompress(bytes, &length, data, (uLong)size);
         if (result == Z_OK) {
-            *inflated = memory;
+            *inflated = bytes;
             *inflated_size = length;
             return NL_OK;
         }
-        nl_free(context, memory);
+        nl_free(context, bytes);
         if (result != Z_BUF_ERROR)
             break;
     }
@@ -227,13 +224,11 @@ nl_status nl_png_scan(nl_context *context, const char *path, const nl_mapping *m
                       nl_image *image)
 {
     int texts;
-    void *memory;
     nl_status status = walk(context, path, mapping, image, &texts);
     if (status != NL_OK || texts == 0)
         return status;
-    status = nl_alloc_zero(context, "PNG text", (2 * (size_t)texts + 1) * sizeof(char *), &memory);
+    status = NL_NEW_ZEROS(context, "PNG text", (2 * (size_t)texts + 1), &image->text);
     if (status != NL_OK)
         return status;
-    image->text = memory;
     return walk(context, path, mapping, image, &texts);
 }

@@ -53,7 +53,7 @@ static nl_status make_windows(nl_context *context, const nl_filter_kind *kind, i
     windows->taps = 2 * (int)ceil(support) + 1;
     int64_t per_output = (int64_t)(windows->taps + 2) * (int64_t)sizeof(int32_t);
     int64_t bytes = out * per_output + windows->taps * (int64_t)sizeof(double);
-    nl_status status = nl_alloc(context, "weights of scaling", (size_t)bytes, &windows->block);
+    nl_status status = NL_NEW_SIZED(context, "weights of scaling", bytes, 1, &windows->block);
     if (status != NL_OK)
         return status;
     double *exact = windows->block;
@@ -125,7 +125,7 @@ static nl_status columns_of(nl_context *context, const nl_filter_kind *kind, nl_
     nl_status status;
     void *to;
     NL_TRY(make_windows(context, kind, image->width, width, &windows));
-    NL_TRY(nl_alloc_array(context, "a scaled picture", (int64_t)image->height * width, 3, &to));
+    NL_TRY(NL_NEW_SIZED(context, "a scaled picture", (int64_t)image->height * width, 3, &to));
     scale_columns(&windows, image->rgb, image->height, image->width, width, to);
     nl_free(context, image->rgb);
     image->rgb = to;
@@ -140,10 +140,11 @@ static nl_status rows_of(nl_context *context, const nl_filter_kind *kind, nl_ima
 {
     nl_windows windows = {0};
     nl_status status;
-    void *to, *sums = NULL;
+    void *to;
+    int32_t *sums = NULL;
     NL_TRY(make_windows(context, kind, image->height, height, &windows));
-    NL_TRY(nl_alloc_array(context, "a row of sums", image->width, 3 * sizeof(int32_t), &sums));
-    NL_TRY(nl_alloc_array(context, "a scaled picture", (int64_t)image->width * height, 3, &to));
+    NL_TRY(NL_NEW_ARRAY(context, "a row of sums", 3 * image->width, &sums));
+    NL_TRY(NL_NEW_SIZED(context, "a scaled picture", (int64_t)image->width * height, 3, &to));
     scale_rows(&windows, image->rgb, image->width, height, sums, to);
     nl_free(context, image->rgb);
     image->rgb = to;

@@ -35,11 +35,10 @@ static nl_show choose(void)
 static nl_status base64(nl_context *context, const uint8_t *bytes, size_t size, char **text)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    void *memory;
-    nl_status status = nl_alloc(context, "base64", (size + 2) / 3 * 4 + 1, &memory);
+    nl_status status = NL_NEW_ARRAY(context, "base64", (size + 2) / 3 * 4 + 1, text);
     if (status != NL_OK)
         return status;
-    char *to = *text = memory;
+    char *to = *text;
     for (size_t i = 0; i < size; i += 3) {
         size_t left = size - i;
         uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)(left > 1 ? bytes[i + 1] : 0) << 8 |

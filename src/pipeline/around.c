@@ -10,7 +10,7 @@ nl_status nl_model_around(nl_dit *dit, const char *path, const char *vae, nl_mod
     nl_model *model = NULL;
     nl_status status = NL_OK;
     *out = NULL;
-    NL_TRY(nl_alloc_zero(context, "model", sizeof(*model), (void **)&model));
+    NL_TRY(NL_NEW(context, "model", &model));
     model->context = context;
     nl_config_init(&model->config);
     NL_TRY(nl_config_copy(context, &dit->config, &model->config));

@@ -201,19 +201,15 @@ static nl_status allocate_batch(nl_work *work, int64_t most)
     nl_status status = NL_OK;
     int64_t pixels = 0;
     work->most = most;
-    NL_TRY(nl_alloc_array(context, "image indices", most, sizeof(*work->images),
-                          (void **)&work->images));
-    NL_TRY(
-        nl_alloc_array(context, "labels", 2 * most, sizeof(*work->labels), (void **)&work->labels));
-    NL_TRY(nl_alloc_array(context, "evaluations", most, sizeof(*work->evaluations),
-                          (void **)&work->evaluations));
-    NL_TRY(nl_alloc_array(context, "latents", most * work->elements, sizeof(*work->latents),
-                          (void **)&work->latents));
+    NL_TRY(NL_NEW_ARRAY(context, "image indices", most, &work->images));
+    NL_TRY(NL_NEW_ARRAY(context, "labels", 2 * most, &work->labels));
+    NL_TRY(NL_NEW_ARRAY(context, "evaluations", most, &work->evaluations));
+    NL_TRY(NL_NEW_ARRAY(context, "latents", most * work->elements, &work->latents));
     /* The measuring device downloads zeros into it and reads noise from nowhere. */
     if (work->model->vae) {
         int64_t factor = nl_vae_factor(work->model->vae);
         pixels = work->shape[1] * factor * work->shape[2] * factor;
-        NL_TRY(nl_alloc_array(context, "pictures", most * pixels, 3, (void **)&work->rgb));
+        NL_TRY(NL_NEW_SIZED(context, "pictures", most * pixels, 3, &work->rgb));
     }
 cleanup:
     return status;
@@ -415,8 +411,7 @@ nl_status nl_generate_observed(nl_model *model, const nl_request *request,
     nl_model_latent_shape(model, work.shape);
     work.elements = (int64_t)work.shape[0] * work.shape[1] * work.shape[2];
     if (request->preview_every > 0)
-        NL_TRY(nl_alloc_array(context, "preview", work.elements, sizeof(float),
-                              (void **)&work.preview));
+        NL_TRY(NL_NEW_ARRAY(context, "preview", work.elements, &work.preview));
     NL_TRY(choose_batch(&work));
     NL_TRY(run_batches(&work, picture, user));
 cleanup:

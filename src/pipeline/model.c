@@ -107,7 +107,7 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *options, nl
     *out = NULL;
     if (!options)
         options = &none;
-    NL_TRY(nl_alloc_zero(context, "model", sizeof(*model), (void **)&model));
+    NL_TRY(NL_NEW(context, "model", &model));
     model->context = context;
     nl_config_init(&model->config);
     NL_TRY(find_checkpoint(context, options->path, &model->path));

@@ -62,7 +62,7 @@ nl_status nl_model_preview(nl_model *model, const float *latent, const int shape
     *rgb = NULL;
     *height = shape[1] * factor;
     *width = shape[2] * factor;
-    NL_TRY(nl_alloc_array(context, "preview", pixels * factor * factor, 3, (void **)rgb));
+    NL_TRY(NL_NEW_SIZED(context, "preview", pixels * factor * factor, 3, rgb));
     if (tiny)
         NL_TRY(nl_vae_decode_pictures(model->vae, latent, 1, shape[1], shape[2], *rgb));
     else

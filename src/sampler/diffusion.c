@@ -14,8 +14,7 @@ nl_status nl_diffusion_plan(nl_sampler *sampler)
     NL_TRY(nl_diffusion_levels(sampler->context, options->schedule, options->diffusion_steps,
                                options->respacing ? options->respacing : steps, &sampler->levels,
                                &sampler->steps));
-    NL_TRY(nl_alloc_array(sampler->context, "timesteps", sampler->steps,
-                          sizeof(*sampler->timesteps), (void **)&sampler->timesteps));
+    NL_TRY(NL_NEW_ARRAY(sampler->context, "timesteps", sampler->steps, &sampler->timesteps));
     for (int i = 0; i < sampler->steps; i++)
         sampler->timesteps[i] = sampler->levels[i].timestep;
 cleanup:

@@ -134,7 +134,7 @@ nl_status nl_diffusion_levels(nl_context *context, nl_schedule schedule, int ste
     if (steps < fewest || steps > MAX_STEPS)
         return nl_fail(context, NL_ERROR_USAGE, "diffusion_steps is %d: expected %d to %d", steps,
                        fewest, MAX_STEPS);
-    NL_TRY(nl_alloc_array(context, "kept timesteps", steps, sizeof(*keep), (void **)&keep));
+    NL_TRY(NL_NEW_ARRAY(context, "kept timesteps", steps, &keep));
     NL_TRY(mark_kept(context, respacing, steps, keep));
     for (int i = 0; i < steps; i++)
         n += keep[i];
@@ -142,7 +142,7 @@ nl_status nl_diffusion_levels(nl_context *context, nl_schedule schedule, int ste
         status = nl_fail(context, NL_ERROR_USAGE, "respacing '%s' keeps no step", respacing);
         goto cleanup;
     }
-    NL_TRY(nl_alloc_array(context, "noise schedule", n, sizeof(*kept), (void **)&kept));
+    NL_TRY(NL_NEW_ARRAY(context, "noise schedule", n, &kept));
     n = 0;
     for (int i = 0; i < steps; i++) {
         alpha_bar *= 1 - full_beta(schedule, steps, i);

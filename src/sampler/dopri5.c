@@ -67,12 +67,11 @@ static nl_status solver_create(nl_run *run, nl_solver *solver)
     NL_TRY(nl_run_tensor(run, &solver->scratch));
     if (!nl_mul_size(batch, 3 + NL_MAX_TERMS, &doubles))
         return nl_fail(context, NL_ERROR_INTERNAL, "dopri5: %lld images", (long long)batch);
-    NL_TRY(nl_alloc_zero(context, "step control", (size_t)doubles * sizeof(double),
-                         (void **)&solver->t));
+    NL_TRY(NL_NEW_ZEROS(context, "step control", doubles, &solver->t));
     solver->h = solver->t + batch;
     solver->norm = solver->h + batch;
     solver->coefficients = solver->norm + batch;
-    NL_TRY(nl_alloc_zero(context, "step control", (size_t)batch * 3, (void **)&solver->active));
+    NL_TRY(NL_NEW_ZEROS(context, "step control", (size_t)batch * 3, &solver->active));
     solver->accepted = solver->active + batch;
     solver->arrived = solver->accepted + batch;
     for (int64_t image = 0; image < batch; image++) {
@@ -325,8 +324,7 @@ nl_status nl_dopri5_run(nl_run *run)
     double *scratch = NULL; /* [batch, STAGES] */
     double earliest = run->sampler->t0;
     NL_TRY(solver_create(run, &solver));
-    NL_TRY(nl_alloc_array(context, "step control", run->batch, STAGES * sizeof(double),
-                          (void **)&scratch));
+    NL_TRY(NL_NEW_ARRAY(context, "step control", STAGES * run->batch, &scratch));
     NL_TRY(evaluate(&solver, 0, &run->x, &solver.k[0]));
     NL_TRY(first_step(&solver, scratch, scratch + run->batch));
     for (int attempt = 1; earliest < run->sampler->t1; attempt++) {

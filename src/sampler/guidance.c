@@ -49,8 +49,7 @@ static nl_status evaluate_both(nl_guidance *guidance, const nl_tensor *x, const 
         NL_TRY(device->ops->copy(device, rows.data, x->data, nl_tensor_bytes(x)));
     }
     if (count > 1) {
-        NL_TRY(
-            nl_alloc_array(device->context, "times", batch, 2 * sizeof(*times), (void **)&times));
+        NL_TRY(NL_NEW_ARRAY(device->context, "times", 2 * batch, &times));
         for (int64_t image = 0; image < batch; image++)
             times[image] = times[batch + image] = t[image];
     }

@@ -107,7 +107,7 @@ nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *optio
     nl_sampler *made = NULL;
     bool diffusion = nl_method_is_diffusion(options->method);
     *sampler = NULL;
-    NL_TRY(nl_alloc_zero(context, "sampler", sizeof(*made), (void **)&made));
+    NL_TRY(NL_NEW(context, "sampler", &made));
     made->context = context;
     made->options = *options;
     NL_TRY(diffusion ? check_diffusion_options(context, options)
@@ -183,7 +183,7 @@ nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, co
     if (nl_sampler_needs_noise(sampler) && !job->noise.call)
         return nl_fail(device->context, NL_ERROR_INTERNAL, "%s needs a noise function",
                        nl_method_names[method]);
-    NL_TRY(nl_alloc_array(device->context, "times", run.batch, sizeof(*run.t), (void **)&run.t));
+    NL_TRY(NL_NEW_ARRAY(device->context, "times", run.batch, &run.t));
     NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){1}, &run.bad));
     NL_TRY(device->ops->upload(device, run.bad.data, &(int32_t){0}, sizeof(int32_t)));
     NL_TRY(nl_method_is_diffusion(method) ? nl_diffusion_run(&run)

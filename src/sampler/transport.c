@@ -96,8 +96,7 @@ static nl_status plan_moves(nl_sampler *sampler)
     bool sde = nl_method_is_sde(options->method);
     int count = sampler->move_count;
     double h = (sampler->t1 - sampler->t0) / count;
-    NL_TRY(nl_alloc_array(sampler->context, "sampling plan", count, sizeof(*sampler->moves),
-                          (void **)&sampler->moves));
+    NL_TRY(NL_NEW_ARRAY(sampler->context, "sampling plan", count, &sampler->moves));
     for (int k = 0; k < count; k++) {
         bool last = k == count - 1;
         nl_move *move = &sampler->moves[k];

@@ -11,8 +11,8 @@ nl_status nl_canvas_open(nl_context *context, int width, int height, nl_canvas *
     nl_status status = NL_OK;
     int64_t pixels = (int64_t)width * height;
     *canvas = (nl_canvas){.context = context, .width = width, .height = height};
-    NL_TRY(nl_alloc_array(context, "a drawing", pixels, 3, (void **)&canvas->rgb));
-    NL_TRY(nl_alloc_array(context, "a drawing", pixels, sizeof(float), (void **)&canvas->cover));
+    NL_TRY(NL_NEW_SIZED(context, "a drawing", pixels, 3, &canvas->rgb));
+    NL_TRY(NL_NEW_ARRAY(context, "a drawing", pixels, &canvas->cover));
     memset(canvas->rgb, 255, (size_t)pixels * 3);
     memset(canvas->cover, 0, (size_t)pixels * sizeof(float));
     canvas->svg = open_memstream(&canvas->svg_text, &canvas->svg_size);

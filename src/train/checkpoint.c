@@ -138,8 +138,7 @@ nl_status nl_list_points(nl_context *context, const char *folder, char ***paths,
         if (*count == room) {
             char **more;
             room = 2 * room + 16;
-            NL_TRY(nl_alloc_array(context, "names of checkpoints", room, sizeof(*more),
-                                  (void **)&more));
+            NL_TRY(NL_NEW_ARRAY(context, "names of checkpoints", room, &more));
             if (*count)
                 memcpy(more, *paths, (size_t)*count * sizeof(*more));
             nl_free(context, *paths);

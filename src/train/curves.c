@@ -46,7 +46,7 @@ nl_status nl_curve_read(nl_context *context, const char *path, const char *over,
     const char *text = (const char *)file.data, *end = text + file.size;
     for (int64_t i = 0; i < file.size; i++)
         lines += text[i] == '\n';
-    NL_TRY(nl_alloc_array(context, "a curve", 2 * lines, sizeof(double), (void **)&curve->points));
+    NL_TRY(NL_NEW_ARRAY(context, "a curve", 2 * lines, &curve->points));
     while (text < end) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         stop = stop ? stop : end;

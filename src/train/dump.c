@@ -39,10 +39,8 @@ static nl_status list_tensors(nl_dump *dump, int64_t steps)
     int64_t shape[4] = {dump->feed.size, config->in_channels, config->input_height,
                         config->input_width};
     char step[24];
-    NL_TRY(nl_alloc_array(context, "names of tensors", most, sizeof(*dump->headers),
-                          (void **)&dump->headers));
-    NL_TRY(nl_alloc_array(context, "names of tensors", most, sizeof(*dump->names),
-                          (void **)&dump->names));
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", most, &dump->headers));
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", most, &dump->names));
     for (int64_t k = 0; k < steps; k++) {
         snprintf(step, sizeof(step), "%lld", (long long)k);
         add(dump, NL_F32, 4, shape, step, "latents");
@@ -62,7 +60,7 @@ static nl_status write_tensor(nl_dump *dump, const nl_tensor *tensor)
     nl_status status = NL_OK;
     nl_device *device = dump->trainer->device;
     int64_t bytes = nl_tensor_bytes(tensor);
-    NL_TRY(nl_alloc(device->context, "a tensor", (size_t)bytes, &dump->values));
+    NL_TRY(NL_NEW_SIZED(device->context, "a tensor", bytes, 1, &dump->values));
     NL_TRY(device->ops->download(device, dump->values, tensor->data, bytes));
     NL_TRY(nl_safetensors_write(dump->writer, dump->values, bytes));
 cleanup:

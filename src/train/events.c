@@ -138,21 +138,21 @@ static void put_event(nl_proto *proto, const nl_event *event)
 static nl_status write_event(nl_append *file, nl_event *event)
 {
     nl_proto counted = {0}, record = {0};
-    void *memory;
+    uint8_t *bytes;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     event->time = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     put_event(&counted, event);
-    nl_status status = nl_alloc(file->context, "an event", counted.size + 16, &memory);
+    nl_status status = NL_NEW_ARRAY(file->context, "an event", counted.size + 16, &bytes);
     if (status != NL_OK)
         return status;
-    record.to = memory;
+    record.to = bytes;
     put_little(&record, counted.size, 8);
     put_little(&record, masked(nl_crc32c(record.to, 8)), 4);
     put_event(&record, event);
     put_little(&record, masked(nl_crc32c(record.to + 12, counted.size)), 4);
     status = nl_append_write(file, record.to, record.size);
-    nl_free(file->context, memory);
+    nl_free(file->context, bytes);
     return status;
 }
 

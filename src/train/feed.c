@@ -33,15 +33,15 @@ nl_status nl_feed_open(nl_device *device, const nl_dataset *data, const nl_loss 
     nl_status status = NL_OK;
     const nl_dataset_info *info = nl_dataset_get_info(data);
     int ranks = NL_MAX(options->loader.ranks, 1);
+    void *staging;
     *feed = (nl_feed){.device = device, .loss = loss, .options = *options};
     feed->options.loader.prefetch = PREFETCH;
     feed->size = options->loader.batch / ranks / options->parts;
     feed->part = options->parts;
     feed->slot_bytes = lay_out(feed, info, NULL);
     NL_TRY(nl_loader_create(data, &feed->options.loader, &feed->loader));
-    NL_TRY(nl_host_memory_alloc(device, "batches on the host", SLOTS * feed->slot_bytes,
-                                (void **)&feed->staging));
-    memset(feed->staging, 0, (size_t)(SLOTS * feed->slot_bytes));
+    NL_TRY(nl_host_memory_alloc(device, "batches on the host", SLOTS * feed->slot_bytes, &staging));
+    feed->staging = memset(staging, 0, (size_t)(SLOTS * feed->slot_bytes));
     NL_TRY(device->ops->alloc(device, "a batch", feed->slot_bytes, &feed->memory));
     lay_out(feed, info, feed->memory);
 cleanup:

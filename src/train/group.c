@@ -27,14 +27,13 @@ nl_status nl_group_create(nl_context *context, const char *folder, nl_group **gr
 {
     nl_status status = NL_OK;
     nl_process process;
-    void *memory = NULL;
+    nl_group *made = NULL;
     *group = NULL;
     if (!nl_process_read(&process))
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: nalagen sets it for the processes that it starts: unset it",
                        NL_CHILD_VARIABLE);
-    NL_TRY(nl_alloc_zero(context, "a group of processes", sizeof(**group), &memory));
-    nl_group *made = memory;
+    NL_TRY(NL_NEW(context, "a group of processes", &made));
     *made = (nl_group){.context = context, .device = context->device, .rank = 0, .size = 1};
     if (process.ranks > 1) {
         nl_log(context, NL_LOG_DEBUG, "process %d of %d, says %s", process.rank, process.ranks,
@@ -44,7 +43,7 @@ nl_status nl_group_create(nl_context *context, const char *folder, nl_group **gr
     *group = made;
 cleanup:
     if (status != NL_OK)
-        nl_free(context, memory);
+        nl_free(context, made);
     return status;
 }
 

@@ -17,9 +17,9 @@ static nl_status is_finite(nl_device *device, const nl_tensor *tensor, bool *fin
     *finite = true;
     if (!tensor->data || !nl_tensor_contiguous(tensor))
         return NL_OK;
-    NL_TRY(nl_alloc_array(device->context, "a tensor", count, (size_t)nl_dtype_size(tensor->dtype),
-                          &raw));
-    NL_TRY(nl_alloc_array(device->context, "a tensor", count, sizeof(float), (void **)&values));
+    NL_TRY(NL_NEW_SIZED(device->context, "a tensor", count, (size_t)nl_dtype_size(tensor->dtype),
+                        &raw));
+    NL_TRY(NL_NEW_ARRAY(device->context, "a tensor", count, &values));
     NL_TRY(device->ops->download(device, raw, tensor->data, nl_tensor_bytes(tensor)));
     nl_convert_to_float(raw, tensor->dtype, count, values);
     for (int64_t i = 0; i < count && *finite; i++)
@@ -145,7 +145,7 @@ static nl_status write_tensors(nl_device *device, const nl_dump *dump, const cha
         for (int i = 0; i < dump->twins[t]->param_count; i++) {
             const nl_tensor *tensor = dump->twins[t]->params[i].tensor;
             int64_t bytes = nl_tensor_bytes(tensor);
-            NL_TRY(nl_alloc(device->context, "a parameter", (size_t)bytes, &values));
+            NL_TRY(NL_NEW_SIZED(device->context, "a parameter", bytes, 1, &values));
             NL_TRY(device->ops->download(device, values, tensor->data, bytes));
             NL_TRY(nl_safetensors_write(writer, values, bytes));
             nl_free(device->context, values);
@@ -165,10 +165,8 @@ static nl_status dump_state(nl_trainer *trainer, const char *path)
     nl_status status = NL_OK;
     nl_dump dump = {.twins = {state->master, state->first, state->second, state->gradient}};
     int64_t count = (int64_t)DUMPED * state->master->param_count;
-    NL_TRY(nl_alloc_array(context, "names of tensors", count, sizeof(*dump.headers),
-                          (void **)&dump.headers));
-    NL_TRY(nl_alloc_array(context, "names of tensors", count, sizeof(*dump.names),
-                          (void **)&dump.names));
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", count, &dump.headers));
+    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", count, &dump.names));
     list_tensors(&dump);
     NL_TRY(write_tensors(trainer->device, &dump, path));
 cleanup:

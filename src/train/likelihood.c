@@ -145,8 +145,8 @@ static nl_status load_batch(nl_likelihood *work, int64_t first, int64_t count, i
     int32_t *labels = NULL;
     int64_t elements = work->elements;
     float *x = work->host, *probe = work->host + work->batch * elements;
-    NL_TRY(nl_alloc_array(work->context, "a sample", 2 * elements, sizeof(float), (void **)&raw));
-    NL_TRY(nl_alloc_array(work->context, "labels", work->batch, sizeof(*labels), (void **)&labels));
+    NL_TRY(NL_NEW_ARRAY(work->context, "a sample", 2 * elements, &raw));
+    NL_TRY(NL_NEW_ARRAY(work->context, "labels", work->batch, &labels));
     for (int64_t b = 0; b < work->batch; b++) {
         int64_t image = NL_MIN(first + b, count - 1);
         NL_TRY(read_image(work, image, raw, x + b * elements));
@@ -297,17 +297,14 @@ nl_status nl_measure_likelihood(nl_context *context, const nl_likelihood_options
 {
     nl_status status = NL_OK;
     nl_likelihood work = {.context = context, .device = context->device, .options = options};
-    void *memory;
     NL_TRY(nl_dataset_open(context, options->data, &work.data));
     work.info = nl_dataset_get_info(work.data);
     NL_TRY(open_model(&work));
     int64_t count = options->count ? NL_MIN(options->count, work.info->count) : work.info->count;
     work.batch = NL_MIN(options->batch, count);
-    NL_TRY(
-        nl_alloc_array(context, "images", 2 * work.batch * work.elements, sizeof(float), &memory));
-    work.host = work.flow.host = memory;
-    NL_TRY(nl_alloc_array(context, "divergences", 3 * work.batch, sizeof(double), &memory));
-    work.divergence = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "images", 2 * work.batch * work.elements, &work.host));
+    work.flow.host = work.host;
+    NL_TRY(NL_NEW_ARRAY(context, "divergences", 3 * work.batch, &work.divergence));
     work.integral = work.divergence + work.batch;
     work.bits = work.integral + work.batch;
     NL_TRY(reserve(&work));

@@ -54,12 +54,10 @@ nl_status nl_loss_create(nl_context *context, const nl_config *config,
                          const nl_loss_options *options, nl_loss **result)
 {
     nl_status status;
-    void *memory = NULL;
     nl_loss *loss = NULL;
     *result = NULL;
     NL_TRY(check(context, config, options));
-    NL_TRY(nl_alloc_zero(context, "a loss", sizeof(*loss), &memory));
-    loss = memory;
+    NL_TRY(NL_NEW(context, "a loss", &loss));
     *loss = (nl_loss){.context = context,
                       .options = *options,
                       .diffusion = config->architecture == NL_ARCH_DIT,

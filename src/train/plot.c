@@ -250,9 +250,7 @@ nl_status nl_plot(nl_context *context, const char *const *runs, int count,
     nl_status status = NL_OK;
     nl_figure figure = {.options = options};
     nl_series *series = NULL;
-    void *memory;
-    NL_TRY(nl_alloc_zero(context, "curves", (size_t)count * sizeof(*series), &memory));
-    series = memory;
+    NL_TRY(NL_NEW_ZEROS(context, "curves", count, &series));
     for (int i = 0; i < count; i++)
         NL_TRY(read_series(context, runs[i], options, &series[i]));
     choose_range(&figure, series, count);

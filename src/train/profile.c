@@ -127,7 +127,7 @@ nl_status nl_trainer_profile(nl_trainer *trainer)
     nl_device *device = trainer->device;
     double together = 0, alone;
     nl_profile *profile = NULL;
-    NL_TRY(nl_alloc_zero(trainer->context, "a profile", sizeof(*profile), (void **)&profile));
+    NL_TRY(NL_NEW(trainer->context, "a profile", &profile));
     NL_TRY(nl_trainer_time(trainer, WARM_UP, &together));
     int steps = together > 2 ? 1 : TIMED;
     NL_TRY(nl_trainer_time(trainer, steps, &together));

@@ -18,10 +18,10 @@ static nl_status take(void *user, const nl_picture *picture)
 {
     nl_grid *grid = user;
     int64_t bytes = (int64_t)picture->height * picture->width * 3;
-    void *copy;
+    uint8_t *copy;
     if (!picture->rgb)
         return NL_OK;
-    nl_status status = nl_alloc(grid->context, "a picture", (size_t)bytes, &copy);
+    nl_status status = NL_NEW_ARRAY(grid->context, "a picture", bytes, &copy);
     if (status != NL_OK)
         return status;
     memcpy(copy, picture->rgb, (size_t)bytes);

@@ -117,7 +117,7 @@ static nl_status take_parameter(nl_train_state *state, const nl_checkpoint *chec
     char wanted[64], found[64];
     if (fits(param, entry)) {
         int64_t count = nl_entry_count(entry);
-        NL_TRY(nl_alloc_array(context, "a parameter", count, sizeof(float), (void **)&values));
+        NL_TRY(NL_NEW_ARRAY(context, "a parameter", count, &values));
         NL_TRY(nl_entry_read(checkpoint, entry, values));
         NL_TRY(device->ops->upload(device, param->tensor->data, values,
                                    count * (int64_t)sizeof(float)));

@@ -27,8 +27,7 @@ nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed,
     float *losses = (float *)((char *)stepper->memory + report_bytes);
     stepper->losses = nl_tensor_of(losses, NL_F32, 1, &batch);
     stepper->part_loss = nl_tensor_of(losses + batch, NL_F32, 1, &part);
-    NL_TRY(nl_alloc_array(device->context, "numbers of steps", slots, sizeof(*stepper->hyper),
-                          (void **)&stepper->hyper));
+    NL_TRY(NL_NEW_ARRAY(device->context, "numbers of steps", slots, &stepper->hyper));
 cleanup:
     if (status != NL_OK)
         nl_stepper_close(stepper);

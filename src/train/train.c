@@ -275,8 +275,7 @@ static nl_status open_steps(nl_trainer *trainer)
     NL_TRY(nl_feed_open(trainer->device, trainer->data, trainer->loss, &feed, &trainer->feed));
     NL_TRY(nl_stepper_open(trainer->group, &trainer->state, &trainer->feed, options->seed,
                            options->checkpointing, slots, &trainer->stepper));
-    NL_TRY(nl_alloc_array(context, "reports of steps", slots, sizeof(*trainer->reports),
-                          (void **)&trainer->reports));
+    NL_TRY(NL_NEW_ARRAY(context, "reports of steps", slots, &trainer->reports));
     NL_TRY(nl_stepper_measure(&trainer->stepper, &trainer->arena));
 cleanup:
     return status;

@@ -146,8 +146,7 @@ static nl_status measure_loss(nl_trainer *trainer, double *loss)
     status = open_validation(trainer, &validation);
     if (status != NL_OK)
         return status;
-    NL_TRY(nl_alloc_array(trainer->context, "losses", validation.feed.size, sizeof(float),
-                          (void **)&losses));
+    NL_TRY(NL_NEW_ARRAY(trainer->context, "losses", validation.feed.size, &losses));
     NL_TRY(take_memory(&validation));
     for (int64_t first = 0; first < count; first += batch) {
         NL_TRY(nl_trainer_ask_stop(trainer, &stop));

@@ -7,8 +7,8 @@
 static void read_all(const nl_dataset *dataset)
 {
     nl_context *context = dataset->context;
-    void *x;
-    if (nl_alloc_array(context, "a sample", dataset->elements, sizeof(float), &x) != NL_OK)
+    float *x;
+    if (NL_NEW_ARRAY(context, "a sample", dataset->elements, &x) != NL_OK)
         return;
     for (int64_t i = 0; i < NL_MIN(dataset->info.count, 100); i++) {
         (void)nl_dataset_read(dataset, i, i % 2 && dataset->info.flips, x);

@@ -12,9 +12,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status == NL_OK) {
         nl_tensor tensor = nl_tensor_of((void *)npy.data, npy.dtype, npy.ndim, npy.shape);
         int64_t count = nl_tensor_count(&tensor);
-        void *values;
+        float *values;
         FUZZ_CHECK(nl_tensor_bytes(&tensor) <= (int64_t)size);
-        if (nl_alloc_array(context, "values", count, sizeof(float), &values) == NL_OK) {
+        if (NL_NEW_ARRAY(context, "values", count, &values) == NL_OK) {
             nl_convert_to_float(npy.data, npy.dtype, count, values);
             nl_free(context, values);
         }

@@ -9,9 +9,9 @@ static void read_all(nl_context *context, const nl_checkpoint *checkpoint)
         const nl_entry *entry = &checkpoint->entries[i];
         FUZZ_CHECK(nl_checkpoint_find(checkpoint, entry->name) == entry);
         FUZZ_CHECK(i == 0 || strcmp(entry[-1].name, entry->name) < 0);
-        void *values;
+        float *values;
         int64_t count = nl_entry_count(entry);
-        if (nl_alloc_array(context, "values", count, sizeof(float), &values) != NL_OK)
+        if (NL_NEW_ARRAY(context, "values", count, &values) != NL_OK)
             continue;
         nl_status status = nl_entry_read(checkpoint, entry, values);
         FUZZ_CHECK(status == NL_OK || status == NL_ERROR_INPUT);

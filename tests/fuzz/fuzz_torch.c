@@ -11,7 +11,7 @@ static void read_all(nl_context *context, const nl_checkpoint *checkpoint)
         FUZZ_CHECK(nl_checkpoint_find(checkpoint, entry->name) == entry);
         void *values;
         int64_t count = nl_entry_count(entry);
-        if (nl_alloc_array(context, "values", count, sizeof(double), &values) != NL_OK)
+        if (NL_NEW_SIZED(context, "values", count, sizeof(double), &values) != NL_OK)
             continue; /* a view may repeat one number without end */
         nl_status status = nl_entry_read(checkpoint, entry, values);
         FUZZ_CHECK(status == NL_OK || status == NL_ERROR_INPUT);

@@ -20,15 +20,13 @@ static nl_status open_mapping(nl_context *context, const char *path, nl_mapping 
                               bool borrowed, nl_arrays **out)
 {
     nl_status status;
-    void *memory = NULL;
     nl_arrays *arrays = NULL;
-    status = nl_alloc_zero(context, "an archive of arrays", sizeof(*arrays), &memory);
+    status = NL_NEW(context, "an archive of arrays", &arrays);
     if (status != NL_OK) {
         if (!borrowed)
             nl_unmap(context, &mapping);
         return status;
     }
-    arrays = memory;
     *arrays = (nl_arrays){.context = context, .mapping = mapping, .borrowed = borrowed};
     NL_TRY(nl_strdup(context, path, &arrays->path));
     NL_TRY(nl_zip_open(context, arrays->path, arrays->mapping.data, arrays->mapping.size,
@@ -132,7 +130,7 @@ static nl_status read_header(nl_context *context, nl_array_stream *stream, const
     enum { START = 12, MOST = 1 << 20 };
     int64_t total = nl_zip_stream_left(stream), offset;
     uint8_t start[START];
-    void *memory = NULL;
+    uint8_t *header = NULL;
     nl_status status;
     if (total < START)
         return nl_fail(context, NL_ERROR_INPUT, "%s: not a numpy array", name);
@@ -140,12 +138,12 @@ static nl_status read_header(nl_context *context, nl_array_stream *stream, const
     int64_t size = start[6] == 1 ? 10 + (int64_t)nl_little(start + 8, 2)
                                  : 12 + (int64_t)nl_little(start + 8, 4);
     size = NL_MAX(NL_MIN(size, NL_MIN(total, MOST)), START);
-    NL_TRY(nl_alloc_array(context, "the header of an array", size, 1, &memory));
-    memcpy(memory, start, START);
-    NL_TRY(nl_array_read(stream, (uint8_t *)memory + START, size - START));
-    NL_TRY(nl_npy_read_header(context, name, memory, size, total, array, &offset));
+    NL_TRY(NL_NEW_ARRAY(context, "the header of an array", size, &header));
+    memcpy(header, start, START);
+    NL_TRY(nl_array_read(stream, header + START, size - START));
+    NL_TRY(nl_npy_read_header(context, name, header, size, total, array, &offset));
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, header);
     return status;
 }
 
@@ -176,7 +174,7 @@ nl_status nl_arrays_doubles(nl_arrays *arrays, const char *name, int ndim, const
     nl_context *context = arrays->context;
     nl_array_stream *stream = NULL;
     nl_array array;
-    void *memory = NULL;
+    double *made = NULL;
     char found[128], expected[128];
     int64_t count = 1;
     nl_status status;
@@ -192,20 +190,20 @@ nl_status nl_arrays_doubles(nl_arrays *arrays, const char *name, int ndim, const
                        arrays->path, name, nl_dtype_name(array.dtype),
                        nl_shape_text(array.ndim, array.shape, found, sizeof(found)),
                        nl_shape_text(ndim, shape, expected, sizeof(expected))));
-    NL_TRY(nl_alloc_array(context, name, count, sizeof(double), &memory));
+    NL_TRY(NL_NEW_ARRAY(context, name, count, &made));
     int64_t bytes = count * nl_dtype_size(array.dtype);
     /* floats go to the end of the memory, from where they are widened upwards */
-    char *from = (char *)memory + count * (int64_t)sizeof(double) - bytes;
+    char *from = (char *)made + count * (int64_t)sizeof(double) - bytes;
     NL_TRY(nl_array_read(stream, from, bytes));
     for (int64_t i = 0; array.dtype == NL_F32 && i < count; i++) {
         float x;
         memcpy(&x, from + 4 * i, 4);
-        ((double *)memory)[i] = x;
+        made[i] = x;
     }
-    *values = memory;
-    memory = NULL;
+    *values = made;
+    made = NULL;
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, made);
     nl_array_close(stream);
     return status;
 }

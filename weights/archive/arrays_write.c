@@ -28,17 +28,16 @@ static nl_status emit(nl_arrays_writer *w, const void *data, int64_t size)
 nl_status nl_arrays_create(nl_context *context, const char *path, bool overwrite,
                            nl_arrays_writer **out)
 {
-    void *memory = NULL;
+    nl_arrays_writer *w = NULL;
     nl_status status;
     *out = NULL;
-    NL_TRY(nl_alloc_zero(context, "an archive of arrays", sizeof(nl_arrays_writer), &memory));
-    nl_arrays_writer *w = memory;
+    NL_TRY(NL_NEW(context, "an archive of arrays", &w));
     w->context = context;
     NL_TRY(nl_writer_open(context, path, overwrite, &w->file));
     *out = w;
-    memory = NULL;
+    w = NULL;
 cleanup:
-    nl_free(context, memory);
+    nl_free(context, w);
     return status;
 }
 

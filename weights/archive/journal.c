@@ -147,7 +147,7 @@ nl_status nl_journal_read(nl_journal *journal, const nl_npz_options *options, bo
         NL_TRY(no_journal(journal, "something else"));
     NL_TRY(check_sizes(journal, header, info.st_size));
     size_t length = (uint32_t)nl_little(header + 20, 4);
-    NL_TRY(nl_alloc(file->context, "parameters", length + 1, (void **)&parameters));
+    NL_TRY(NL_NEW_ARRAY(file->context, "parameters", length + 1, &parameters));
     NL_TRY(nl_npz_get(file, parameters, length, NL_JOURNAL_HEADER));
     parameters[length] = '\0';
     if (checksum(checksum(0, header, 48), parameters, length) !=

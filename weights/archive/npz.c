@@ -78,10 +78,8 @@ static nl_status create(nl_context *context, const nl_npz_options *options, nl_n
 {
     nl_status status = NL_OK;
     nl_npz *made = NULL;
-    void *pointer;
     NL_TRY(check_options(context, options));
-    NL_TRY(nl_alloc_zero(context, "an archive", sizeof(*made), &pointer));
-    made = pointer;
+    NL_TRY(NL_NEW(context, "an archive", &made));
     *made = (nl_npz){.context = context, .count = options->count, .force = options->force};
     made->part = made->journal.file = (nl_npz_file){.context = context, .fd = -1};
     *npz = made;
@@ -92,8 +90,7 @@ static nl_status create(nl_context *context, const nl_npz_options *options, nl_n
     if (!lay_out(options, &made->layout))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "%s: %lld pictures of %d x %d are too many",
                        options->path, (long long)options->count, options->height, options->width));
-    NL_TRY(nl_alloc(context, "a picture", (size_t)made->layout.picture_bytes,
-                    (void **)&made->picture));
+    NL_TRY(NL_NEW_ARRAY(context, "a picture", made->layout.picture_bytes, &made->picture));
 cleanup:
     return status;
 }
@@ -112,7 +109,7 @@ static bool stands_finished(const nl_npz *npz)
     nl_npz_file file = {.path = npz->path};
     size_t length = strlen(npz->parameters);
     char *comment = NULL;
-    if (nl_alloc(npz->context, "a comment", length + 1, (void **)&comment) != NL_OK)
+    if (NL_NEW_ARRAY(npz->context, "a comment", length + 1, &comment) != NL_OK)
         return false;
     file.fd = open(npz->path, O_RDONLY | O_CLOEXEC);
     bool same = file.fd >= 0 && fstat(file.fd, &info) == 0 && S_ISREG(info.st_mode) &&

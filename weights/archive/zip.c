@@ -247,13 +247,10 @@ nl_status nl_zip_open(nl_context *context, const char *where, const uint8_t *dat
 {
     nl_directory directory = {.zip = zip, .data = data, .size = size};
     nl_status status;
-    void *memory = NULL;
     int64_t at;
     *zip = (nl_zip){.context = context, .where = where};
     NL_TRY(find_directory(&directory));
-    NL_TRY(nl_alloc_array(context, "the directory of a zip archive", directory.count,
-                          sizeof(nl_zip_entry), &memory));
-    zip->entries = memory;
+    NL_TRY(NL_NEW_ARRAY(context, "the directory of a zip archive", directory.count, &zip->entries));
     at = directory.begin;
     for (; zip->count < directory.count; zip->count++)
         NL_TRY(read_entry(&directory, &at, &zip->entries[zip->count]));

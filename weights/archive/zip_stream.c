@@ -26,11 +26,10 @@ static nl_status damaged(const nl_zip_stream *s, const char *what)
 nl_status nl_zip_stream_open(const nl_zip *zip, const nl_zip_entry *entry,
                              const nl_mapping *mapping, nl_zip_stream **stream)
 {
-    void *memory = NULL;
-    nl_status status = nl_alloc_zero(zip->context, "a zip entry", sizeof(nl_zip_stream), &memory);
+    nl_status status = NL_NEW(zip->context, "a zip entry", stream);
     if (status != NL_OK)
         return status;
-    nl_zip_stream *s = *stream = memory;
+    nl_zip_stream *s = *stream;
     *s = (nl_zip_stream){.zip = zip, .entry = entry, .mapping = mapping, .left = entry->size};
     if (entry->deflated && inflateInit2(&s->zlib, -MAX_WBITS) != Z_OK) {
         nl_free(zip->context, s);
