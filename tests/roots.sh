@@ -32,14 +32,17 @@ command -v debootstrap >/dev/null || apt-get install -y --no-install-recommends 
 
 # make ROOT: the root's system, if it is not there.
 make() {
-    local root=$folder/$1 suite=$1 components=main script=
+    local root=$folder/$1 suite=$1 components=main script='' check=''
     [ -e "$root/.made" ] && return
     rm -rf "$root"
     case $1 in
     arm64) suite=trixie ;;
-    noble) components=main,universe script=gutsy ;; # the script of every Ubuntu since
+    noble)
+        components=main,universe script=gutsy # the script of every Ubuntu since
+        [ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ] || check=--no-check-gpg
+        ;;
     esac
-    debootstrap --variant=minbase --components=$components $suite "$root" "" $script && touch "$root/.made"
+    debootstrap --variant=minbase --components=$components $check $suite "$root" "" $script && touch "$root/.made"
 }
 
 # enter ROOT COMMAND: in namespaces of its own, which take mounts and processes with them.
