@@ -47,9 +47,22 @@ install_packages() {
         fi
         rm -f "$log"
     else
-        say "packages are missing. Install them with this command, then try again:"
-        say "    sudo apt-get install --no-install-recommends ${missing% }"
+        say "packages are missing: ${missing% }"
+        # shellcheck disable=SC2046,SC2086
+        print_command $(missing_packages $build_packages $test_packages $optional_packages)
         exit 1
+    fi
+}
+
+# What installs these packages, as somebody may run it who is not root.
+print_command() {
+    install="apt-get install --no-install-recommends $*"
+    if command -v sudo >/dev/null 2>&1; then
+        say "this command installs them, and what ./test needs; then try again:"
+        say "    sudo apt-get update && sudo $install"
+    else
+        say "there is no sudo here. This command, run as root, installs them, and what ./test needs; then try again:"
+        say "    apt-get update && $install"
     fi
 }
 
@@ -69,21 +82,32 @@ want_cuda() {
     esac
 }
 
-# build_tree FOLDER PRESET OPTIONS...: configures once, builds when a source is newer than the last build.
+# Whether $folder holds a build of these options ($options) that is newer than every source.
+is_built() {
+    [ -f "$folder/.built" ] && [ "$(cat "$folder/.built")" = "$options" ] || return 1
+    newer=$(find "$root/CMakeLists.txt" "$root/CMakePresets.json" "$root/cmake" "$root/include" "$root/core" "$root/kernels" \
+        "$root/weights" "$root/vae" "$root/src" "$root/eval" "$root/cli" "$root/tests" "$root/bench" "$root/examples" \
+        -newer "$folder/.built" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' -o -name '*.cmake' \
+        -o -name '*.json' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
+    [ -z "$newer" ]
+}
+
+# build_tree FOLDER PRESET OPTIONS...: configures once, builds when a source is newer than the last build. What is built
+# already is used as it is, also by somebody who may not write there.
 build_tree() {
     folder=$1
     preset=$2
     shift 2
-    mkdir -p "$folder"
+    options="$preset $* $(want_cuda)"
+    is_built && return
+    if ! mkdir -p "$folder" 2>/dev/null || [ ! -w "$folder" ]; then
+        say "$folder: this user may not write there, and it holds no build of the sources as they are."
+        say "Build as the user who did before, or copy the tree: git clone $root"
+        exit 1
+    fi
     (
         command -v flock >/dev/null 2>&1 && flock 9
-        options="$preset $* $(want_cuda)"
-        if [ -f "$folder/.built" ] && [ "$(cat "$folder/.built")" = "$options" ]; then
-            newer=$(find "$root/CMakeLists.txt" "$root/core" "$root/cli" "$root/src" "$root/kernels" "$root/weights" "$root/vae" "$root/include" \
-                "$root/tests" "$root/bench" "$root/eval" "$root/examples" -newer "$folder/.built" \
-                \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
-            [ -n "$newer" ] || exit 0
-        fi
+        is_built && exit 0
         say "building (log: $folder/build.log)"
         started=$(date +%s)
         touch "$folder/.building"

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+# ./nalagen: what it builds and when, for whom, and what it says about missing packages; with a cmake that only pretends.
+load helper
+
+# In a place that others may enter: a tree with the launcher alone, a cmake that counts its builds, and the packages that the file `installed` names.
+make_tree() {
+    place=$(mktemp -d)
+    chmod 755 "$place"
+    cd "$place"
+    mkdir -p tree/cmake tree/core tree/kernels bin
+    cp "$NL_SOURCE_DIR/nalagen" tree
+    cp "$NL_SOURCE_DIR/cmake/bootstrap.sh" tree/cmake
+    touch tree/CMakeLists.txt tree/CMakePresets.json tree/core/a.c tree/kernels/b.inc tree/cmake/c.cmake
+    touch -d '1 minute ago' tree/core/* tree/kernels/* tree/cmake/* tree/* tree
+    cat >bin/cmake <<'END'
+#!/bin/sh
+[ "$1" = --build ] || exit 0
+echo built >>"$2/builds"
+printf '#!/bin/sh\necho "made this: $*"\n' >"$2/nalagen"
+chmod +x "$2/nalagen"
+END
+    printf '#!/bin/sh\nfor name; do :; done\n[ -e all ] && echo "install ok installed"\n' >bin/dpkg-query
+    chmod +x bin/*
+    touch all
+    PATH=$PWD/bin:$PATH
+    unset NALAGEN_CUDA
+}
+
+teardown() { [ -z "$place" ] || rm -rf "$place"; }
+
+builds() { wc -l <tree/build/builds; }
+
+# Nobody is anybody else than root.
+as_nobody() {
+    if [ "$(id -u)" = 0 ]; then
+        command -v setpriv >/dev/null || skip "no setpriv"
+        setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+    else
+        "$@"
+    fi
+}
+
+@test "it builds once, and again when anything changed that goes into the build" {
+    make_tree
+    run --separate-stderr tree/nalagen sample -c church
+    [ "$output" = "made this: sample -c church" ] || { echo "$output $stderr"; false; }
+    tree/nalagen 2>err
+    [ ! -s err ]
+    [ "$(builds)" -eq 1 ]
+    count=1
+    for file in core/a.c core/new.h kernels/b.inc cmake/c.cmake CMakeLists.txt CMakePresets.json; do
+        touch -d 'now + 1 second' "tree/$file"
+        tree/nalagen
+        count=$((count + 1))
+        [ "$(builds)" -eq "$count" ] || { echo "$file"; false; }
+        touch -d '1 minute ago' "tree/$file" tree/core tree
+    done
+}
+
+@test "it works through symbolic links" {
+    make_tree
+    mkdir elsewhere
+    ln -s "$PWD/tree/nalagen" elsewhere/first
+    ln -s first elsewhere/second
+    [ "$(elsewhere/second info)" = "made this: info" ]
+    [ -e tree/build/nalagen ]
+    [ ! -e elsewhere/build ]
+}
+
+@test "somebody else runs what is built and writes nothing; what is not built is said" {
+    make_tree
+    tree/nalagen
+    chmod 555 tree/build
+    rm tree/build/.lock
+    as_nobody "$PWD/tree/nalagen" info 2>err | grep "made this: info"
+    [ ! -s err ]
+    [ ! -e tree/build/.lock ]
+    touch -d 'now + 1 second' tree/core/a.c
+    run as_nobody "$PWD/tree/nalagen"
+    [ "$status" -eq 1 ]
+    [[ $output == *"may not write there"* ]]
+}
+
+@test "missing packages: one command, as it can be run here" {
+    make_tree
+    rm all
+    [ "$(id -u)" != 0 ] || command -v setpriv >/dev/null || skip "no setpriv"
+    printf '#!/bin/sh\n' >bin/sudo
+    chmod +x bin/sudo
+    run as_nobody "$PWD/tree/nalagen"
+    [ "$status" -eq 1 ]
+    [[ $output == *"    sudo apt-get update && sudo apt-get install --no-install-recommends "*libdnnl-dev*libcmocka-dev*openmpi-bin* ]]
+    rm bin/sudo
+    if ! command -v sudo >/dev/null; then
+        run as_nobody "$PWD/tree/nalagen"
+        [[ $output == *"no sudo here"*"    apt-get update && apt-get install "*openmpi-bin* ]]
+    fi
+}
