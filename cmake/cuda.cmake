@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The CUDA back end: kernels/cuda, with cuDNN for convolutions where it is found (otherwise products over gathered
+# The CUDA back end: kernels/cuda and its folders, with cuDNN for convolutions where it is found (otherwise products over gathered
 # patches). cudart is linked statically, cuDNN is found again at run time where it was found now, cuBLASLt is loaded when
 # it is first wanted; a driver is needed only when a GPU is asked for.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
@@ -16,13 +16,17 @@ option(NL_CUDNN "Convolutions through cuDNN" ON)
 find_path(NL_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_PATH PATH_SUFFIXES include)
 find_library(NL_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} ENV CUDNN_PATH PATH_SUFFIXES lib lib64)
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu)
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS kernels/cuda/*.cu)
+set(sm90_sources ${cuda_sources})
+list(FILTER cuda_sources EXCLUDE REGEX "_sm90\\.cu$")
+list(FILTER sm90_sources INCLUDE REGEX "_sm90\\.cu$")
 add_library(nl_cuda OBJECT ${cuda_sources})
+target_include_directories(nl_cuda PRIVATE kernels/cuda)
 target_compile_options(nl_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall --expt-relaxed-constexpr>)
 target_link_libraries(nl_cuda PRIVATE nl_core nl_ops CUDA::cudart_static)
 find_library(NL_CUBLASLT_LIBRARY cublasLt HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
 # Its functions have the library's names: nobody else is to find them in ours.
-set_source_files_properties(kernels/cuda/cublaslt.cu PROPERTIES COMPILE_OPTIONS -Xcompiler=-fvisibility=hidden
+set_source_files_properties(kernels/cuda/product/cublaslt.cu PROPERTIES COMPILE_OPTIONS -Xcompiler=-fvisibility=hidden
     COMPILE_DEFINITIONS NL_CUBLASLT="${NL_CUBLASLT_LIBRARY}")
 target_compile_definitions(nl_device PRIVATE NL_CUDA)
 target_compile_definitions(nl_train PRIVATE NL_CUDA)
@@ -46,9 +50,9 @@ else()
     message(STATUS "NCCL not found: one GPU trains")
 endif()
 
-# Kernels of instructions that Hopper alone has, whatever the list of architectures; chosen when running.
-file(GLOB sm90_sources CONFIGURE_DEPENDS kernels/cuda/sm90/*.cu)
+# Kernels of instructions that Hopper alone has, NAME_sm90.cu, whatever the list of architectures; chosen when running.
 add_library(nl_cuda_sm90 OBJECT ${sm90_sources})
 set_target_properties(nl_cuda_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+target_include_directories(nl_cuda_sm90 PRIVATE kernels/cuda)
 target_link_libraries(nl_cuda_sm90 PRIVATE nl_core nl_ops CUDA::cudart_static)
 set_property(GLOBAL APPEND PROPERTY NL_COMPONENTS nl_cuda nl_cuda_sm90)

@@ -4,7 +4,7 @@
  *
  * An operation has the size of a fused CUDA kernel and lives in up to three places under one name:
  * kernels/reference/NAME.c (plain scalar C, double accumulation: the oracle), kernels/cpu/NAME.c
- * (threads, vectors, oneDNN) and kernels/cuda/NAME.cu. One table of cases tests all three:
+ * (threads, vectors, oneDNN) and kernels/cuda/NAME.cu (or a folder of it). One table of cases tests all three:
  * tests/op_cases.h.
  *
  * Rules, for every operation:

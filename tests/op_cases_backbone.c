@@ -26,7 +26,7 @@ static const struct linear_case {
     CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .pre = true, .gap = 8),
     CASE(.batch = 2, .rows = 25, .k = 384, .n = 384, .weight = NL_BF16),
     CASE(.batch = 3, .rows = 1, .k = 256, .n = 72, .epilogue = NL_EPILOGUE_SILU, .weight = NL_BF16),
-    /* Too large for small_product.cu. */
+    /* Too large for product/small.cu. */
     CASE(.batch = 2, .rows = 515, .k = 640, .n = 520, .epilogue = NL_EPILOGUE_GELU_TANH,
          .weight = NL_BF16),
     /* Many rows: the last tile of 64 is not full, nor the last step of 64 in k. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Elementwise activations, eight elements a thread where the addresses allow it. */
-#include "activation.cuh"
+#include "cuda_common.cuh"
 
 __device__ __forceinline__ float activated(float v, nl_activation activation)
 {

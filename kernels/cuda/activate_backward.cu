@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* dx = dy activation'(x). */
-#include "activation.cuh"
+#include "cuda_common.cuh"
 
 __device__ __forceinline__ float derivative(float x, nl_activation activation)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Through y = SiLU(c), c = time + table[label]. A block for a row of the table adds its images in order. */
-#include "activation.cuh"
+#include "cuda_common.cuh"
 
 enum { THREADS = 128 };
 

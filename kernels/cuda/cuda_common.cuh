@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* What the CUDA operations share: the state of the device, error returns, vectors of eight elements, reductions. */
+/* What the CUDA operations share: the state of the device, error returns, launches by type, and of the primitives those that
+ * every operation may want: elements and their conversion, activations, sums. */
 #ifndef NL_CUDA_COMMON_CUH
 #define NL_CUDA_COMMON_CUH
 
 #include <cublasLt.h>
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
 
 #include "ops.h"
+#include "prim/activation.cuh"
+#include "prim/convert.cuh"
+#include "prim/reduce.cuh"
 
 struct nl_lt_cache;
 struct nl_conv_cache;
@@ -60,70 +62,6 @@ NL_ALL_OPERATIONS(NL_OPERATION)
 
 #define NL_CUDA_LAUNCHED(device, name) nl_cuda_check(device, cudaGetLastError(), name)
 
-/* ---- Elements: arithmetic is always fp32. */
-
-__device__ __forceinline__ float nl_get(const float *p)
-{
-    return *p;
-}
-__device__ __forceinline__ float nl_get(const __nv_bfloat16 *p)
-{
-    return __bfloat162float(*p);
-}
-__device__ __forceinline__ void nl_put(float *p, float x)
-{
-    *p = x;
-}
-__device__ __forceinline__ void nl_put(__nv_bfloat16 *p, float x)
-{
-    *p = __float2bfloat16(x);
-}
-
-/* Eight neighbouring elements, 16-byte aligned. */
-__device__ __forceinline__ void nl_load8(const float *p, float (&x)[8])
-{
-    const float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-}
-__device__ __forceinline__ void nl_load8(const __nv_bfloat16 *p, float (&x)[8])
-{
-    const uint4 a = *(const uint4 *)p;
-    const uint32_t words[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        x[2 * i] = __uint_as_float(words[i] << 16),
-              x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-}
-__device__ __forceinline__ void nl_store8(float *p, const float (&x)[8])
-{
-    ((float4 *)p)[0] = make_float4(x[0], x[1], x[2], x[3]);
-    ((float4 *)p)[1] = make_float4(x[4], x[5], x[6], x[7]);
-}
-__device__ __forceinline__ void nl_store8(__nv_bfloat16 *p, const float (&x)[8])
-{
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-        words[i] = *(const uint32_t *)&pair;
-    }
-    *(uint4 *)p = make_uint4(words[0], words[1], words[2], words[3]);
-}
-
-/* x / (1 + e^-x): 2 ulp, and no branch; e^-x = infinity gives -0, as it should. */
-__device__ __forceinline__ float nl_silu(float x)
-{
-    return __fdividef(x, 1.f + __expf(fminf(-x, 80.f)));
-}
-
-__device__ __forceinline__ float nl_warp_sum(float x)
-{
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
-        x += __shfl_xor_sync(~0u, x, offset);
-    return x;
-}
-
 /* Calls BODY with T the element type of the tensor: float or bf16. */
 #define NL_FOR_TYPE(tensor, T, ...)                                                                \
     do {                                                                                           \
@@ -133,6 +71,17 @@ __device__ __forceinline__ float nl_warp_sum(float x)
         } else {                                                                                   \
             using T = float;                                                                       \
             __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* NL_FOR_TYPE with F16 as well. */
+#define NL_FOR_IMAGE_TYPE(tensor, T, ...)                                                          \
+    do {                                                                                           \
+        if ((tensor).dtype == NL_F16) {                                                            \
+            using T = __half;                                                                      \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            NL_FOR_TYPE(tensor, T, __VA_ARGS__);                                                   \
         }                                                                                          \
     } while (0)
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "conv_weight.cuh"
-#include "product.cuh"
+#include "conv/weight.cuh"
+#include "product/product.cuh"
 
 extern "C" void nl_cuda_convolutions_destroy(nl_cuda *cuda);
 extern "C" nl_status nl_cuda_nuclear_norm(nl_device *device, int64_t size, const double *a,

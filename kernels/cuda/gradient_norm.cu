@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* sqrt(sum x^2), in double: PARTS blocks, whatever the card, then one. */
 #include "cuda_common.cuh"
-#include "double_sum.cuh"
 
 enum { PARTS = 1024, THREADS = 256 };
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* y = epilogue(x W^T + bias): bias and GELU inside cuBLASLt, SiLU (small products only) in a pass of its own. */
-#include "activation.cuh"
-#include "product.cuh"
-#include "sm90/panel_product.cuh"
+#include "product/panel_sm90.cuh"
+#include "product/product.cuh"
 
 template <typename A, typename B>
 __global__ void convert_kernel(const A *x, B *y, int64_t rows, int64_t width, int64_t stride)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Gradients of linear: dx = dy W through panel products or cuBLASLt, with GELU's derivative in the epilogue where that
  * is bf16; and dW += dy^T x, db += column sums of dy. */
-#include "activation.cuh"
 #include "column_sums.cuh"
-#include "product.cuh"
-#include "sm90/panel_product.cuh"
+#include "product/panel_sm90.cuh"
+#include "product/product.cuh"
 
 template <typename T>
 __global__ void derivative_kernel(const T *pre, T *dx, int64_t rows, int64_t width, int64_t stride,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* y = mean of x, in double; one block. */
 #include "cuda_common.cuh"
-#include "double_sum.cuh"
 
 __global__ void mean_kernel(const float *x, int64_t count, float *y)
 {

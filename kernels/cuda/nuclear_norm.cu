@@ -8,8 +8,7 @@
  * to any product: where U is turned a little, <U, P> changes with the square of the angle. */
 #include <cmath>
 
-#include "double_sum.cuh"
-#include "product.cuh"
+#include "product/product.cuh"
 
 enum { LIFTS = 43 /* (9/4)^43 = 1.4e15 */, STEPS = LIFTS + 7, THREADS = 256, PARTS = 264 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Max and average pooling, NHWC; padding takes no part. */
-#include "image_types.cuh"
+#include "cuda_common.cuh"
 
 /* NaN where one of them is. */
 __device__ __forceinline__ float nl_larger(float a, float b)

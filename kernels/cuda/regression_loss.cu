@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* w mean (prediction - target)^2 by image, summed in double, and its gradient; a block for an image. */
 #include "cuda_common.cuh"
-#include "double_sum.cuh"
 
 /* size and outputs: elements of an image of the data and of the prediction, which begins with them */
 __global__ void regression_kernel(const float *prediction, const float *data, const float *noise,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Pictures of bytes to another size, NHWC: a thread for each output pixel takes the source pixels that have weight,
  * 2 x 2 for the bilinear kinds, 4 x 4 times the reduction for the cubic one. */
-#include "image_types.cuh"
+#include "cuda_common.cuh"
 
 /* Keys' cubic with a = -1/2. */
 __device__ static float cubic(float x)

@@ -2,7 +2,6 @@
 /* The variational term of learned variances (facts.md A4), in double: differences of nearly equal logarithms and of
  * cumulative probabilities. A block for an image. */
 #include "cuda_common.cuh"
-#include "double_sum.cuh"
 
 /* The normal distribution's cumulative probability as the public code approximates it, and its slope. */
 __device__ static double cumulative(double x, double *slope)

@@ -20,8 +20,8 @@
 extern "C" {
 #include "nalagen.h"
 }
-#include "conv_direct.cuh"
-#include "image_types.cuh"
+#include "conv/direct.cuh"
+#include "cuda_common.cuh"
 #include "nl_core.h"
 
 enum { BATCH = 128, ALL_PLANS = 64 };

@@ -4,7 +4,7 @@
  * bytes a second of what has to cross memory, and share of the card's copy rate.
  *
  *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Icore -Ikernels -Ikernels/cuda \
- *        kernels/lab/depthwise.cu kernels/cuda/depthwise_conv.cu kernels/cuda/depthwise_conv_backward.cu \
+ *        kernels/lab/depthwise.cu kernels/cuda/conv/depthwise_conv.cu kernels/cuda/conv/depthwise_conv_backward.cu \
  *        kernels/cuda/column_sums.cu BUILD/libnalagen.a -o depthwise && ./depthwise
  */
 #include <cmath>

@@ -5,12 +5,12 @@
  * o, do read, dq, dk, dv written) and share of the card's copy rate.
  *
  *   nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -Iinclude -Icore -Ikernels -Ikernels/cuda \
- *        kernels/lab/nala_backward.cu kernels/cuda/nala_backward_tc.cu -o nala_backward && ./nala_backward
+ *        kernels/lab/nala_backward.cu kernels/cuda/nala/backward.cu -o nala_backward && ./nala_backward
  */
 #include <cmath>
 
 #include "lab.cuh"
-#include "nala_backward.cuh"
+#include "nala/backward_kernel.cuh"
 
 static uint32_t random_state = 12345;
 static float gaussian()

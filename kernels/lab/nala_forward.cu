@@ -4,14 +4,14 @@
  * bytes a second and share of the card's copy rate.
  *
  *   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Iinclude -Icore -Ikernels -Ikernels/cuda \
- *        kernels/lab/nala_forward.cu kernels/cuda/nala_attention_tc.cu kernels/cuda/nala_rope.cu \
+ *        kernels/lab/nala_forward.cu kernels/cuda/nala/forward.cu kernels/cuda/nala/rope.cu \
  *        kernels/cuda/sm90/nala_forward.cu -o nala_forward && ./nala_forward
  */
 #include <cmath>
 
 #include "lab.cuh"
-#include "nala_attention.cuh"
-#include "sm90/nala_forward.cuh"
+#include "nala/forward.cuh"
+#include "nala/forward_sm90.cuh"
 
 /* Fails with cudaErrorNotSupported where it does not serve. */
 typedef cudaError_t version_run(const nl_nala_problem &problem, int batch, int head_size,

@@ -5,14 +5,14 @@
  * values are compared with a plain kernel's.
  *
  *   nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -Ikernels/cuda kernels/lab/products.cu \
- *        kernels/cuda/sm90/panel_product.cu -lcublasLt -o products && ./products
+ *        kernels/cuda/product/panel_sm90.cu -lcublasLt -o products && ./products
  */
 #include <cublasLt.h>
 
 #include <cmath>
 
 #include "lab.cuh"
-#include "sm90/panel_product.cuh"
+#include "product/panel_sm90.cuh"
 
 #define LT(call)                                                                                   \
     do {                                                                                           \
@@ -27,7 +27,7 @@
 static cublasLtHandle_t handle;
 static void *x, *w, *bias, *y, *workspace;
 
-/* y [rows, columns] = x [rows, depth] w [columns, depth]^T, as kernels/cuda/product.cu sets it up. */
+/* y [rows, columns] = x [rows, depth] w [columns, depth]^T, as kernels/cuda/product/product.cu sets it up. */
 static void measure(int64_t rows, int64_t columns, int64_t depth, cublasLtEpilogue_t epilogue,
                     const char *text, size_t workspace_bytes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Laboratory of the backward matrix products: what cuBLASLt's heuristic offers for each shape, in its order
- * (microseconds; tile, split of the depth and reduction of each), as kernels/cuda/product.cu sets them up.
+ * (microseconds; tile, split of the depth and reduction of each), as kernels/cuda/product/product.cu sets them up.
  *
  *   nvcc -O3 -std=c++17 kernels/lab/products_backward.cu -lcublasLt -o products_backward && ./products_backward
  */

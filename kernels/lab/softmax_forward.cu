@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "lab.cuh"
-#include "sm90/softmax_kernel.cuh"
+#include "softmax/forward_sm90_kernel.cuh"
 
 /* Fails with cudaErrorNotSupported where it does not serve. */
 typedef cudaError_t version_run(const nl_flash_problem &problem, int batch);

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The feature maps of norm-aware linear attention on the GPU (docs/formats.md, nala-attention.md), one element at a
+ * time, from scalars that belong to the whole query or key:
+ *
+ *   scale   multiplies the element first: 1 / (norm2 + 1e-6) where the map wants the direction
+ *   power   exponent of the magnitude
+ *
+ * Elements of a direction lie within [-1, 1], so cos(pi/4 tanh a) and sin(pi/4 tanh a) are short polynomials
+ * in a^2 on the FMA units: no tanh, sin or cos on the special-function units.
+ */
+#ifndef NL_NALA_FEATURES_CUH
+#define NL_NALA_FEATURES_CUH
+
+#include "ops.h"
+#include "prim/convert.cuh"
+
+#define NL_NORM_EPS 1e-6f
+
+struct nl_row_scalars {
+    float scale, power;
+};
+
+/* x^power for x >= 0, with 0 -> 0 whatever the power; two special-function instructions and no branch. */
+template <bool EXACT> __device__ __forceinline__ float nl_safe_pow(float x, float power)
+{
+    float y;
+    if (EXACT)
+        y = exp2f(power * log2f(x));
+    else
+        asm("{ .reg .f32 t;\n lg2.approx.ftz.f32 t, %1;\n mul.f32 t, t, %2;\n"
+            "ex2.approx.ftz.f32 %0, t; }"
+            : "=f"(y)
+            : "f"(x), "f"(power));
+    return x > 0.f ? y : 0.f;
+}
+
+/* x^lambda of a key: two products when lambda is 3 (CUBE), as it nearly always is. */
+template <bool EXACT, bool CUBE>
+__device__ __forceinline__ float nl_key_power(float x, float lambda)
+{
+    return CUBE ? x * x * x : nl_safe_pow<EXACT>(x, lambda);
+}
+
+template <bool EXACT> __device__ __forceinline__ float nl_reciprocal(float x)
+{
+    return EXACT ? 1.f / x : __fdividef(1.f, x);
+}
+
+template <bool EXACT> __device__ __forceinline__ float nl_root(float x)
+{
+    return EXACT ? sqrtf(x) : nl_prim::sqrt_approx(x);
+}
+
+/* tanh of x >= 0 */
+template <bool EXACT> __device__ __forceinline__ float nl_tanh(float x)
+{
+    return EXACT ? tanhf(x) : 1.f - __fdividef(2.f, __expf(2.f * fminf(x, 20.f)) + 1.f);
+}
+
+/* (cos, sin)(pi/4 tanh a) for |a| <= 1. EXACT: error 3e-8, else 2.3e-5 (a tenth of a bf16 rounding). */
+template <bool EXACT> __device__ __forceinline__ float2 nl_angle(float a)
+{
+    const float u = a * a;
+    float c, s;
+    if (EXACT) {
+        c = -0.002223508067f, s = -0.001608860243f;
+        c = fmaf(c, u, 0.01280166815f), s = fmaf(s, u, 0.00927804318f);
+        c = fmaf(c, u, -0.03702725083f), s = fmaf(s, u, -0.02696106769f);
+        c = fmaf(c, u, 0.07707973642f), s = fmaf(s, u, 0.05689687923f);
+        c = fmaf(c, u, -0.1372154164f), s = fmaf(s, u, -0.1052340253f);
+        c = fmaf(c, u, 0.2213820966f), s = fmaf(s, u, 0.1878913711f);
+        c = fmaf(c, u, -0.3084211545f), s = fmaf(s, u, -0.3425420228f);
+        c = fmaf(c, u, 0.9999999707f), s = fmaf(s, u, 0.7853981422f);
+    } else {
+        c = 0.02498909566f, s = 0.01884591159f;
+        c = fmaf(c, u, -0.1018616834f), s = fmaf(s, u, -0.07935766751f);
+        c = fmaf(c, u, 0.2104901117f), s = fmaf(s, u, 0.1799085415f);
+        c = fmaf(c, u, -0.3071967851f), s = fmaf(s, u, -0.3416437394f);
+        c = fmaf(c, u, 0.9999777103f), s = fmaf(s, u, 0.7853817947f);
+    }
+    return make_float2(c, s * a);
+}
+
+/* What a map sums over the elements of a row before its scalars are known: (x^2) or (relu^2, relu^2lambda). */
+template <int MAP, bool EXACT, bool CUBE>
+__device__ __forceinline__ float2 nl_row_terms(float x, float lambda)
+{
+    if (MAP == NL_FEATURES_POWER) {
+        const float r = fmaxf(x, 0.f);
+        const float m = nl_key_power<EXACT, CUBE>(r, lambda);
+        return make_float2(r * r, m * m);
+    }
+    return make_float2(x * x, 0.f);
+}
+
+template <int MAP, bool EXACT>
+__device__ __forceinline__ nl_row_scalars nl_query_scalars(float2 sums, float lambda, float tau)
+{
+    nl_row_scalars row = {1.f, lambda};
+    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_SPLIT ||
+        MAP == NL_FEATURES_COSINE_CONSTANT) {
+        const float norm = nl_root<EXACT>(sums.x);
+        row.scale = nl_reciprocal<EXACT>(norm + NL_NORM_EPS);
+        if (MAP != NL_FEATURES_COSINE_CONSTANT)
+            row.power = lambda * (tau + nl_tanh<EXACT>(norm));
+    } else if (MAP == NL_FEATURES_POWER) {
+        row.scale =
+            nl_root<EXACT>(sums.x) * nl_reciprocal<EXACT>(nl_root<EXACT>(sums.y) + NL_NORM_EPS);
+    }
+    return row;
+}
+
+template <int MAP, bool EXACT>
+__device__ __forceinline__ nl_row_scalars nl_key_scalars(float2 sums, float lambda)
+{
+    nl_row_scalars row = {1.f, lambda};
+    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT)
+        row.scale = nl_reciprocal<EXACT>(nl_root<EXACT>(sums.x) + NL_NORM_EPS);
+    else if (MAP == NL_FEATURES_POWER)
+        row.scale =
+            nl_root<EXACT>(sums.x) * nl_reciprocal<EXACT>(nl_root<EXACT>(sums.y) + NL_NORM_EPS);
+    return row;
+}
+
+/* The features of one element: (first half, second half) for the maps of width 2d, (feature, 0) otherwise. */
+template <int MAP, bool EXACT, bool CUBE>
+__device__ __forceinline__ float2 nl_query_feature(float x, nl_row_scalars row)
+{
+    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT) {
+        const float a = x * row.scale;
+        const float m = nl_safe_pow<EXACT>(fabsf(a), row.power);
+        const float2 angle = nl_angle<EXACT>(a);
+        return make_float2(m * angle.x, m * angle.y);
+    }
+    if (MAP == NL_FEATURES_SPLIT) {
+        const float a = x * row.scale;
+        const float m = nl_safe_pow<EXACT>(fabsf(a), row.power);
+        return make_float2(a > 0.f ? m : 0.f, a < 0.f ? m : 0.f);
+    }
+    if (MAP == NL_FEATURES_POWER) {
+        const float r = fmaxf(x, 0.f);
+        return make_float2(row.scale * nl_key_power<EXACT, CUBE>(r, row.power), 0.f);
+    }
+    if (MAP == NL_FEATURES_RELU)
+        return make_float2(fmaxf(x, 0.f), 0.f);
+    return make_float2(x > 0.f ? 1.f + x : expf(x), 0.f); /* 1 + elu */
+}
+
+template <int MAP, bool EXACT, bool CUBE>
+__device__ __forceinline__ float2 nl_key_feature(float x, nl_row_scalars row)
+{
+    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT) {
+        const float k = fabsf(x);
+        const float m = nl_key_power<EXACT, CUBE>(k, row.power);
+        const float2 angle = nl_angle<EXACT>(x * row.scale);
+        return make_float2(m * angle.x, m * angle.y);
+    }
+    if (MAP == NL_FEATURES_SPLIT) {
+        const float k = fabsf(x);
+        const float m = nl_key_power<EXACT, CUBE>(k, row.power);
+        return make_float2(x > 0.f ? m : 0.f, x < 0.f ? m : 0.f);
+    }
+    return nl_query_feature<MAP, EXACT, CUBE>(x, row);
+}
+
+/* Two halves of features, or one? */
+template <int MAP> struct nl_map_halves {
+    static const int value =
+        MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT || MAP == NL_FEATURES_SPLIT
+            ? 2
+            : 1;
+};
+
+/* ---- Two elements at a time, in bf16 from end to end, for the cosine maps: the features become bf16 operands of tensor
+ * cores anyway, and packed arithmetic halves the instructions, which is what bounds these kernels. */
+
+template <int MAP> struct nl_map_packed {
+    static const bool value = MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT;
+};
+
+/* magnitude * (cos, sin)(pi/4 tanh a); relative error of a few bf16 roundings (1.2e-3 and 2.7e-3 rms). */
+__device__ __forceinline__ void nl_angle_pair(__nv_bfloat162 a, __nv_bfloat162 magnitude,
+                                              uint32_t *first, uint32_t *second)
+{
+    const __nv_bfloat162 u = __hmul2(a, a);
+    __nv_bfloat162 c = __hfma2(nl_pair_of(-0.054931640625f), u, nl_pair_of(0.18359375f));
+    __nv_bfloat162 s = __hfma2(nl_pair_of(-0.04052734375f), u, nl_pair_of(0.154296875f));
+    c = __hfma2(c, u, nl_pair_of(-0.302734375f));
+    s = __hfma2(s, u, nl_pair_of(-0.3359375f));
+    c = __hfma2(c, u, nl_pair_of(1.f));
+    s = __hfma2(s, u, nl_pair_of(0.78515625f));
+    *first = nl_bits(__hmul2(magnitude, c));
+    *second = nl_bits(__hmul2(__hmul2(magnitude, a), s));
+}
+
+/* k: two elements; scale: of their keys. */
+template <bool CUBE>
+__device__ __forceinline__ void nl_key_pair(uint32_t k, uint32_t scale, float lambda,
+                                            uint32_t *first, uint32_t *second)
+{
+    const __nv_bfloat162 x = nl_pair(k), m = nl_pair(k & 0x7fff7fffu);
+    __nv_bfloat162 magnitude;
+    if (CUBE)
+        magnitude = __hmul2(__hmul2(m, m), m);
+    else
+        magnitude = __floats2bfloat162_rn(nl_safe_pow<false>(__low2float(m), lambda),
+                                          nl_safe_pow<false>(__high2float(m), lambda));
+    nl_angle_pair(__hmul2(x, nl_pair(scale)), magnitude, first, second);
+}
+
+/* q: two elements of one query. |dir|^p = 2^(p log2|q| + offset), offset = p log2(scale). */
+template <bool POSITIVE_POWER>
+__device__ __forceinline__ void nl_query_pair(uint32_t q, __nv_bfloat162 scale, float power,
+                                              float offset, uint32_t *first, uint32_t *second)
+{
+    float low = fabsf(__uint_as_float(q << 16)), high = fabsf(__uint_as_float(q & 0xffff0000u));
+    const bool low_zero = !POSITIVE_POWER && low == 0.f, high_zero = !POSITIVE_POWER && high == 0.f;
+    asm("lg2.approx.ftz.f32 %0, %0;" : "+f"(low));
+    asm("lg2.approx.ftz.f32 %0, %0;" : "+f"(high));
+    low = fmaf(power, low, offset);
+    high = fmaf(power, high, offset);
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(low));
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(high));
+    const __nv_bfloat162 magnitude =
+        __floats2bfloat162_rn(low_zero ? 0.f : low, high_zero ? 0.f : high);
+    nl_angle_pair(__hmul2(nl_pair(q), scale), magnitude, first, second);
+}
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+#include "rope.cuh"
+
+static __global__ void rope_kernel(float2 *table, int positions, int quarter)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= positions * quarter)
+        return;
+    const int at = i % quarter;
+    const float frequency = powf(10000.f, -(quarter > 1 ? (float)at / (quarter - 1) : 0.f));
+    float sine, cosine;
+    sincosf(i / quarter * frequency, &sine, &cosine);
+    table[i] = make_float2(cosine, sine);
+}
+
+int64_t nl_nala_rope_bytes(int64_t positions, int64_t head_size)
+{
+    return (positions * head_size / 4 * (int64_t)sizeof(float2) + 255) / 256 * 256;
+}
+
+cudaError_t nl_nala_rope_table(float2 *table, int64_t positions, int64_t head_size,
+                               cudaStream_t stream)
+{
+    const int quarter = (int)head_size / 4, count = (int)positions * quarter;
+    rope_kernel<<<(count + 255) / 256, 256, 0, stream>>>(table, (int)positions, quarter);
+    return cudaGetLastError();
+}

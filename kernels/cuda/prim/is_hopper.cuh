@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* Whether a device is what the files *_sm90.cu are written for. */
+#ifndef NL_CUDA_PRIM_IS_HOPPER_CUH
+#define NL_CUDA_PRIM_IS_HOPPER_CUH
+
+#include <cuda_runtime.h>
+
+inline bool nl_is_hopper(int device)
+{
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major == 9;
+}
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * softmax(q k^T scale) v on tensor cores, bf16 in and out, fp32 sums; never a T x T matrix.
+ *
+ * A block of four warps owns 64 M queries of one head and walks over tiles of 64 keys. The scores of a warp's 16 M
+ * queries stay in registers: their fp32 accumulators, as exponentials in bf16, are exactly the A fragments of the
+ * product with v. Reading k and v from shared memory is what bounds a warp of 16 queries; with M = 2 every fragment
+ * serves twice. The running maximum is rescaled lazily as usual (online softmax); exponentials base 2, scale folded in.
+ */
+#ifndef NL_SOFTMAX_FLASH_CUH
+#define NL_SOFTMAX_FLASH_CUH
+
+#include "prim/convert.cuh"
+#include "prim/cp_async.cuh"
+#include "prim/mma.cuh"
+#include "prim/reduce.cuh"
+
+struct nl_flash_problem {
+    const __nv_bfloat16 *q, *k, *v;
+    __nv_bfloat16 *out;
+    float *lse; /* [B h, T] or NULL */
+    int64_t stride, out_stride;
+    int tokens, heads, head_size;
+    float scale_log2; /* scale * log2(e) */
+};
+
+namespace nl_flash
+{
+
+using namespace nl_prim;
+
+constexpr int TILE = 64, THREADS = 128;
+
+template <int D> struct shape {
+    static constexpr int DP = (D + 15) / 16 * 16, KT = DP / 16, NT = D / 8;
+    static constexpr int STRIDE = DP / 8 % 2 ? DP : DP + 8; /* odd number of 16-byte units */
+    static constexpr int ELEMENTS = TILE * STRIDE;
+    static constexpr int shared_bytes(int m) /* q, two stages of k and v */
+    {
+        return 2 * ELEMENTS * (m + 4);
+    }
+};
+
+template <int D, int ROWS = TILE>
+__device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat16 *from,
+                                          int64_t stride, int first, int tokens)
+{
+    constexpr int CHUNKS = D / 8;
+    for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+        const int row = i / CHUNKS, chunk = i % CHUNKS;
+        const bool valid = first + row < tokens;
+        cp_async(shared_address(tile + row * shape<D>::STRIDE + chunk * 8),
+                 from + (valid ? first + row : 0) * stride + chunk * 8, valid);
+    }
+}
+
+/* One tile of 64 keys for 16 queries: scores to exponentials, the sums so far to the new maximum. */
+template <int NT>
+__device__ __forceinline__ void online_softmax(float (&s)[TILE / 8][4], float (&acc)[NT][4],
+                                               float (&most)[2], float (&total)[2], float scale)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) { /* rows lane / 4 and lane / 4 + 8 */
+        float high = most[r];
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++)
+            high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        high = nl_quad_max(high);
+        const float shift = high * scale, correction = exp2_approx(most[r] * scale - shift);
+        most[r] = high;
+        float sum = 0.f;
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) {
+                s[n][i] = exp2_approx(fmaf(s[n][i], scale, -shift));
+                sum += s[n][i];
+            }
+        total[r] = fmaf(total[r], correction, sum);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            acc[n][2 * r] *= correction, acc[n][2 * r + 1] *= correction;
+    }
+}
+
+/* grid (tiles of 64 M queries, heads, batch) */
+template <int D, int M> __global__ void __launch_bounds__(THREADS) kernel(const nl_flash_problem p)
+{
+    using S = shape<D>;
+    extern __shared__ __align__(16) unsigned char shared[];
+    __nv_bfloat16 *qt = (__nv_bfloat16 *)shared, *tiles = qt + M * S::ELEMENTS;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t offset = blockIdx.z * (int64_t)p.tokens * p.stride + blockIdx.y * D;
+    const int first = blockIdx.x * M * TILE, count = (p.tokens + TILE - 1) / TILE;
+    __nv_bfloat16 *rows = qt + warp * M * 16 * S::STRIDE; /* the warp's own queries */
+
+    if (S::DP > D) /* dimensions beyond the head are zeros in all tiles */
+        for (int i = threadIdx.x; i < (M + 4) * TILE; i += THREADS)
+            *(uint4 *)(qt + i * S::STRIDE + D) = make_uint4(0, 0, 0, 0);
+    auto fetch = [&](int tile) {
+        if (tile < count) {
+            __nv_bfloat16 *stage = tiles + tile % 2 * 2 * S::ELEMENTS;
+            load_tile<D>(stage, p.k + offset, p.stride, tile * TILE, p.tokens);
+            load_tile<D>(stage + S::ELEMENTS, p.v + offset, p.stride, tile * TILE, p.tokens);
+        }
+        cp_async_commit_group();
+    };
+    load_tile<D, M * TILE>(qt, p.q + offset, p.stride, first, p.tokens);
+    fetch(0);
+
+    uint32_t q[M][S::KT][4];
+    float acc[M][S::NT][4] = {}, most[M][2], total[M][2] = {};
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        most[m][0] = most[m][1] = -INFINITY;
+    for (int tile = 0; tile < count; tile++) {
+        __syncthreads();
+        fetch(tile + 1);
+        cp_async_wait_group<1>();
+        __syncthreads();
+        const __nv_bfloat16 *kt = tiles + tile % 2 * 2 * S::ELEMENTS, *vt = kt + S::ELEMENTS;
+        if (tile == 0)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int c = 0; c < S::KT; c++)
+                    ldmatrix_x4(q[m][c], shared_address(rows + (m * 16 + lane % 16) * S::STRIDE +
+                                                        c * 16 + lane / 16 * 8));
+
+        float s[M][TILE / 8][4] = {};
+#pragma unroll
+        for (int c = 0; c < S::KT; c++)
+#pragma unroll
+            for (int n = 0; n < TILE / 8; n += 2) {
+                uint32_t
+                    b[4]; /* keys n 8 .. + 7 of dimensions 0-7, 8-15, then keys (n + 1) 8 .. + 7 */
+                ldmatrix_x4(b, shared_address(kt + (n * 8 + lane / 16 * 8 + lane % 8) * S::STRIDE +
+                                              c * 16 + lane / 8 % 2 * 8));
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    mma_m16n8k16(s[m][n], q[m][c], b[0], b[1]);
+                    mma_m16n8k16(s[m][n + 1], q[m][c], b[2], b[3]);
+                }
+            }
+        if ((tile + 1) * TILE > p.tokens)
+#pragma unroll
+            for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (tile * TILE + n * 8 + lane % 4 * 2 + i % 2 >= p.tokens)
+#pragma unroll
+                        for (int m = 0; m < M; m++)
+                            s[m][n][i] = -INFINITY;
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            online_softmax<S::NT>(s[m], acc[m], most[m], total[m], p.scale_log2);
+#pragma unroll
+        for (int c = 0; c < TILE / 16; c++) {
+            uint32_t a[M][4];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    a[m][i] = pack_bf16x2(s[m][2 * c + i / 2][i % 2 * 2],
+                                          s[m][2 * c + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+            for (int n = 0; n < S::NT; n += 2) {
+                uint32_t b[4];
+                load_b_fragments<S::NT, S::STRIDE>(b, vt + c * 16 * S::STRIDE, n);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    mma_m16n8k16(acc[m][n], a[m], b[0], b[1]);
+                    if (n + 1 < S::NT)
+                        mma_m16n8k16(acc[m][n + 1], a[m], b[2], b[3]);
+                }
+            }
+        }
+    }
+    cp_async_wait_group<0>();
+    __syncwarp(); /* with one tile of keys no barrier has come since the queries were read, whose place the result takes */
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float sum = nl_quad_sum(total[m][r]);
+            const int row = m * 16 + lane / 4 + r * 8, token = first + warp * M * 16 + row;
+            if (p.lse && token < p.tokens && lane % 4 == 0)
+                p.lse[((int64_t)blockIdx.z * p.heads + blockIdx.y) * p.tokens + token] =
+                    0.6931471805599453f * (most[m][r] * p.scale_log2 + log2f(sum));
+            const float inverse = 1.f / sum;
+#pragma unroll
+            for (int n = 0; n < S::NT; n++)
+                *(uint32_t *)(rows + row * S::STRIDE + n * 8 + lane % 4 * 2) =
+                    pack_bf16x2(acc[m][n][2 * r] * inverse, acc[m][n][2 * r + 1] * inverse);
+        }
+    __syncwarp();
+    constexpr int CHUNKS = D / 8;
+    __nv_bfloat16 *out = p.out + blockIdx.z * (int64_t)p.tokens * p.out_stride + blockIdx.y * D;
+    for (int i = lane; i < M * 16 * CHUNKS; i += 32) {
+        const int row = i / CHUNKS, chunk = i % CHUNKS, token = first + warp * M * 16 + row;
+        if (token < p.tokens)
+            *(uint4 *)(out + token * p.out_stride + chunk * 8) =
+                *(const uint4 *)(rows + row * S::STRIDE + chunk * 8);
+    }
+}
+
+} // namespace nl_flash
+
+#endif
