@@ -49,7 +49,12 @@ template <bool EXACT> __device__ __forceinline__ float nl_reciprocal(float x)
 
 template <bool EXACT> __device__ __forceinline__ float nl_root(float x)
 {
-    return EXACT ? sqrtf(x) : nl_prim::sqrt_approx(x);
+    float y;
+    if (EXACT)
+        y = sqrtf(x);
+    else
+        asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* tanh of x >= 0 */

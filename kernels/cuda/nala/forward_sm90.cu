@@ -43,7 +43,7 @@ enum {
 };
 typedef nl_nala::shape<D, 2> shape; /* of partial sums and states in device memory */
 
-struct problem {
+struct nala_params {
     CUtensorMap q, k, v, out; /* [batch, heads, tokens, D] */
     float *saved_state;       /* [B h, FEATURES, D], or NULL */
     float *saved_total;       /* [B h, FEATURES], or NULL */
@@ -61,7 +61,7 @@ struct shared_memory {
 };
 
 /* A tile of the block's head. */
-__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, int token,
+__device__ __forceinline__ void load_tile(uint32_t to, const CUtensorMap *map, int token,
                                           uint64_t *barrier)
 {
     tma_load(to, map, 0, token, blockIdx.x, blockIdx.y, shared_address(barrier));
@@ -88,20 +88,20 @@ __device__ __forceinline__ void store_sums(const float (&d)[32], float low, floa
 }
 
 /* What a block goes through: tiles of keys, then of queries, from a token on. */
-struct range {
+struct token_range {
     int first, keys, queries;
 };
 
 /* Stage `number` of the block's: a tile of k and v each, then pairs of queries. By one thread. */
-__device__ __forceinline__ void fetch(const problem &p, const shared_memory &m, const range &r,
-                                      int number)
+__device__ __forceinline__ void load_stage(const nala_params &p, const shared_memory &m,
+                                           const token_range &r, int number)
 {
     const uint32_t to = m.stages + number % STAGES * STAGE_BYTES;
     if (number < r.keys) {
         uint64_t *barrier = m.keys + number % STAGES;
         mbarrier_arrive_expect_tx(barrier, STAGE_BYTES);
-        copy_tile(to, &p.k, r.first + number * TILE, barrier);
-        copy_tile(to + TILE_BYTES, &p.v, r.first + number * TILE, barrier);
+        load_tile(to, &p.k, r.first + number * TILE, barrier);
+        load_tile(to + TILE_BYTES, &p.v, r.first + number * TILE, barrier);
     } else {
         for (int i = 0; i < 2; i++) {
             const int tile = 2 * (number - r.keys) + i;
@@ -109,7 +109,7 @@ __device__ __forceinline__ void fetch(const problem &p, const shared_memory &m, 
                 return;
             uint64_t *barrier = m.queries + tile % (2 * STAGES);
             mbarrier_arrive_expect_tx(barrier, TILE_BYTES);
-            copy_tile(to + i * TILE_BYTES, &p.q, r.first + tile * TILE, barrier);
+            load_tile(to + i * TILE_BYTES, &p.q, r.first + tile * TILE, barrier);
         }
     }
 }
@@ -138,8 +138,8 @@ struct state_sums {
     float s[2][32], z[2][4];
 };
 
-__device__ __forceinline__ void accumulate(const problem &p, const shared_memory &m, const range &r,
-                                           state_sums &sums)
+__device__ __forceinline__ void accumulate(const nala_params &p, const shared_memory &m,
+                                           const token_range &r, state_sums &sums)
 {
     constexpr uint32_t ONES = 0x3f803f80;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -159,7 +159,7 @@ __device__ __forceinline__ void accumulate(const problem &p, const shared_memory
         wgmma_wait_group<0>();
         __syncthreads(); /* scales are there for all; nobody needs the tile before */
         if (tile > 0 && threadIdx.x == 0)
-            fetch(p, m, r, tile + 1);
+            load_stage(p, m, r, tile + 1);
 #pragma unroll
         for (int step = 0; step < TILE / 16; step++) {
             uint32_t raw[4], features[2][4];
@@ -211,7 +211,7 @@ __device__ __forceinline__ void write_sums(const state_sums &sums, float scale, 
 }
 
 /* The state of the whole sequence to shared memory, and where it is wanted to device memory. */
-__device__ __forceinline__ void finish_state(const problem &p, const shared_memory &m,
+__device__ __forceinline__ void finish_state(const nala_params &p, const shared_memory &m,
                                              const state_sums &sums)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -232,7 +232,7 @@ __device__ __forceinline__ void finish_state(const problem &p, const shared_memo
 }
 
 /* The state that reduce_kernel has left. */
-__device__ __forceinline__ void load_state(const problem &p, const shared_memory &m)
+__device__ __forceinline__ void load_state(const nala_params &p, const shared_memory &m)
 {
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     const __nv_bfloat16 *from = p.state + index * shape::STATE_ELEMENTS;
@@ -248,8 +248,8 @@ __device__ __forceinline__ void load_state(const problem &p, const shared_memory
     fence_proxy_async();
 }
 
-__device__ __forceinline__ void apply_state(const problem &p, const shared_memory &m,
-                                            const range &r)
+__device__ __forceinline__ void apply_state(const nala_params &p, const shared_memory &m,
+                                            const token_range &r)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint64_t state = wide_descriptor(m.state);
@@ -314,7 +314,7 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
                 tma_store_wait_read();
             __syncthreads();
             if (threadIdx.x == 0)
-                fetch(p, m, r, r.keys + (tile + 3) / 2);
+                load_stage(p, m, r, r.keys + (tile + 3) / 2);
         }
     }
     if (lane == 0)
@@ -322,7 +322,7 @@ __device__ __forceinline__ void apply_state(const problem &p, const shared_memor
 }
 
 /* Barriers are ready and the first stages on their way. All threads. */
-__device__ __forceinline__ shared_memory begin(const problem &p, const range &r)
+__device__ __forceinline__ shared_memory begin(const nala_params &p, const token_range &r)
 {
     extern __shared__ unsigned char unaligned[];
     unsigned char *stages = unaligned + bytes_to_aligned<1024>(unaligned);
@@ -336,7 +336,7 @@ __device__ __forceinline__ shared_memory begin(const problem &p, const range &r)
             mbarrier_init(m.keys + i, 1);
         fence_mbarrier_init();
         for (int i = 0; i < STAGES; i++)
-            fetch(p, m, r, i);
+            load_stage(p, m, r, i);
     }
     __syncthreads();
     return m;
@@ -344,10 +344,10 @@ __device__ __forceinline__ shared_memory begin(const problem &p, const range &r)
 
 /* A whole sequence. grid (heads, batch) */
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    forward_kernel(const __grid_constant__ problem p)
+    forward_kernel(const __grid_constant__ nala_params p)
 {
     const int count = (p.tokens + TILE - 1) / TILE;
-    const range r = {0, count, count};
+    const token_range r = {0, count, count};
     const shared_memory m = begin(p, r);
     {
         state_sums sums;
@@ -356,20 +356,20 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
     __syncthreads();
     if (threadIdx.x == 0)
-        fetch(p, m, r, count + 1);
+        load_stage(p, m, r, count + 1);
     apply_state(p, m, r);
 }
 
-__device__ __forceinline__ int chunk_tiles(const problem &p)
+__device__ __forceinline__ int chunk_tiles(const nala_params &p)
 {
     return (min(p.chunk, p.tokens - (int)blockIdx.z * p.chunk) + TILE - 1) / TILE;
 }
 
 /* Partial sums of a chunk. grid (heads, batch, chunks) */
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    partial_kernel(const __grid_constant__ problem p)
+    partial_kernel(const __grid_constant__ nala_params p)
 {
-    const range r = {(int)blockIdx.z * p.chunk, chunk_tiles(p), 0};
+    const token_range r = {(int)blockIdx.z * p.chunk, chunk_tiles(p), 0};
     const int64_t pairs = (int64_t)gridDim.x * gridDim.y;
     const int64_t index = blockIdx.z * pairs + (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     float *to = p.partial + index * shape::PARTIAL_ELEMENTS;
@@ -380,9 +380,10 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 }
 
 /* The queries of a chunk. grid (heads, batch, chunks) */
-__global__ void __launch_bounds__(THREADS, RESIDENT) apply_kernel(const __grid_constant__ problem p)
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+    apply_kernel(const __grid_constant__ nala_params p)
 {
-    const range r = {(int)blockIdx.z * p.chunk, 0, chunk_tiles(p)};
+    const token_range r = {(int)blockIdx.z * p.chunk, 0, chunk_tiles(p)};
     const shared_memory m = begin(p, r);
     load_state(p, m);
     __syncthreads();
@@ -403,7 +404,8 @@ bool nl_nala_sm90_serves(const nl_nala_problem *p, nl_feature_map map)
 }
 
 /* A kernel of a warp group a block. */
-static cudaError_t launch(void (*kernel)(problem), const problem &p, dim3 grid, cudaStream_t stream)
+static cudaError_t launch(void (*kernel)(nala_params), const nala_params &p, dim3 grid,
+                          cudaStream_t stream)
 {
     cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
@@ -420,7 +422,7 @@ cudaError_t nl_nala_sm90_forward(const nl_nala_problem *given, int64_t batch, vo
     nl_nala_problem a = *given;
     const dim3 pairs(a.heads, (unsigned)batch);
     const int chunks = nl_nala::divide<shape>(a, batch * a.heads, workspace);
-    problem p = {};
+    nala_params p = {};
     p.saved_state = a.saved_state, p.saved_total = a.saved_total;
     p.partial = a.partial, p.state = a.state;
     p.tokens = a.tokens, p.chunk = a.chunk, p.lambda = a.lambda, p.tau = a.tau;

@@ -38,7 +38,7 @@ enum {
     W_BYTES = PANEL * STEP * 2
 };
 
-struct problem {
+struct panel_params {
     CUtensorMap x, w;
     const __nv_bfloat16 *w_by_depth; /* [K, N], or NULL: what w describes */
     const void *bias;                /* [N] of type bias_type, or NULL */
@@ -84,7 +84,7 @@ __device__ __forceinline__ float sum_at(const float (&d)[PANEL / 2], int run, in
 /* Where run 0 of a thread's two rows starts in one of the large matrices; NULL beyond the last row. */
 struct two_rows {
     __nv_bfloat16 *at[2];
-    __device__ __forceinline__ two_rows(__nv_bfloat16 *base, int64_t stride, const problem &p,
+    __device__ __forceinline__ two_rows(__nv_bfloat16 *base, int64_t stride, const panel_params &p,
                                         int64_t row, int64_t column)
     {
 #pragma unroll
@@ -151,7 +151,7 @@ __device__ __forceinline__ void write_tile(const float (&d)[PANEL / 2], const ui
 /* ---- The weights of a panel in shared memory: [steps][PANEL, STEP] as TMA leaves them, rows in the order above. */
 
 /* From [N, K]: eight rows of a run at a time, which lie two and two in memory. One warp. */
-__device__ __forceinline__ void copy_weights(const problem &p, unsigned char *tiles, int panel,
+__device__ __forceinline__ void copy_weights(const panel_params &p, unsigned char *tiles, int panel,
                                              uint64_t *barrier)
 {
     const int lane = threadIdx.x % 32;
@@ -166,7 +166,8 @@ __device__ __forceinline__ void copy_weights(const problem &p, unsigned char *ti
 }
 
 /* From [K, N]: pairs of columns of eight rows become 16 bytes of two rows of a tile. All consumers. */
-__device__ __forceinline__ void transpose_weights(const problem &p, unsigned char *tiles, int panel)
+__device__ __forceinline__ void transpose_weights(const panel_params &p, unsigned char *tiles,
+                                                  int panel)
 {
     constexpr int BATCH = 6; /* on their way at a time */
     const int count = p.steps * (STEP / 8) * (PANEL / 2);
@@ -206,13 +207,13 @@ __device__ __forceinline__ void transpose_weights(const problem &p, unsigned cha
 
 /* ---- The tiles of x that a block walks through, step by step, in a ring. */
 
-struct ring {
+struct pipeline {
     unsigned char *tiles; /* [STAGES][ROWS, STEP] */
     uint64_t *full, *empty;
     int first, stride, count; /* tiles */
 
     /* Queues all copies; one thread. */
-    __device__ __forceinline__ void produce(const problem &p) const
+    __device__ __forceinline__ void produce(const panel_params &p) const
     {
         int stage = 0, parity = 1, column = 0, row = first * ROWS;
         for (int i = 0; i < count * p.steps; i++) {
@@ -234,8 +235,8 @@ struct ring {
 };
 
 /* d = the products of tile number `tile` of the block, and leave to multiply for the next group. */
-__device__ __forceinline__ void multiply_tile(const problem &p, const ring &x, int tile,
-                                              const unsigned char *w_tiles, float (&d)[PANEL / 2])
+__device__ __forceinline__ void mma_tile(const panel_params &p, const pipeline &x, int tile,
+                                         const unsigned char *w_tiles, float (&d)[PANEL / 2])
 {
     const int first = tile * p.steps;
     for (int step = 0; step < p.steps; step++) {
@@ -262,7 +263,7 @@ __device__ __forceinline__ void multiply_tile(const problem &p, const ring &x, i
 
 /* Warp group g takes tiles g, g + GROUPS, ... of the block's; named barrier 1 + g lets it multiply. */
 template <nl_panel_epilogue EPILOGUE>
-__device__ __forceinline__ void consume(const problem &p, const ring &x, int panel,
+__device__ __forceinline__ void consume(const panel_params &p, const pipeline &x, int panel,
                                         const unsigned char *w_tiles, const float *bias,
                                         float (&columns)[RUNS])
 {
@@ -280,13 +281,13 @@ __device__ __forceinline__ void consume(const problem &p, const ring &x, int pan
             load_tile(two_rows(p.pre, p.columns, p, row, panel * PANEL + column), pre);
         if (tile > 0)
             named_barrier_sync(1 + group, 256);
-        multiply_tile(p, x, tile, w_tiles, d);
+        mma_tile(p, x, tile, w_tiles, d);
         write_tile<EPILOGUE>(d, pre, bias + column, y, other_rows, columns);
     }
 }
 
 /* parts [warps, PANEL] of the block, added up to those of the panel. */
-__device__ __forceinline__ void write_parts(const problem &p, const float (&columns)[RUNS],
+__device__ __forceinline__ void write_parts(const panel_params &p, const float (&columns)[RUNS],
                                             float *parts, int first, int panel)
 {
 #pragma unroll
@@ -303,11 +304,12 @@ __device__ __forceinline__ void write_parts(const problem &p, const float (&colu
 }
 
 template <nl_panel_epilogue EPILOGUE>
-__global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant__ problem p)
+__global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant__ panel_params p)
 {
     extern __shared__ unsigned char unaligned[];
-    unsigned char *w_tiles = unaligned + bytes_to_aligned<1024>(unaligned); /* [steps][PANEL, STEP] */
-    ring x;
+    unsigned char *w_tiles =
+        unaligned + bytes_to_aligned<1024>(unaligned); /* [steps][PANEL, STEP] */
+    pipeline x;
     x.tiles = w_tiles + p.steps * W_BYTES;
     float *bias = (float *)(x.tiles + STAGES * X_BYTES);
     float *parts = bias + PANEL; /* [warps, PANEL] */
@@ -395,7 +397,7 @@ int64_t nl_panel_parts(int64_t columns, int multiprocessors)
 cudaError_t nl_panel_product_run(const nl_panel_product *a, int multiprocessors,
                                  cudaStream_t stream)
 {
-    problem p = {};
+    panel_params p = {};
     p.bias = a->bias, p.bias_f32 = a->bias_f32;
     p.y = a->y, p.pre = a->pre, p.gelu = a->gelu, p.parts = a->parts;
     p.w_by_depth = a->w_by_depth ? a->w : NULL;

@@ -27,7 +27,7 @@ enum {
 /* Multiplications; a picture of S/2 with guidance has 512 tokens, 302 million in its largest product. */
 const int64_t MOST_WORK = (int64_t)320 << 20;
 
-struct problem {
+struct small_params {
     const __nv_bfloat16 *x, *w;
     const void *bias; /* of y's type, or NULL */
     void *y;
@@ -37,8 +37,8 @@ struct problem {
 };
 
 /* A step of 64 rows of a matrix. What lies beyond the rows is any row, what lies beyond the depth is 0. */
-__device__ __forceinline__ void fetch(uint32_t to, const __nv_bfloat16 *from, int64_t stride,
-                                      int64_t first, int64_t rows, int at, int depth)
+__device__ __forceinline__ void load_rows(uint32_t to, const __nv_bfloat16 *from, int64_t stride,
+                                          int64_t first, int64_t rows, int at, int depth)
 {
     const int row = threadIdx.x / 8, unit = threadIdx.x % 8, column = at + unit * 8;
     to += row * 128 + ((unit ^ row % 8) << 4);
@@ -58,7 +58,7 @@ __device__ __forceinline__ void put_pair(__nv_bfloat16 *y, float2 x)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) small_product_kernel(const problem p)
+__global__ void __launch_bounds__(THREADS) small_product_kernel(const small_params p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32_t stages = shared_address(shared);
@@ -72,21 +72,21 @@ __global__ void __launch_bounds__(THREADS) small_product_kernel(const problem p)
     const uint32_t w_at = TILE_BYTES + w_row * 128 + ((lane / 8 % 2 ^ lane % 8) << 4);
     float sums[2][4][4] = {};
 
-    auto fetch_step = [&](int step) {
+    auto load_step = [&](int step) {
         const uint32_t stage = stages + step % STAGES * 2 * TILE_BYTES;
         if (step < steps) {
-            fetch(stage, p.x, p.x_stride, first_row, p.rows, step * TILE, p.depth);
-            fetch(stage + TILE_BYTES, p.w, p.w_stride, first_column, p.columns, step * TILE,
-                  p.depth);
+            load_rows(stage, p.x, p.x_stride, first_row, p.rows, step * TILE, p.depth);
+            load_rows(stage + TILE_BYTES, p.w, p.w_stride, first_column, p.columns, step * TILE,
+                      p.depth);
         }
         cp_async_commit_group();
     };
     for (int step = 0; step < STAGES - 1; step++)
-        fetch_step(step);
+        load_step(step);
     for (int step = 0; step < steps; step++) {
         cp_async_wait_group<STAGES - 2>();
         __syncthreads();
-        fetch_step(step + STAGES - 1);
+        load_step(step + STAGES - 1);
         const uint32_t stage = stages + step % STAGES * 2 * TILE_BYTES;
 #pragma unroll
         for (int k = 0; k < TILE / 16; k++) {
@@ -145,7 +145,7 @@ bool nl_small_product_serves(const nl_product *p, const void *x, const void *w, 
 cudaError_t nl_small_product_run(const nl_product *a, const void *x, const void *w,
                                  const void *bias, void *y, cudaStream_t stream)
 {
-    problem p = {};
+    small_params p = {};
     p.x = (const __nv_bfloat16 *)x, p.w = (const __nv_bfloat16 *)w, p.bias = bias, p.y = y;
     p.rows = a->rows, p.columns = (int)a->columns, p.depth = (int)a->depth;
     p.x_stride = a->x_stride, p.w_stride = a->w_stride, p.y_stride = a->y_stride;

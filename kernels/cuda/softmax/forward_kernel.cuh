@@ -57,17 +57,18 @@ __device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat
 /* One tile of 64 keys for 16 queries: scores to exponentials, the sums so far to the new maximum. */
 template <int NT>
 __device__ __forceinline__ void online_softmax(float (&s)[TILE / 8][4], float (&acc)[NT][4],
-                                               float (&most)[2], float (&total)[2], float scale)
+                                               float (&row_max)[2], float (&row_sum)[2],
+                                               float scale)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) { /* rows lane / 4 and lane / 4 + 8 */
-        float high = most[r];
+        float high = row_max[r];
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++)
             high = fmaxf(high, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
         high = nl_quad_max(high);
-        const float shift = high * scale, correction = exp2_approx(most[r] * scale - shift);
-        most[r] = high;
+        const float shift = high * scale, correction = exp2_approx(row_max[r] * scale - shift);
+        row_max[r] = high;
         float sum = 0.f;
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++)
@@ -76,7 +77,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[TILE / 8][4], float (&
                 s[n][i] = exp2_approx(fmaf(s[n][i], scale, -shift));
                 sum += s[n][i];
             }
-        total[r] = fmaf(total[r], correction, sum);
+        row_sum[r] = fmaf(row_sum[r], correction, sum);
 #pragma unroll
         for (int n = 0; n < NT; n++)
             acc[n][2 * r] *= correction, acc[n][2 * r + 1] *= correction;
@@ -109,10 +110,10 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) kernel(const 
     fetch(0);
 
     uint32_t q[M][S::KT][4];
-    float acc[M][S::NT][4] = {}, most[M][2], total[M][2] = {};
+    float acc[M][S::NT][4] = {}, row_max[M][2], row_sum[M][2] = {};
 #pragma unroll
     for (int m = 0; m < M; m++)
-        most[m][0] = most[m][1] = -INFINITY;
+        row_max[m][0] = row_max[m][1] = -INFINITY;
     for (int tile = 0; tile < count; tile++) {
         __syncthreads();
         fetch(tile + 1);
@@ -153,7 +154,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) kernel(const 
                             s[m][n][i] = -INFINITY;
 #pragma unroll
         for (int m = 0; m < M; m++)
-            online_softmax<S::NT>(s[m], acc[m], most[m], total[m], p.scale_log2);
+            online_softmax<S::NT>(s[m], acc[m], row_max[m], row_sum[m], p.scale_log2);
 #pragma unroll
         for (int c = 0; c < TILE / 16; c++) {
             uint32_t a[M][4];
@@ -182,11 +183,11 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) kernel(const 
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float sum = nl_quad_sum(total[m][r]);
+            const float sum = nl_quad_sum(row_sum[m][r]);
             const int row = m * 16 + lane / 4 + r * 8, token = first + warp * M * 16 + row;
             if (p.lse && token < p.tokens && lane % 4 == 0)
                 p.lse[((int64_t)blockIdx.z * p.heads + blockIdx.y) * p.tokens + token] =
-                    0.6931471805599453f * (most[m][r] * p.scale_log2 + log2f(sum));
+                    0.6931471805599453f * (row_max[m][r] * p.scale_log2 + log2f(sum));
             const float inverse = 1.f / sum;
 #pragma unroll
             for (int n = 0; n < S::NT; n++)

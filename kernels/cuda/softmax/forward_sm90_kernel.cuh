@@ -2,20 +2,21 @@
 /*
  * Softmax attention forward on Hopper, bf16 in and out, fp32 sums; never a T x T matrix.
  *
- * A unit of work is 64 GROUPS queries of one (image, head); a block takes every gridDim.x-th. Each of its GROUPS warp
+ * A work tile is 64 GROUPS queries of one (image, head); a block takes every gridDim.x-th. Each of its GROUPS warp
  * groups has 64 of the queries and walks over all tiles of KEYS keys:
  *
  *   scores  s [64, KEYS] = q [64, d] k [KEYS, d]^T
- *   values  o [64, d] += exp(s scale - most) [64, KEYS] v [KEYS, d]: what comes out of the one product, made exponentials,
+ *   values  o [64, d] += exp(s scale - row_max) [64, KEYS] v [KEYS, d]: what comes out of the one product, made exponentials,
  *           is element by element the A operand of the other
  *
  * The scores of the next tile and the values of this one start together; while the tensor cores add up the values, the
  * exponentials of the next are taken, and other groups are at other points. Exponentials are base 2, the scale folded in;
- * o and the sum move to a new maximum only where it is GROWTH larger, for 2^GROWTH is far from overflow in fp32 and bf16.
+ * o and the sum move to a new maximum only where it is RESCALE_THRESHOLD larger, for 2 to that power is far
+ * from overflow in fp32 and bf16.
  *
- * Tiles pass through a ring of stages, which runs on into the next unit, as do queries through two buffers. The warps
- * take turns in sending for what comes into a stage, LEAD tiles ahead: a warp of its own for the copies would take the
- * registers of four, and if the last to leave a stage sent, it would fall behind the more. Heads beyond 64 have a tail of
+ * Tiles pass through a ring of stages, which runs on into the next work tile, as do queries through two buffers. The warps,
+ * all of them consumers, take turns as producer of what comes into a stage, LEAD tiles ahead: a producer warp of its own would
+ * take the registers of four, and if the last to leave a stage refilled it, it would fall behind the more. Heads beyond 64 have a tail of
  * 16 dimensions, zeros behind the last.
  *
  * (Tried on an H200 and slower: scores behind the values or a whole tile ahead of the exponentials, an order of turns
@@ -37,17 +38,17 @@ namespace nl_softmax_sm90
 using namespace nl_prim;
 
 /* 64 GROUPS queries, number `block` of those of a head. */
-struct place {
+struct work_tile {
     int block, head, image;
 };
 
-struct problem {
+struct softmax_params {
     CUtensorMap q, k, v, out;                     /* [batch, heads, tokens, head size] */
     CUtensorMap q_tail, k_tail, v_tail, out_tail; /* the same in boxes of TAIL columns */
     float *lse;                                   /* [B h, T] or NULL */
     int batch, heads, tokens;
     int tiles, blocks; /* of keys, of queries in a sequence */
-    place step;        /* from a unit of a block to its next */
+    work_tile step;    /* from a work tile of a block to its next */
     float scale_log2;  /* scale * log2(e) */
 };
 
@@ -65,7 +66,7 @@ template <bool HAS_TAIL_, int GROUPS_, int KEYS_> struct shape {
     static constexpr int SHARED_BYTES = FIXED_BYTES + STAGES * STAGE_BYTES;
 };
 
-constexpr float GROWTH = 8.f;
+constexpr float RESCALE_THRESHOLD = 8.f;
 
 /* Addresses, aligned to 1,024 bytes. Each array has its wide rows, then those of its tail. */
 template <typename S> struct shared_memory {
@@ -114,8 +115,8 @@ template <typename S> struct shared_memory {
     }
 };
 
-/* The next unit of the block; beyond the last its image is none of the batch. */
-__device__ __forceinline__ place after(const problem &p, place at)
+/* The next work tile of the block; beyond the last its image is none of the batch. */
+__device__ __forceinline__ work_tile after(const softmax_params &p, work_tile at)
 {
     at.block += p.step.block, at.head += p.step.head, at.image += p.step.image;
     if (at.block >= p.blocks)
@@ -128,8 +129,8 @@ __device__ __forceinline__ place after(const problem &p, place at)
 /* ---- Copies, each by one thread */
 
 template <typename S>
-__device__ __forceinline__ void fetch_queries(const problem &p, const shared_memory<S> &m,
-                                              const place &at, int buffer)
+__device__ __forceinline__ void load_queries(const softmax_params &p, const shared_memory<S> &m,
+                                             const work_tile &at, int buffer)
 {
     const uint32_t to = m.queries(buffer), full = m.queries_full(buffer);
     const int token = at.block * S::QUERIES;
@@ -139,10 +140,10 @@ __device__ __forceinline__ void fetch_queries(const problem &p, const shared_mem
         tma_load(to + S::QUERIES * 128, &p.q_tail, WIDE, token, at.head, at.image, full);
 }
 
-/* To `stage` what comes `tile` tiles after the first of the unit, if anything does. */
+/* To `stage` what comes `tile` tiles after the first of the work tile, if anything does. */
 template <typename S>
-__device__ __forceinline__ void fetch_keys(const problem &p, const shared_memory<S> &m, place at,
-                                           int tile, int stage)
+__device__ __forceinline__ void load_keys(const softmax_params &p, const shared_memory<S> &m,
+                                          work_tile at, int tile, int stage)
 {
     for (; tile >= p.tiles; tile -= p.tiles)
         at = after(p, at);
@@ -159,27 +160,28 @@ __device__ __forceinline__ void fetch_keys(const problem &p, const shared_memory
         tma_load(m.tail_values(stage), &p.v_tail, WIDE, token, at.head, at.image, full);
 }
 
-/* ---- A warp on its way through the units of the block and the ring */
+/* ---- A warp on its way through the work tiles of the block and the ring of stages. All warps are consumers, and in turn
+ * producers. */
 
-template <typename S> struct walk {
-    place here;              /* the unit */
-    int tile;                /* of it */
-    int stage, parity;       /* in the ring, of its barrier */
-    int buffer, unit_parity; /* the same of queries */
-    int turn;                /* how many tiles until this warp sends */
+template <typename S> struct tile_scheduler {
+    work_tile here;             /* the work tile */
+    int tile;                   /* of it */
+    int stage, parity;          /* in the ring, of its barrier */
+    int buffer, queries_parity; /* the same of queries */
+    int turn;                   /* how many tiles until this warp produces */
 
-    __device__ __forceinline__ walk(const problem &p)
+    __device__ __forceinline__ tile_scheduler(const softmax_params &p)
     {
         const int warp = threadIdx.x / 32, pair = blockIdx.x / p.blocks;
         here.block = blockIdx.x - pair * p.blocks;
         here.image = pair / p.heads, here.head = pair - here.image * p.heads;
-        tile = stage = parity = buffer = unit_parity = 0;
+        tile = stage = parity = buffer = queries_parity = 0;
         turn = warp / 4 + warp % 4 * S::GROUPS; /* groups in turn */
     }
-    __device__ __forceinline__ void next_unit(const problem &p)
+    __device__ __forceinline__ void next_tile(const softmax_params &p)
     {
         here = after(p, here), tile = 0;
-        buffer ^= 1, unit_parity ^= !buffer;
+        buffer ^= 1, queries_parity ^= !buffer;
     }
     __device__ __forceinline__ void advance()
     {
@@ -189,7 +191,7 @@ template <typename S> struct walk {
     }
     /* If it is this warp's turn: what is LEAD tiles ahead goes to the stage of LAG tiles ago, when all have left that.
      * (Of a stage never used before the other parity is said to be over.) */
-    __device__ __forceinline__ void send(const problem &p, const shared_memory<S> &m)
+    __device__ __forceinline__ void produce(const softmax_params &p, const shared_memory<S> &m)
     {
         if (turn-- > 0)
             return;
@@ -199,21 +201,22 @@ template <typename S> struct walk {
         const bool wraps = stage < S::LAG;
         const int to = wraps ? stage + S::LEAD : stage - S::LAG;
         mbarrier_wait_parity(m.empty(to), parity ^ wraps);
-        fetch_keys(p, m, here, tile + S::LEAD, to);
+        load_keys(p, m, here, tile + S::LEAD, to);
     }
-    /* Queries of the next unit go to the buffer of the unit before. */
-    __device__ __forceinline__ void send_queries(const problem &p, const shared_memory<S> &m)
+    /* Queries of the next work tile go to the buffer of the one before. */
+    __device__ __forceinline__ void produce_queries(const softmax_params &p,
+                                                    const shared_memory<S> &m)
     {
-        const place next = after(p, here);
+        const work_tile next = after(p, here);
         if (threadIdx.x || next.image >= p.batch)
             return;
-        mbarrier_wait_parity(m.queries_empty(buffer ^ 1), unit_parity ^ !buffer);
-        fetch_queries(p, m, next, buffer ^ 1);
+        mbarrier_wait_parity(m.queries_empty(buffer ^ 1), queries_parity ^ !buffer);
+        load_queries(p, m, next, buffer ^ 1);
     }
 };
 
-/* This warp needs what the barrier stands for no more. */
-__device__ __forceinline__ void leave(uint32_t barrier)
+/* This warp, a consumer, needs what the barrier stands for no more. */
+__device__ __forceinline__ void consumer_release(uint32_t barrier)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
@@ -224,7 +227,7 @@ __device__ __forceinline__ void leave(uint32_t barrier)
 template <typename S> struct query_group {
     uint64_t q, q_tail; /* descriptors */
     float o[WIDE / 2], o_tail[TAIL / 2];
-    float most[2], total[2]; /* the maximum that exponentials refer to, times scale_log2; this
+    float row_max[2], row_sum[2]; /* the maximum that exponentials refer to, times scale_log2; this
                                 thread's part of their sum */
 
     __device__ __forceinline__ void begin(uint32_t queries)
@@ -232,7 +235,7 @@ template <typename S> struct query_group {
         const uint32_t rows = threadIdx.x / 128 * 64;
         q = wide_descriptor(queries + rows * 128);
         q_tail = tail_descriptor(queries + S::QUERIES * 128 + rows * 32);
-        most[0] = most[1] = -INFINITY, total[0] = total[1] = 0.f;
+        row_max[0] = row_max[1] = -INFINITY, row_sum[0] = row_sum[1] = 0.f;
     }
 
     /* Starts s = q k^T. */
@@ -260,8 +263,8 @@ template <typename S> struct query_group {
     }
 
     /* Takes the maxima of s in. Have they grown, so that o has to be moved by `correction`? */
-    __device__ __forceinline__ bool grow(const float (&s)[S::KEYS / 2], float scale,
-                                         float (&correction)[2])
+    __device__ __forceinline__ bool update_row_max(const float (&s)[S::KEYS / 2], float scale,
+                                                   float (&correction)[2])
     {
         float high[2];
 #pragma unroll
@@ -277,17 +280,18 @@ template <typename S> struct query_group {
                     x[i] = fmaxf(x[i], s[(n + i / 2) * 4 + 2 * r + i % 2]);
             high[r] = scale * nl_quad_max(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
         }
-        if (!__any_sync(~0u, high[0] > most[0] + GROWTH || high[1] > most[1] + GROWTH))
+        if (!__any_sync(~0u, high[0] > row_max[0] + RESCALE_THRESHOLD ||
+                                 high[1] > row_max[1] + RESCALE_THRESHOLD))
             return false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float higher = fmaxf(most[r], high[r]);
-            correction[r] = exp2_approx(most[r] - higher);
-            most[r] = higher, total[r] *= correction[r];
+            const float higher = fmaxf(row_max[r], high[r]);
+            correction[r] = exp2_approx(row_max[r] - higher);
+            row_max[r] = higher, row_sum[r] *= correction[r];
         }
         return true;
     }
-    __device__ __forceinline__ void move(const float (&correction)[2])
+    __device__ __forceinline__ void rescale(const float (&correction)[2])
     {
 #pragma unroll
         for (int i = 0; i < WIDE / 2; i++)
@@ -299,19 +303,19 @@ template <typename S> struct query_group {
     }
 
     /* s to exp(s), and to their sums. */
-    __device__ __forceinline__ void exponentials(float (&s)[S::KEYS / 2], float scale)
+    __device__ __forceinline__ void exponentiate(float (&s)[S::KEYS / 2], float scale)
     {
         float sums[4] = {};
 #pragma unroll
         for (int i = 0; i < S::KEYS / 2; i++) {
-            s[i] = exp2_approx(fmaf(s[i], scale, -most[i / 2 % 2]));
+            s[i] = exp2_approx(fmaf(s[i], scale, -row_max[i / 2 % 2]));
             sums[i % 4] += s[i];
         }
-        total[0] += sums[0] + sums[1], total[1] += sums[2] + sums[3];
+        row_sum[0] += sums[0] + sums[1], row_sum[1] += sums[2] + sums[3];
     }
 
-    /* Starts o (+)= weights v. */
-    __device__ __forceinline__ void start_values(const uint32_t (&weights)[S::KEYS / 16][4],
+    /* Starts o (+)= probabilities v. */
+    __device__ __forceinline__ void start_values(const uint32_t (&probabilities)[S::KEYS / 16][4],
                                                  const shared_memory<S> &m, int stage, bool add)
     {
         const uint64_t v = wide_descriptor(m.values(stage)),
@@ -319,35 +323,35 @@ template <typename S> struct query_group {
         wgmma_fence();
 #pragma unroll
         for (int c = 0; c < S::KEYS / 16; c++) {
-            wgmma_rs(o, weights[c], v + c * WIDE_ROWS_16, add || c > 0);
+            wgmma_rs(o, probabilities[c], v + c * WIDE_ROWS_16, add || c > 0);
             if (S::HAS_TAIL)
-                wgmma_rs(o_tail, weights[c], v_tail + c * TAIL_ROWS_16, add || c > 0);
+                wgmma_rs(o_tail, probabilities[c], v_tail + c * TAIL_ROWS_16, add || c > 0);
         }
         wgmma_commit_group();
     }
 
-    __device__ __forceinline__ void pin_sums()
+    __device__ __forceinline__ void fence_sums()
     {
         warpgroup_fence_operand(o);
         if (S::HAS_TAIL)
             warpgroup_fence_operand(o_tail);
     }
 
-    /* o / total and the log-sum-exp leave. */
-    __device__ __forceinline__ void finish(const problem &p, const shared_memory<S> &m,
-                                           const place &at)
+    /* o / row_sum and the log-sum-exp leave. */
+    __device__ __forceinline__ void finish(const softmax_params &p, const shared_memory<S> &m,
+                                           const work_tile &at)
     {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const int token = at.block * S::QUERIES + warp * 16;
         float inverse[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float sum = nl_quad_sum(total[r]);
+            const float sum = nl_quad_sum(row_sum[r]);
             const int row = token + lane / 4 + 8 * r;
             inverse[r] = 1.f / sum;
             if (p.lse && lane % 4 == 0 && row < p.tokens)
                 p.lse[((int64_t)at.image * p.heads + at.head) * p.tokens + row] =
-                    0.6931471805599453f * (most[r] + log2f(sum));
+                    0.6931471805599453f * (row_max[r] + log2f(sum));
         }
         const uint32_t rows = m.out() + warp * 16 * 128,
                        tail_rows = m.out() + S::QUERIES * 128 + warp * 16 * 32;
@@ -359,7 +363,7 @@ template <typename S> struct query_group {
             stmatrix_x4(to, w);
         };
         if (lane == 0)
-            tma_store_wait_read(); /* of the unit before */
+            tma_store_wait_read(); /* of the work tile before */
         __syncwarp();
 #pragma unroll
         for (int j = 0; j < 4; j++)
@@ -377,97 +381,99 @@ template <typename S> struct query_group {
     }
 };
 
-/* A unit of whose queries this group has none. */
+/* A work tile of whose queries this group has none. */
 template <typename S>
-__device__ __forceinline__ void pass_over(const problem &p, const shared_memory<S> &m, walk<S> &w)
+__device__ __forceinline__ void skip_tile(const softmax_params &p, const shared_memory<S> &m,
+                                          tile_scheduler<S> &scheduler)
 {
-    for (; w.tile < p.tiles; w.advance()) {
-        mbarrier_wait_parity(m.full(w.stage), w.parity);
-        leave(m.empty(w.stage));
-        w.send(p, m);
+    for (; scheduler.tile < p.tiles; scheduler.advance()) {
+        mbarrier_wait_parity(m.full(scheduler.stage), scheduler.parity);
+        consumer_release(m.empty(scheduler.stage));
+        scheduler.produce(p, m);
     }
 }
 
 template <typename S>
-__device__ __forceinline__ void attend(const problem &p, const shared_memory<S> &m, walk<S> &w,
-                                       query_group<S> &g)
+__device__ __forceinline__ void attend(const softmax_params &p, const shared_memory<S> &m,
+                                       tile_scheduler<S> &scheduler, query_group<S> &g)
 {
     float s[S::KEYS / 2], correction[2];
-    uint32_t weights[S::KEYS / 16][4];
-    auto to_weights = [&] {
+    uint32_t probabilities[S::KEYS / 16][4];
+    auto to_probabilities = [&] {
 #pragma unroll
         for (int i = 0; i < S::KEYS / 4; i++)
-            weights[i / 4][i % 4] = pack_bf16x2(s[2 * i], s[2 * i + 1]);
+            probabilities[i / 4][i % 4] = pack_bf16x2(s[2 * i], s[2 * i + 1]);
     };
-    mbarrier_wait_parity(m.full(w.stage), w.parity);
-    g.start_scores(s, m, w.stage);
+    mbarrier_wait_parity(m.full(scheduler.stage), scheduler.parity);
+    g.start_scores(s, m, scheduler.stage);
     wgmma_wait_group<0>();
     warpgroup_fence_operand(s);
     if (S::KEYS > p.tokens)
         g.mask(s, 0, p.tokens);
-    g.grow(s, p.scale_log2, correction); /* there is no o yet */
-    g.exponentials(s, p.scale_log2);
-    to_weights();
-    while (w.tile + 1 < p.tiles) {
-        const int stage = w.stage;
-        const bool add = w.tile > 0;
-        w.send(p, m);
-        w.advance();
-        mbarrier_wait_parity(m.full(w.stage), w.parity);
-        g.start_scores(s, m, w.stage);
-        g.start_values(weights, m, stage, add);
+    g.update_row_max(s, p.scale_log2, correction); /* there is no o yet */
+    g.exponentiate(s, p.scale_log2);
+    to_probabilities();
+    while (scheduler.tile + 1 < p.tiles) {
+        const int stage = scheduler.stage;
+        const bool add = scheduler.tile > 0;
+        scheduler.produce(p, m);
+        scheduler.advance();
+        mbarrier_wait_parity(m.full(scheduler.stage), scheduler.parity);
+        g.start_scores(s, m, scheduler.stage);
+        g.start_values(probabilities, m, stage, add);
         wgmma_wait_group<1>(); /* the scores */
         warpgroup_fence_operand(s);
-        if ((w.tile + 1) * S::KEYS > p.tokens)
-            g.mask(s, w.tile * S::KEYS, p.tokens);
-        const bool grown = g.grow(s, p.scale_log2, correction);
-        g.exponentials(s, p.scale_log2);
+        if ((scheduler.tile + 1) * S::KEYS > p.tokens)
+            g.mask(s, scheduler.tile * S::KEYS, p.tokens);
+        const bool rescales = g.update_row_max(s, p.scale_log2, correction);
+        g.exponentiate(s, p.scale_log2);
         wgmma_wait_group<0>();
-        g.pin_sums();
-        leave(m.empty(stage));
-        if (grown)
-            g.move(correction);
-        to_weights();
+        g.fence_sums();
+        consumer_release(m.empty(stage));
+        if (rescales)
+            g.rescale(correction);
+        to_probabilities();
     }
-    g.start_values(weights, m, w.stage, w.tile > 0);
-    w.send(p, m);
+    g.start_values(probabilities, m, scheduler.stage, scheduler.tile > 0);
+    scheduler.produce(p, m);
     wgmma_wait_group<0>();
-    g.pin_sums();
-    leave(m.empty(w.stage));
-    w.advance();
+    g.fence_sums();
+    consumer_release(m.empty(scheduler.stage));
+    scheduler.advance();
 }
 
 template <typename S>
-__global__ void __launch_bounds__(S::THREADS, 1) forward_kernel(const __grid_constant__ problem p)
+__global__ void __launch_bounds__(S::THREADS, 1)
+    forward_kernel(const __grid_constant__ softmax_params p)
 {
     extern __shared__ unsigned char unaligned[];
     unsigned char *start = unaligned + bytes_to_aligned<1024>(unaligned);
     const shared_memory<S> m = {shared_address(start)};
-    walk<S> w(p);
+    tile_scheduler<S> scheduler(p);
     if (threadIdx.x == 0) {
         uint64_t *barriers = (uint64_t *)(start + 3 * S::QUERY_BYTES + S::STAGES * S::STAGE_BYTES);
         for (int i = 0; i < 2 * S::STAGES + 4; i++) /* full and empty of stages, of queries */
             mbarrier_init(barriers + i, i < S::STAGES || i / 2 == S::STAGES ? 1 : S::WARPS);
         fence_mbarrier_init();
-        fetch_queries(p, m, w.here, 0);
+        load_queries(p, m, scheduler.here, 0);
         for (int i = 0; i < S::LEAD; i++)
-            fetch_keys(p, m, w.here, i, i);
+            load_keys(p, m, scheduler.here, i, i);
     }
     __syncthreads();
 
     query_group<S> g;
-    for (; w.here.image < p.batch; w.next_unit(p)) {
-        w.send_queries(p, m);
-        mbarrier_wait_parity(m.queries_full(w.buffer), w.unit_parity);
-        g.begin(m.queries(w.buffer));
-        const bool any = w.here.block * S::QUERIES + (int)threadIdx.x / 128 * 64 < p.tokens;
+    for (; scheduler.here.image < p.batch; scheduler.next_tile(p)) {
+        scheduler.produce_queries(p, m);
+        mbarrier_wait_parity(m.queries_full(scheduler.buffer), scheduler.queries_parity);
+        g.begin(m.queries(scheduler.buffer));
+        const bool any = scheduler.here.block * S::QUERIES + (int)threadIdx.x / 128 * 64 < p.tokens;
         if (any)
-            attend(p, m, w, g);
+            attend(p, m, scheduler, g);
         else
-            pass_over(p, m, w);
-        leave(m.queries_empty(w.buffer));
+            skip_tile(p, m, scheduler);
+        consumer_release(m.queries_empty(scheduler.buffer));
         if (any)
-            g.finish(p, m, w.here);
+            g.finish(p, m, scheduler.here);
     }
     if (threadIdx.x % 32 == 0)
         tma_store_wait_read();
@@ -479,7 +485,7 @@ template <typename S>
 inline cudaError_t launch(const nl_flash_problem &a, int64_t batch, int multiprocessors,
                           cudaStream_t stream)
 {
-    problem p = {};
+    softmax_params p = {};
     const int64_t size = a.head_size;
     const head_tensor in = {size, a.tokens, a.heads, batch, a.stride, size, a.stride * a.tokens};
     const head_tensor out = {
@@ -496,8 +502,8 @@ inline cudaError_t launch(const nl_flash_problem &a, int64_t batch, int multipro
     p.scale_log2 = a.scale_log2;
     p.tiles = (a.tokens + S::KEYS - 1) / S::KEYS;
     p.blocks = (a.tokens + S::QUERIES - 1) / S::QUERIES;
-    const int64_t units = batch * a.heads * p.blocks;
-    const int blocks = units < multiprocessors ? (int)units : multiprocessors;
+    const int64_t work_tiles = batch * a.heads * p.blocks;
+    const int blocks = work_tiles < multiprocessors ? (int)work_tiles : multiprocessors;
     p.step.block = blocks % p.blocks;
     p.step.head = blocks / p.blocks % a.heads, p.step.image = blocks / p.blocks / a.heads;
     cudaError_t error = cudaFuncSetAttribute(

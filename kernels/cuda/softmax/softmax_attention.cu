@@ -28,17 +28,17 @@ __global__ void softmax_rows(const float *scores, T *probabilities, float *lse, 
             value = sum ? value + partial[i] : fmaxf(value, partial[i]);
         return value;
     };
-    float most = -INFINITY, sum = 0.f;
+    float row_max = -INFINITY, sum = 0.f;
     for (int i = threadIdx.x; i < tokens; i += blockDim.x)
-        most = fmaxf(most, row[i]);
-    most = across(most, false);
+        row_max = fmaxf(row_max, row[i]);
+    row_max = across(row_max, false);
     for (int i = threadIdx.x; i < tokens; i += blockDim.x)
-        sum += expf(row[i] - most);
+        sum += expf(row[i] - row_max);
     sum = across(sum, true);
     for (int i = threadIdx.x; i < tokens; i += blockDim.x)
-        nl_put(probabilities + blockIdx.x * score_stride + i, expf(row[i] - most) / sum);
+        nl_put(probabilities + blockIdx.x * score_stride + i, expf(row[i] - row_max) / sum);
     if (lse && threadIdx.x == 0)
-        lse[blockIdx.x] = most + logf(sum);
+        lse[blockIdx.x] = row_max + logf(sum);
 }
 
 /* Products by rows of queries, at most 64 MiB of scores at once. */
