@@ -264,21 +264,16 @@ static nl_status write_figures(nl_analyzing *a, const nl_analysis *analysis)
 {
     nl_status status = NL_OK;
     nl_context *context = a->session.context;
-    char *svg = NULL, *png = NULL;
-    for (int rule = 0; rule < NL_RULES; rule++) {
-        NL_TRY(in_folder(a, figures[rule][0], &svg));
-        NL_TRY(in_folder(a, figures[rule][1], &png));
+    char *path = NULL;
+    for (int i = 0; i < NL_RULES * 2; i++) {
+        nl_free(context, path);
+        NL_TRY(in_folder(a, figures[i / 2][i % 2], &path));
         NL_TRY(
-            nl_analysis_scatter(analysis, (nl_attention)rule, svg, png, a->options->sample.force));
-        NL_TRY(say_written(a, svg));
-        NL_TRY(say_written(a, png));
-        nl_free(context, svg);
-        nl_free(context, png);
-        svg = png = NULL;
+            nl_analysis_scatter(analysis, (nl_attention)(i / 2), path, a->options->sample.force));
+        NL_TRY(say_written(a, path));
     }
 cleanup:
-    nl_free(context, svg);
-    nl_free(context, png);
+    nl_free(context, path);
     return status;
 }
 

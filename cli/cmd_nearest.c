@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The nearest command: a search of training data for copies, as a table, JSON and a sheet of pictures. */
+#include "nl_canvas.h"
 #include "nl_eval.h"
 #include "nl_image.h"
 #include "nl_nearest.h"
@@ -144,6 +145,9 @@ static nl_status check(nl_context *context, const nl_nearest_options *options)
     if (!options->ref)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--ref is needed: the pictures that the model was trained on");
+    if (options->out && !nl_drawing_path(options->out))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--out %s: expected a name ending in .svg, .png or .pdf", options->out);
     return options->out ? nl_output_check(context, options->out, options->force, "") : NL_OK;
 }
 
@@ -152,22 +156,18 @@ static nl_status compare(nl_eval_session *session, const nl_nearest_options *opt
 {
     nl_context *context = session->context;
     nl_nearness nearness = {.context = context};
-    nl_image sheet = {.rgb = NULL};
     nl_status status;
     NL_TRY(nl_nearest_find(session->net, &session->options, samples, options->ref,
                            options->held_out, &nearness));
     nl_console_clear(session->console);
     if (options->out) {
         int rows = (int)NL_MIN(options->rows, nearness.samples);
-        NL_TRY(
-            nl_nearest_sheet(&nearness, samples, options->ref, rows, (int)options->edge, &sheet));
-        NL_TRY(nl_png_write(context, options->out, options->force, sheet.rgb, sheet.height,
-                            sheet.width, NULL));
+        NL_TRY(nl_nearest_sheet(&nearness, samples, options->ref, rows, (int)options->edge,
+                                options->out, options->force));
     }
     NL_TRY(options->json ? report_json(session, options, samples, &nearness)
                          : report_table(session, &nearness));
 cleanup:
-    nl_image_free(context, &sheet);
     nl_nearest_free(&nearness);
     return status;
 }

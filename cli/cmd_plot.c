@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The plot command: curves of one or more runs from their logs, as PNG and SVG. */
 #include <limits.h>
-#include <string.h>
 
-#include "nl_io.h"
+#include "nl_canvas.h"
+#include "nl_plot.h"
+#include "nl_run.h"
 #include "nl_training.h"
 
 typedef struct nl_plot_values {
@@ -17,7 +18,7 @@ typedef struct nl_plot_values {
 
 static const nl_option options_table[] = {
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .group = "Options",
-     .help = "NAME.svg or NAME.png (RUN/plot.svg and RUN/plot.png)"},
+     .help = "NAME.svg, NAME.png or NAME.pdf (RUN/plot.svg and RUN/plot.png)"},
     {"value", 0, NL_OPTION_TEXT, FIELD(plot.value), "NAME",
      .help = "loss, grad_norm, lr, images_per_second, ... (loss)"},
     {"over", 0, NL_OPTION_TEXT, FIELD(plot.over), "NAME",
@@ -31,61 +32,40 @@ static const nl_option options_table[] = {
     NL_COMMON_OPTIONS(FIELD),
 };
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), ending = strlen(end);
-    return length >= ending && !strcmp(text + length - ending, end);
-}
-
-/* Both pictures in the folder of the first run, or the one file asked for. */
-static nl_status choose_files(nl_context *context, nl_plot_values *values, const char *run,
-                              nl_texts *texts)
-{
-    nl_plot_options *plot = &values->plot;
-    nl_status status = NL_OK;
-    char *path = NULL;
-    if (!values->out) {
-        plot->overwrite = true; /* they are the run's own */
-        NL_TRY(nl_path_join(context, run, "plot.svg", &path));
-        NL_TRY(nl_texts_add(texts, path));
-        plot->svg = path;
-        NL_TRY(nl_path_join(context, run, "plot.png", &path));
-        NL_TRY(nl_texts_add(texts, path));
-        plot->png = path;
-    } else if (ends_with(values->out, ".svg")) {
-        plot->svg = values->out;
-    } else if (ends_with(values->out, ".png")) {
-        plot->png = values->out;
-    } else {
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--out %s: expected a name ending in .svg or .png",
-                       values->out));
-    }
-cleanup:
-    return status;
-}
-
 static nl_status plot(nl_command_line *line, void *values)
 {
     nl_plot_values *v = values;
     nl_context *context = line->context;
-    nl_texts texts = {.context = context};
     nl_status status = NL_OK;
+    char *svg = NULL, *png = NULL;
+    if (v->out && !nl_drawing_path(v->out))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--out %s: expected a name ending in .svg, .png or .pdf", v->out);
+    if (!v->out) { /* in the folder of the first run, whose own they are */
+        v->plot.overwrite = true;
+        NL_TRY(nl_path_join(context, line->operands[0], "plot.svg", &svg));
+        NL_TRY(nl_path_join(context, line->operands[0], "plot.png", &png));
+    }
+    const char *const out[] = {v->out ? v->out : svg, png, NULL};
+    v->plot.out = out;
     v->plot.height = v->size[0];
     v->plot.width = v->size[1];
-    NL_TRY(choose_files(context, v, line->operands[0], &texts));
     NL_TRY(nl_plot(context, (const char *const *)line->operands, line->operand_count, &v->plot));
-    if (v->plot.svg)
-        NL_TRY(nl_print_line(context, v->plot.svg));
-    if (v->plot.png)
-        NL_TRY(nl_print_line(context, v->plot.png));
+    for (int i = 0; out[i]; i++)
+        NL_TRY(nl_print_line(context, out[i]));
 cleanup:
-    nl_texts_free(&texts);
+    nl_free(context, svg);
+    nl_free(context, png);
     return status;
 }
 
 static nl_status plot_main(int argc, char **argv)
 {
-    nl_plot_values values = {.plot = {.value = "loss", .over = "step", .smoothing = 0.9},
+    nl_plot_values values = {.plot = {.log = NL_RUN_LOG,
+                                      .metrics = NL_RUN_METRICS,
+                                      .value = "loss",
+                                      .over = "step",
+                                      .smoothing = 0.9},
                              .size = {600, 1000}};
     return nl_command_main(&nl_plot_command, argc, argv, &values, plot);
 }

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "nl_utf8.h"
+
 enum { MAX_DEPTH = 64, MAX_NUMBER = 63 };
 
 typedef struct scanner {
@@ -75,29 +77,6 @@ static bool scan_number(scanner *s)
     return true;
 }
 
-/* One UTF-8 sequence: no overlong form, no surrogate, nothing beyond U+10FFFF. */
-static bool scan_utf8(scanner *s)
-{
-    const unsigned char *c = (const unsigned char *)s->text + s->at;
-    size_t left = s->size - s->at;
-    int more = c[0] < 0x80   ? 0
-               : c[0] < 0xC2 ? -1
-               : c[0] < 0xE0 ? 1
-               : c[0] < 0xF0 ? 2
-               : c[0] < 0xF5 ? 3
-                             : -1;
-    if (more < 0 || left <= (size_t)more)
-        return refuse(s, "valid UTF-8");
-    for (int i = 1; i <= more; i++)
-        if (c[i] < 0x80 || c[i] > 0xBF)
-            return refuse(s, "valid UTF-8");
-    if ((c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xED && c[1] > 0x9F) ||
-        (c[0] == 0xF0 && c[1] < 0x90) || (c[0] == 0xF4 && c[1] > 0x8F))
-        return refuse(s, "valid UTF-8");
-    s->at += (size_t)more + 1;
-    return true;
-}
-
 /* After "\u". Whether surrogates come in pairs is left to cJSON, which sees to it. */
 static bool scan_code_point(scanner *s)
 {
@@ -121,8 +100,11 @@ static bool scan_string(scanner *s)
         if ((unsigned char)peek(s) < 0x20)
             return refuse(s, "no control character in a string");
         if (!take(s, '\\')) {
-            if (!scan_utf8(s))
-                return false;
+            uint32_t code;
+            int bytes = nl_utf8_decode(s->text + s->at, s->size - s->at, &code);
+            if (bytes == 0)
+                return refuse(s, "valid UTF-8");
+            s->at += (size_t)bytes;
         } else if (take(s, 'u')) {
             if (!scan_code_point(s))
                 return false;

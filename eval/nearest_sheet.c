@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Samples beside what is nearest to them. */
 #include "nl_nearest.h"
+#include "nl_plot.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,8 +80,33 @@ cleanup:
     return status;
 }
 
+static nl_status write_sheet(const nl_nearness *nearness, const int64_t *order, nl_sheet *sheet,
+                             const char *path, bool overwrite)
+{
+    nl_context *context = nearness->context;
+    const char *over[COLUMNS] = {"sample"};
+    char(*names)[32] = NULL;
+    const char **beside = NULL;
+    nl_status status;
+    NL_TRY(NL_NEW_ARRAY(context, "captions", sheet->rows, &names));
+    NL_TRY(NL_NEW_ARRAY(context, "captions", sheet->rows, &beside));
+    for (int row = 0; row < sheet->rows; row++) {
+        snprintf(names[row], sizeof(names[row]), "sample %lld", (long long)order[row]);
+        beside[row] = names[row];
+    }
+    over[1 + NL_SPACE_FEATURES * NL_NEAREST_K] = "training data, nearest by features first";
+    over[1 + NL_SPACE_PIXELS * NL_NEAREST_K] = "training data, nearest by pixels first";
+    sheet->over = over;
+    sheet->beside = beside;
+    NL_TRY(nl_sheet_write(context, sheet, path, overwrite));
+cleanup:
+    nl_free(context, names);
+    nl_free(context, beside);
+    return status;
+}
+
 nl_status nl_nearest_sheet(const nl_nearness *nearness, const char *samples, const char *reference,
-                           int rows, int edge, nl_image *sheet)
+                           int rows, int edge, const char *path, bool overwrite)
 {
     nl_context *context = nearness->context;
     int upper = (rows + 1) / 2, count = 0;
@@ -87,7 +114,6 @@ nl_status nl_nearest_sheet(const nl_nearness *nearness, const char *samples, con
     nl_place *places = NULL;
     uint8_t **cells = NULL;
     nl_status status;
-    *sheet = (nl_image){.rgb = NULL};
     NL_TRY(NL_NEW_ARRAY(context, "a sheet", rows, &order));
     NL_TRY(NL_NEW_ARRAY(context, "a sheet", rows * COLUMNS, &places));
     NL_TRY(NL_NEW_ZEROS(context, "a sheet", rows * COLUMNS, &cells));
@@ -103,8 +129,12 @@ nl_status nl_nearest_sheet(const nl_nearness *nearness, const char *samples, con
             places[count++] = (nl_place){n->index[at], row * COLUMNS + column};
         }
     NL_TRY(gather(nearness, reference, places, count, edge, cells));
-    NL_TRY(nl_image_grid(context, (const uint8_t *const *)cells, rows * COLUMNS, edge, edge, rows,
-                         COLUMNS, 4, sheet));
+    nl_sheet sheet = {.pictures = (const uint8_t *const *)cells,
+                      .rows = rows,
+                      .columns = COLUMNS,
+                      .height = edge,
+                      .width = edge};
+    NL_TRY(write_sheet(nearness, order, &sheet, path, overwrite));
 cleanup:
     for (int i = 0; cells && i < rows * COLUMNS; i++)
         nl_free(context, cells[i]);

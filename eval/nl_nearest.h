@@ -50,9 +50,10 @@ nl_status nl_nearest_order(const nl_nearness *nearness, nl_space space, int64_t 
                            int64_t *order);
 
 /* A picture of `rows` samples: the first half of those that are nearest by features, the others of those that are
- * nearest by pixels. Each: the sample, its neighbours by features, its neighbours by pixels. */
+ * nearest by pixels. Each: the sample, its neighbours by features, its neighbours by pixels. As SVG, PNG or PDF by the
+ * path's ending. */
 nl_status nl_nearest_sheet(const nl_nearness *nearness, const char *samples, const char *reference,
-                           int rows, int edge, nl_image *sheet);
+                           int rows, int edge, const char *path, bool overwrite);
 
 /* The k nearest rows of reference to each of rows, by euclidean distance in fp32 products; distances of what was found
  * are taken once more as they are defined, in double. count >= k. */

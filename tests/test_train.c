@@ -748,71 +748,6 @@ static void starts_from_weights(void **state)
     nl_core_context_destroy(context);
 }
 
-static void plots(void **state)
-{
-    (void)state;
-    nl_context *context = test_context(NULL);
-    nl_train_options options = small_run("plotted");
-    options.steps = 4;
-    options.validation = data_path;
-    options.validate_every = 2;
-    train(&options);
-    const char *runs[] = {in_folder("plotted"), in_folder("plotted")};
-    nl_plot_options plot = {.svg = in_folder("plot.svg"),
-                            .png = in_folder("plot.png"),
-                            .value = "loss",
-                            .over = "step",
-                            .smoothing = 0.5,
-                            .log_scale = true,
-                            .overwrite = true,
-                            .width = 400,
-                            .height = 300};
-    assert_ok(context, nl_plot(context, runs, 2, &plot));
-    nl_image image;
-    assert_ok(context, nl_image_read(context, plot.png, &image));
-    assert_true(image.width == 400 && image.height == 300);
-    int coloured = 0;
-    for (int i = 0; i < 400 * 300; i++)
-        coloured += image.rgb[3 * i + 2] > image.rgb[3 * i] + 60;
-    assert_true(coloured > 100);
-    nl_image_free(context, &image);
-    nl_mapping svg;
-    assert_ok(context, nl_map_file(context, plot.svg, &svg));
-    assert_non_null(memmem(svg.data, (size_t)svg.size, "plotted, validation", 19));
-    assert_memory_equal(svg.data + svg.size - 7, "</svg>\n", 7);
-    nl_unmap(context, &svg);
-    /* numbers that a tick's distance does not change */
-    static const char large[] = "{\"step\": 100000000000000000, \"loss\": 1}\n"
-                                "{\"step\": 100000000000000016, \"loss\": 2}\n";
-    assert_ok(context, nl_make_folder(context, in_folder("large")));
-    write_bytes(context, "large/log.jsonl", large, sizeof(large) - 1);
-    assert_ok(context, nl_plot(context, (const char *[]){in_folder("large")}, 1, &plot));
-    /* measured values over another number than steps: three decades, without a log of training */
-    static const char measured[] =
-        "{\"seconds\": 0.01, \"fid\": 3}\n{\"seconds\": 10, \"fid\": 1}\n"
-        "{\"seconds\": 0, \"fid\": 1}\n{\"fid\": 2}\n";
-    nl_plot_options other = plot;
-    other.over = "seconds";
-    other.value = "fid";
-    other.log_over = true;
-    assert_ok(context, nl_make_folder(context, in_folder("measured")));
-    write_bytes(context, "measured/metrics.jsonl", measured, sizeof(measured) - 1);
-    assert_ok(context, nl_plot(context, (const char *[]){in_folder("measured")}, 1, &other));
-    assert_ok(context, nl_map_file(context, plot.svg, &svg));
-    assert_non_null(memmem(svg.data, (size_t)svg.size, ">seconds<", 9));
-    assert_non_null(memmem(svg.data, (size_t)svg.size, ">0.01<", 6));
-    assert_non_null(memmem(svg.data, (size_t)svg.size, ">measured<", 10));
-    assert_null(memmem(svg.data, (size_t)svg.size, "validation", 10));
-    nl_unmap(context, &svg);
-    other.over = "second";
-    assert_int_equal(nl_plot(context, (const char *[]){in_folder("measured")}, 1, &other),
-                     NL_ERROR_INPUT);
-    plot.value = "los";
-    assert_int_equal(nl_plot(context, runs, 1, &plot), NL_ERROR_INPUT);
-    assert_int_equal(nl_plot(context, (const char *[]){"/nowhere"}, 1, &plot), NL_ERROR_INPUT);
-    nl_core_context_destroy(context);
-}
-
 /* ---- Likelihood */
 
 /* A network that predicts 0 moves nothing: the density is the normal one of the data. */
@@ -956,7 +891,6 @@ int main(void)
         cmocka_unit_test(events),
         cmocka_unit_test(later_lines_go),
         cmocka_unit_test(starts_from_weights),
-        cmocka_unit_test(plots),
         cmocka_unit_test(likelihood_of_no_flow),
         cmocka_unit_test(divergence),
     };

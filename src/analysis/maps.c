@@ -1,152 +1,140 @@
 /* SPDX-License-Identifier: MIT */
 /* Where queries look, beside the picture that came of it. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "canvas.h"
 #include "nl_analysis.h"
-#include "nl_image.h"
+#include "nl_chart.h"
 
-enum { LONG_SIDE = 192 /* of the picture and of a map */, GAP = 6, TITLE = 22, MOST_LAYERS = 8 };
-static const uint32_t ink = 0x333333, mark_colour = 0xff2020;
+enum {
+    LONG_SIDE = 192 /* of the picture and of a map */,
+    GAP = 8,
+    HEAD = 74,
+    SIDE = 34,
+    MOST_LAYERS = 8
+};
+static const uint32_t mark_colour = 0x56b4e9;
 
-typedef struct nl_sheet {
+typedef struct nl_maps {
     const nl_analysis *analysis;
-    nl_canvas canvas;
-    nl_image picture; /* as large as a map */
+    const nl_picture *picture;
     int time;
-    int columns; /* maps beside the picture */
-    int grid[2]; /* rows and columns of tokens */
-} nl_sheet;
-
-/* Black, purple, orange, pale yellow. */
-static uint32_t heat(double part)
-{
-    static const int stops[][3] = {
-        {0, 0, 4}, {87, 16, 110}, {188, 55, 84}, {249, 142, 9}, {252, 255, 164}};
-    double at = fmin(1, fmax(0, part)) * (NL_COUNT(stops) - 1);
-    int from = NL_MIN((int)at, NL_COUNT(stops) - 2);
-    uint32_t colour = 0;
-    for (int c = 0; c < 3; c++)
-        colour = colour << 8 | (uint32_t)lrint(stops[from][c] +
-                                               (at - from) * (stops[from + 1][c] - stops[from][c]));
-    return colour;
-}
-
-static void put_picture(nl_sheet *sheet, int left, int top)
-{
-    const nl_image *picture = &sheet->picture;
-    for (int y = 0; y < picture->height; y++)
-        memcpy(sheet->canvas.rgb + 3 * ((int64_t)(top + y) * sheet->canvas.width + left),
-               picture->rgb + 3 * (int64_t)y * picture->width, 3 * (size_t)picture->width);
-}
+    double width, height; /* of a map in the drawing */
+    int columns;          /* maps beside the picture */
+    int grid[2];          /* rows and columns of tokens */
+} nl_maps;
 
 /* Corners of a token's place within a map. */
-static void token_box(const nl_sheet *sheet, int64_t token, int left, int top, double box[4])
+static void token_box(const nl_maps *maps, int64_t token, double left, double top, double box[4])
 {
-    double row = (double)(token / sheet->grid[1]), column = (double)(token % sheet->grid[1]);
-    double height = (double)sheet->picture.height / sheet->grid[0];
-    double width = (double)sheet->picture.width / sheet->grid[1];
+    double row = (double)(token / maps->grid[1]), column = (double)(token % maps->grid[1]);
+    double height = maps->height / maps->grid[0], width = maps->width / maps->grid[1];
     box[0] = left + column * width;
     box[1] = top + row * height;
     box[2] = box[0] + width;
     box[3] = box[1] + height;
 }
 
-static void mark(nl_sheet *sheet, int64_t token, int left, int top)
+/* Seen on light and on dark. */
+static void mark(nl_canvas *canvas, const nl_maps *maps, int64_t token, double left, double top)
 {
     double b[4];
-    token_box(sheet, token, left, top, b);
-    nl_canvas_line(&sheet->canvas,
-                   (double[]){b[0], b[1], b[2], b[1], b[2], b[3], b[0], b[3], b[0], b[1]}, 5, 2,
-                   mark_colour);
+    token_box(maps, token, left, top, b);
+    nl_canvas_frame(canvas, b[0] - 1, b[1] - 1, b[2] + 1, b[3] + 1, 4, 0x000000);
+    nl_canvas_frame(canvas, b[0] - 1, b[1] - 1, b[2] + 1, b[3] + 1, 2, mark_colour);
 }
 
 /* weights [tokens], scaled by the largest. */
-static void put_map(nl_sheet *sheet, const double *weights, int left, int top)
+static void put_map(nl_canvas *canvas, const nl_maps *maps, const double *weights, double left,
+                    double top)
 {
     double most = 0, box[4];
-    for (int64_t token = 0; token < sheet->analysis->tokens; token++)
+    for (int64_t token = 0; token < maps->analysis->tokens; token++)
         most = fmax(most, weights[token]);
-    for (int64_t token = 0; token < sheet->analysis->tokens; token++) {
-        token_box(sheet, token, left, top, box);
-        nl_canvas_rectangle(&sheet->canvas, box[0], box[1], box[2], box[3],
-                            heat(most > 0 ? weights[token] / most : 0));
+    for (int64_t token = 0; token < maps->analysis->tokens; token++) {
+        token_box(maps, token, left, top, box);
+        nl_canvas_rectangle(canvas, box[0], box[1], box[2], box[3],
+                            nl_heat(most > 0 ? weights[token] / most : 0));
     }
 }
 
 /* Place in the options of the layer in a column: all of them, or some evenly spaced. */
-static int layer_of(const nl_sheet *sheet, int column)
+static int layer_of(const nl_maps *maps, int column)
 {
-    int layers = sheet->analysis->options.layer_count;
-    return sheet->columns < 2
+    int layers = maps->analysis->options.layer_count;
+    return maps->columns < 2
                ? 0
-               : (column * (layers - 1) + (sheet->columns - 1) / 2) / (sheet->columns - 1);
+               : (column * (layers - 1) + (maps->columns - 1) / 2) / (maps->columns - 1);
 }
 
-static void draw(nl_sheet *sheet)
+static void draw_head(nl_canvas *canvas, const nl_maps *maps)
 {
-    const nl_analysis *analysis = sheet->analysis;
+    const nl_analysis *analysis = maps->analysis;
+    char text[192], name[64];
+    nl_config_name(analysis->config, name, sizeof(name));
+    snprintf(text, sizeof(text), "%s: where queries look at step %d of %d, t = %.4g", name,
+             analysis->step[maps->time] + 1, analysis->steps, analysis->t[maps->time]);
+    nl_canvas_text(canvas, GAP, 22, 0, nl_font_title, text);
+    double x = nl_colour_bar(canvas, GAP, 32, nl_heat, "0", "the largest weight of the map",
+                             "weight, mean over the heads");
+    nl_canvas_frame(canvas, x + 27, 38, x + 37, 48, 2, mark_colour);
+    nl_canvas_text(canvas, x + 46, 45, 0, nl_font_label, "the query");
+}
+
+static nl_status draw(void *user, nl_canvas *canvas)
+{
+    const nl_maps *maps = user;
+    const nl_analysis *analysis = maps->analysis;
     const nl_analysis_options *options = &analysis->options;
-    int wide = sheet->picture.width + GAP, high = sheet->picture.height + GAP;
+    double wide = maps->width + GAP, high = maps->height + GAP;
     char text[64];
-    snprintf(text, sizeof(text), "step %d, t = %.4g", analysis->step[sheet->time] + 1,
-             analysis->t[sheet->time]);
-    nl_canvas_text(&sheet->canvas, GAP, TITLE - 6, 0, 9, ink, text);
+    draw_head(canvas, maps);
+    nl_canvas_text(canvas, SIDE, HEAD - 6, 0, nl_font_label, "picture");
     for (int query = 0; query < options->query_count; query++) {
-        put_picture(sheet, GAP, TITLE + query * high);
-        mark(sheet, options->queries[query], GAP, TITLE + query * high);
+        double top = HEAD + query * high;
+        int token = options->queries[query];
+        nl_canvas_picture(canvas, SIDE, top, SIDE + maps->width, top + maps->height,
+                          maps->picture->rgb, maps->picture->height, maps->picture->width);
+        mark(canvas, maps, token, SIDE, top);
+        snprintf(text, sizeof(text), "token %d: row %d, column %d", token, token / maps->grid[1],
+                 token % maps->grid[1]);
+        nl_canvas_text_upwards(canvas, SIDE - 10, top + maps->height / 2, nl_font_tick, text);
     }
-    for (int column = 0; column < sheet->columns; column++) {
-        int layer = layer_of(sheet, column), left = GAP + (column + 1) * wide;
-        int64_t place = (int64_t)sheet->time * options->layer_count + layer;
+    for (int column = 0; column < maps->columns; column++) {
+        int layer = layer_of(maps, column);
+        double left = SIDE + (column + 1) * wide;
+        int64_t place = (int64_t)maps->time * options->layer_count + layer;
         snprintf(text, sizeof(text), "layer %d", options->layers[layer]);
-        nl_canvas_text(&sheet->canvas, left, TITLE - 6, 0, 9, ink, text);
+        nl_canvas_text(canvas, left, HEAD - 6, 0, nl_font_label, text);
         for (int query = 0; query < options->query_count; query++) {
-            put_map(sheet,
+            put_map(canvas, maps,
                     analysis->maps + (place * options->query_count + query) * analysis->tokens,
-                    left, TITLE + query * high);
-            mark(sheet, options->queries[query], left, TITLE + query * high);
+                    left, HEAD + query * high);
+            mark(canvas, maps, options->queries[query], left, HEAD + query * high);
         }
     }
-}
-
-static nl_status scaled(nl_context *context, const nl_picture *picture, nl_image *image)
-{
-    nl_status status = NL_OK;
-    double factor = (double)LONG_SIDE / NL_MAX(picture->height, picture->width);
-    int64_t pixels = (int64_t)picture->height * picture->width;
-    *image = (nl_image){.height = picture->height, .width = picture->width};
-    NL_TRY(NL_NEW_SIZED(context, "a picture", pixels, 3, &image->rgb));
-    memcpy(image->rgb, picture->rgb, (size_t)pixels * 3);
-    NL_TRY(nl_image_scale(context, NL_FILTER_BOX, NL_MAX(1, (int)lrint(picture->height * factor)),
-                          NL_MAX(1, (int)lrint(picture->width * factor)), image));
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_analysis_attention_maps(const nl_analysis *analysis, const nl_picture *picture,
-                                     int time, const char *png, bool overwrite)
+                                     int time, const char *path, bool overwrite)
 {
-    nl_status status = NL_OK;
-    nl_context *context = analysis->context;
     const nl_config *config = analysis->config;
-    nl_sheet sheet = {.analysis = analysis, .time = time};
+    nl_maps maps = {.analysis = analysis, .picture = picture, .time = time};
     int rows = analysis->options.query_count;
     if (!picture->rgb || !rows)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "%s: attention maps take a picture and at least one query", png);
-    sheet.columns = NL_MIN(MOST_LAYERS, analysis->options.layer_count);
-    sheet.grid[0] = config->input_height / config->patch_size;
-    sheet.grid[1] = config->input_width / config->patch_size;
-    NL_TRY(scaled(context, picture, &sheet.picture));
-    NL_TRY(nl_canvas_open(context, GAP + (sheet.columns + 1) * (sheet.picture.width + GAP),
-                          TITLE + rows * (sheet.picture.height + GAP), &sheet.canvas));
-    draw(&sheet);
-    NL_TRY(nl_png_write(context, png, overwrite, sheet.canvas.rgb, sheet.canvas.height,
-                        sheet.canvas.width, NULL));
-cleanup:
-    nl_canvas_close(&sheet.canvas);
-    nl_image_free(context, &sheet.picture);
-    return status;
+        return nl_fail(analysis->context, NL_ERROR_USAGE,
+                       "%s: attention maps take a picture and at least one query", path);
+    double factor = (double)LONG_SIDE / NL_MAX(picture->height, picture->width);
+    maps.width = fmax(1, rint(picture->width * factor));
+    maps.height = fmax(1, rint(picture->height * factor));
+    maps.columns = NL_MIN(MOST_LAYERS, analysis->options.layer_count);
+    maps.grid[0] = config->input_height / config->patch_size;
+    maps.grid[1] = config->input_width / config->patch_size;
+    nl_drawing drawing = {.width = fmax(560, SIDE + (maps.columns + 1) * (maps.width + GAP)),
+                          .height = HEAD + rows * (maps.height + GAP),
+                          .draw = draw,
+                          .user = &maps};
+    return nl_drawing_write(analysis->context, &drawing, path, overwrite);
 }

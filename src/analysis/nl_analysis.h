@@ -91,12 +91,12 @@ int64_t nl_analysis_select(const nl_analysis *analysis, nl_attention rule, nl_se
 
 /* ---- Pictures of it */
 
-/* |q| against entropy / ln N by one rule, a panel for each layer: as SVG and PNG. */
-nl_status nl_analysis_scatter(const nl_analysis *analysis, nl_attention rule, const char *svg,
-                              const char *png, bool overwrite);
+/* |q| against entropy / ln N by one rule, a panel for each layer: as SVG, PNG or PDF by the path's ending. */
+nl_status nl_analysis_scatter(const nl_analysis *analysis, nl_attention rule, const char *path,
+                              bool overwrite);
 /* The picture with the queries marked, and beside it for each query (row) and up to eight layers (columns) where it
- * looks at one of the times: as PNG. */
+ * looks at one of the times: as SVG, PNG or PDF. */
 nl_status nl_analysis_attention_maps(const nl_analysis *analysis, const nl_picture *picture,
-                                     int time, const char *png, bool overwrite);
+                                     int time, const char *path, bool overwrite);
 
 #endif

@@ -94,21 +94,4 @@ typedef struct nl_likelihood_result {
 nl_status nl_measure_likelihood(nl_context *context, const nl_likelihood_options *options,
                                 nl_likelihood_result *result);
 
-/* ---- Plots */
-
-typedef struct nl_plot_options {
-    const char *svg, *png; /* files; NULL: not written */
-    bool log_scale;        /* of the value */
-    bool log_over;
-    double smoothing; /* 0 to 1: of a moving average */
-    int64_t width, height;
-    const char *value; /* "loss", "grad_norm", ... */
-    const char *over;  /* "step", or another number of the same lines */
-    bool overwrite;
-} nl_plot_options;
-
-/* The curves of log.jsonl and metrics.jsonl of one or several runs, or of folders with one of them, in one picture. */
-nl_status nl_plot(nl_context *context, const char *const *runs, int count,
-                  const nl_plot_options *options);
-
 #endif
