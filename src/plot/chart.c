@@ -146,7 +146,7 @@ void nl_number_text(double value, char text[32])
 {
     char digits[32];
     int used = 0;
-    if (!(fabs(value) >= 1e4 && fabs(value) < 1e15 && value == rint(value))) {
+    if (!(fabs(value) >= 1e3 && fabs(value) < 1e15 && value == rint(value))) {
         snprintf(text, 32, "%.6g", fabs(value) < 1e-300 ? 0.0 : value);
         char *exponent = strchr(text, 'e'), *from = exponent ? exponent + 2 : NULL;
         while (from && *from == '0')

@@ -48,7 +48,7 @@ double nl_chart_y(const nl_chart *chart, double value);
 /* Part of an axis, 0 to 1. */
 double nl_axis_part(const nl_axis *axis, double value);
 
-/* "0.25", "10,000", "1e-9" */
+/* "0.25", "1,000", "1e-9" */
 void nl_number_text(double value, char text[32]);
 
 /* ---- Keys: one beside the other from left to right, in as many lines as they take */

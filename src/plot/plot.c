@@ -36,7 +36,9 @@ static const char *label_of(const char *name)
         {"mfu", "model FLOPs utilisation, part of the peak"},
         {"memory", "memory in bytes"},
         {"skipped", "skipped steps"},
+        {"cfg_scale", "guidance scale"},
         {"fid", "FID"},
+        {"fid_768", "FID-768"},
         {"sfid", "sFID"},
         {"inception_score", "Inception Score"},
     };

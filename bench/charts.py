@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""The charts of docs/ and a table, from the records in bench/results, drawn by `nalagen plot`.
+
+    python3 bench/charts.py NALAGEN                   all charts whose records are in the repository
+    python3 bench/charts.py NALAGEN --table RECORD    Markdown: the S/2 backbone by number of tokens
+
+A record of tests/gpu.sh has figures by name; those of training runs have [step, loss] pairs; the sweep has a row a setting.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RECORD = "2026-11-28-nvidia-h200-2.json"  # of tests/gpu.sh
+
+
+def record(name):
+    with open(os.path.join(ROOT, "bench/results", name)) as file:
+        return json.load(file)
+
+
+def draw(nalagen, out, curves, options):
+    """curves: {name: {"log" or "metrics": [line as a dict]}}, each a folder as a run has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, files in curves.items():
+            os.makedirs(os.path.join(folder, name))
+            for file, lines in files.items():
+                with open(os.path.join(folder, name, file + ".jsonl"), "w") as stream:
+                    stream.writelines(json.dumps(line) + "\n" for line in lines)
+        subprocess.run([nalagen, "plot", *(os.path.join(folder, name) for name in curves), *options, "-f",
+                        "-o", os.path.join(ROOT, "docs", out)], check=True)
+
+
+def run(training):
+    """A run's logs out of what its record keeps."""
+    return {"log": [{"step": step, "loss": loss} for step, loss in training["loss"]],
+            "metrics": [{"step": step, "val_loss": loss} for step, loss in training["held_out"]]}
+
+
+def tokens(figures):
+    """({name: [line]} of attention alone, the same of whole backbones), milliseconds by tokens."""
+    alone, whole = {}, {}
+    for name, figure in figures.items():
+        if match := re.fullmatch(r"attention (NaLa|softmax) \d+ x (\d+) x 64 forward", name):
+            times = {match[1]: figure["value"]}
+            if peer := figure.get("peer"):
+                times[match[1] + " in PyTorch"] = min(peer.values())
+            for kind, value in times.items():
+                alone.setdefault(kind, []).append({"tokens": int(match[2]), "milliseconds for 65,536 tokens": value})
+        elif match := re.fullmatch(r"forward (NaLa)?SiT-S/2 (\d+) x (\d+) tokens time", name):
+            line = {"tokens": int(match[3]), "milliseconds an image": figure["value"] / int(match[2])}
+            whole.setdefault(match[1] or "softmax", []).append(line)
+    return [{kind: {"metrics": sorted(lines, key=lambda line: line["tokens"])}
+             for kind, lines in sorted(curves.items(), key=lambda item: ("PyTorch" in item[0], item[0]))}
+            for curves in (alone, whole)]
+
+
+def table(figures):
+    """Lines of Markdown: the S/2 backbone by number of tokens."""
+    rate, memory = {}, {}
+    for name, figure in figures.items():
+        if match := re.fullmatch(r"forward (NaLa)?SiT-S/2 (\d+) x (\d+) tokens(| memory)", name):
+            (memory if match[4] else rate)[match[1] or "softmax", int(match[3])] = int(match[2]), figure["value"]
+    yield "| tokens | batch | NaLa, images/s | softmax, images/s | NaLa / softmax | NaLa, MiB | softmax, MiB |"
+    yield "|---|---|---|---|---|---|---|"
+    for kind, count in sorted(rate, key=lambda key: key[1]):
+        if kind == "softmax":
+            continue
+        (batch, nala), (_, softmax) = (rate[kind, count] for kind in ("NaLa", "softmax"))
+        sizes = " | ".join(f"{memory[kind, count][1]:,.0f}" for kind in ("NaLa", "softmax"))
+        rates = " | ".join(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (nala, softmax))
+        yield f"| {count:,} | {batch} | {rates} | {nala / softmax:.3g} | {sizes} |"
+
+
+def sweep(rows):
+    """Curves over seconds, and over guidance in 20 steps of Heun."""
+    quality, guidance = {}, []
+    for row in rows:
+        row["seconds a picture"] = row["seconds"]
+        within = row.get("cfg_interval")
+        where = " for t in %g to %g" % tuple(map(float, within.split(","))) if within else ""
+        if not where and row["sampler"] == "heun" and row["steps"] == 20:
+            guidance.append(row)
+        if where or row["cfg_scale"] == 2.5:
+            quality.setdefault(f"{row['sampler']}, guidance {row['cfg_scale']:g}{where}", []).append(row)
+    return ({name: {"metrics": lines} for name, lines in quality.items()},
+            {"Heun, 20 steps": {"metrics": sorted(guidance, key=lambda row: row["cfg_scale"])}})
+
+
+def main():
+    nalagen, *rest = sys.argv[1:]
+    if rest:
+        assert rest[0] == "--table"
+        print("\n".join(table(record(os.path.basename(rest[1]))["figures"])))
+        return
+    nalagen = os.path.abspath(nalagen)
+    alone, whole = tokens(record(RECORD)["figures"])
+    axes = "--over tokens --log-over --log-scale --size 420x560 --value".split()
+    draw(nalagen, "tokens-attention.svg", alone, [*axes, "milliseconds for 65,536 tokens"])
+    draw(nalagen, "tokens-backbone.svg", whole, [*axes, "milliseconds an image"])
+    first = record("2026-11-28-h200-comparison.json")["comparison"]
+    draw(nalagen, "results/loss.png", {name: run(training) for name, training in first.items()},
+         ["--smoothing", "0", "--log-scale"])
+    shipped = record("2026-11-28-h200-default-model.json")
+    draw(nalagen, "results/default-model-loss.png", {"NaLaSiT with lepe": run(shipped)},
+         ["--smoothing", "0"])
+    quality, guidance = sweep(record("2026-11-28-h200-sweep.json")["rows"])
+    draw(nalagen, "results/sweep.png", quality, ["--over", "seconds a picture", "--log-over", "--value", "fid_768"])
+    draw(nalagen, "results/guidance.png", guidance, ["--over", "cfg_scale", "--value", "fid_768"])
+
+
+if __name__ == "__main__":
+    main()
