@@ -42,7 +42,8 @@ static void free_tensor(nl_tensor *tensor)
     context->device->ops->free(context->device, tensor->data, nl_tensor_bytes(tensor));
 }
 
-/* Runs the network on host arrays; the arena is as large as the measuring device says. */
+/* Runs the network on host arrays; the arena is as large as the measuring device says. t_count: negative for as many
+ * times t and then as many s. */
 static float *run(const nl_dit *dit, int64_t batch, const float *x, const float *t, int64_t t_count,
                   const int32_t *labels, int64_t channels)
 {
@@ -51,7 +52,8 @@ static float *run(const nl_dit *dit, int64_t batch, const float *x, const float 
     int64_t in[] = {batch, dit->config.in_channels, height, width};
     int64_t out[] = {batch, channels, height, width};
     nl_tensor input = to_device(NL_F32, 4, in, x), label = to_device(NL_I32, 1, &batch, labels);
-    nl_tensor time = to_device(NL_F32, 1, &t_count, t);
+    nl_tensor time = to_device(NL_F32, t_count < 0 ? 2 : 1,
+                               t_count < 0 ? (int64_t[]){2, -t_count} : &t_count, t);
     nl_tensor output = to_device(NL_F32, 4, out, NULL);
     float *result = malloc((size_t)nl_tensor_bytes(&output));
     nl_device_measuring(device, &measuring);
@@ -274,6 +276,28 @@ static void shared_time(void **state)
     free(each);
     free(shared);
     free(different);
+    nl_dit_destroy(dit);
+}
+
+/* Where a flow map's step ends at its beginning it is the network of one time, bit by bit; elsewhere it is not. */
+static void flow_map_of_no_step(void **state)
+{
+    (void)state;
+    nl_dit *dit = random_model("{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 3,"
+                               " \"hidden_size\": 32, \"num_heads\": 2, \"patch_size\": 2,"
+                               " \"input_size\": [4, 6], \"in_channels\": 3, \"num_classes\": 3,"
+                               " \"learn_sigma\": false, \"flow_map\": 2}");
+    float x[2 * SMALL_IN], times[] = {0.25f, 0.75f, 0.25f, 0.75f}, later[] = {0.25f, 0.5f};
+    int32_t labels[2] = {2, 0};
+    random_numbers(x, 2 * SMALL_IN, 2);
+    float *one = run(dit, 2, x, times, 2, labels, 3), *two = run(dit, 2, x, times, -2, labels, 3);
+    assert_memory_equal(one, two, 2 * SMALL_IN * sizeof(float));
+    free(one);
+    free(two);
+    one = run(dit, 2, x, later, 1, labels, 3), two = run(dit, 2, x, later, -1, labels, 3);
+    assert_true(test_relative_error(two, one, 2 * SMALL_IN) > 1e-3);
+    free(one);
+    free(two);
     nl_dit_destroy(dit);
 }
 
@@ -685,9 +709,9 @@ int main(void)
         cmocka_unit_test(golden_softmax),        cmocka_unit_test(golden_nala),
         cmocka_unit_test(golden_nala_wide_head), cmocka_unit_test(golden_nala_lepe),
         cmocka_unit_test(golden_shipped_model),  cmocka_unit_test(batch_independence),
-        cmocka_unit_test(shared_time),           cmocka_unit_test(narrow_prediction),
-        cmocka_unit_test(every_option_runs),     cmocka_unit_test(replayed_is_run),
-        cmocka_unit_test(golden_first_model),
+        cmocka_unit_test(shared_time),           cmocka_unit_test(flow_map_of_no_step),
+        cmocka_unit_test(narrow_prediction),     cmocka_unit_test(every_option_runs),
+        cmocka_unit_test(replayed_is_run),       cmocka_unit_test(golden_first_model),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_softmax),
@@ -697,6 +721,7 @@ int main(void)
         cmocka_unit_test(golden_shipped_model),
         cmocka_unit_test(batch_independence),
         cmocka_unit_test(shared_time),
+        cmocka_unit_test(flow_map_of_no_step),
         cmocka_unit_test(narrow_prediction),
         cmocka_unit_test(every_option_runs),
         cmocka_unit_test(replayed_is_run),

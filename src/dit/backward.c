@@ -137,17 +137,30 @@ static nl_status condition_backward(nl_pass *pass)
     nl_dit *gradients = pass->gradients;
     nl_device *device = pass->device;
     int64_t mark = nl_arena_mark(device), d = dit->config.hidden_size;
+    int64_t batch = saved->batch, times = saved->c.shape[0];
+    int kinds = (int)(times / batch);
     nl_tensor dsilu, dtime, dhidden;
-    NL_TRY(nl_activation_tensor(device, saved->batch, d, &dsilu));
-    NL_TRY(nl_activation_tensor(device, saved->batch, d, &dtime));
-    NL_TRY(nl_activation_tensor(device, saved->batch, d, &dhidden));
-    NL_TRY(NL_OP(device, linear_backward_weight, .dy = pass->dmodulation, .x = saved->silu_c,
-                 .dweight = gradients->adaln_weight, .dbias = gradients->adaln_bias));
+    NL_TRY(nl_activation_tensor(device, times, d, &dsilu));
+    NL_TRY(nl_activation_tensor(device, times, d, &dtime));
+    NL_TRY(nl_activation_tensor(device, times, d, &dhidden));
+    for (int kind = 0; kind < kinds; kind++) {
+        nl_layers layers = nl_layers_of_time(dit, kind, kinds);
+        nl_tensor dy = nl_tensor_columns(&pass->dmodulation, layers.first, layers.count);
+        nl_tensor dx = nl_tensor_rows(&dsilu, kind * batch, batch);
+        NL_TRY(
+            NL_OP(device, linear_backward_weight, .dy = dy,
+                  .x = nl_tensor_rows(&saved->silu_c, kind * batch, batch),
+                  .dweight = nl_tensor_rows(&gradients->adaln_weight, layers.first, layers.count),
+                  .dbias = nl_tensor_rows(&gradients->adaln_bias, layers.first, layers.count)));
+        NL_TRY(NL_OP(device, linear_backward_data, .dy = dy,
+                     .weight = nl_tensor_rows(&dit->adaln_weight, layers.first, layers.count),
+                     .dx = dx));
+        NL_TRY(NL_OP(device, add_label_backward,
+                     .c = nl_tensor_rows(&saved->c, kind * batch, batch), .labels = saved->labels,
+                     .dy = dx, .dtime = nl_tensor_rows(&dtime, kind * batch, batch),
+                     .dtable = gradients->label_table));
+    }
     NL_TRY(report(pass, &gradients->adaln_weight, NULL));
-    NL_TRY(NL_OP(device, linear_backward_data, .dy = pass->dmodulation, .weight = dit->adaln_weight,
-                 .dx = dsilu));
-    NL_TRY(NL_OP(device, add_label_backward, .c = saved->c, .labels = saved->labels, .dy = dsilu,
-                 .dtime = dtime, .dtable = gradients->label_table));
     NL_TRY(NL_OP(device, linear_backward_weight, .dy = dtime, .x = saved->time_hidden,
                  .dweight = gradients->time_weight[1], .dbias = gradients->time_bias[1]));
     NL_TRY(NL_OP(device, linear_backward_data, .dy = dtime, .weight = dit->time_weight[1],

@@ -50,6 +50,8 @@ static const nl_field fields[] = {
     {"hidden_size", KIND_INT, AT(hidden_size), 4, 65536, NULL, TO_ALL, ALWAYS},
     {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, ALWAYS},
     {"patch_size", KIND_INT, AT(patch_size), 1, 8, NULL, TO_ALL, ALWAYS},
+    {"flow_map", KIND_INT, AT(flow_map), 0, 1024, NULL, TO_SIT, 1},
+    {"guided", KIND_BOOL, AT(guided), 0, 1, NULL, TO_SIT, 1},
     {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, ALWAYS},
     {"learn_sigma", KIND_BOOL, AT(learn_sigma), 0, 1, NULL, TO_ALL, ALWAYS},
@@ -350,6 +352,12 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
     else if (config->attention == NL_ATTENTION_NALA && config->rope &&
              config->hidden_size / config->num_heads % 4)
         problem = "rope needs a head size (hidden_size / num_heads) that is a multiple of 4";
+    else if (config->flow_map > config->depth)
+        problem = "flow_map should not be more than depth";
+    else if (config->flow_map &&
+             (config->architecture != NL_ARCH_SIT || config->path != NL_PATH_LINEAR ||
+              config->prediction != NL_PREDICTION_VELOCITY))
+        problem = "flow_map belongs to a SiT that predicts the velocity on the linear path";
     else if (config->architecture == NL_ARCH_DIT && !config->learn_sigma &&
              config->variance == NL_VARIANCE_LEARNED_RANGE)
         problem = "variance learned_range needs learn_sigma";

@@ -25,26 +25,36 @@ cleanup:
     return status;
 }
 
-/* modulation [B, (6 depth + 2) D] = adaLN(SiLU(time MLP(t) + label)), for all layers at once. */
+/* modulation [B, (6 depth + 2) D] = adaLN(SiLU(time MLP(t) + label)), for all layers at once; of a flow map's two times
+ * each makes its own layers'. */
 static nl_status condition(const nl_stream *stream, const nl_tensor *t, const nl_tensor *labels,
                            const nl_dit_saved *to)
 {
     nl_status status;
     const nl_dit *dit = stream->dit;
     nl_device *device = stream->device;
-    int64_t mark = nl_arena_mark(device);
-    nl_tensor embedded;
-    NL_TRY(nl_activation_tensor(device, t->shape[0], dit->config.hidden_size, &embedded));
-    NL_TRY(NL_OP(device, time_features, .t = *t, .features = to->time_features));
+    int64_t mark = nl_arena_mark(device), kinds = t->ndim, batch = stream->batch;
+    int64_t count = nl_tensor_count(t), each = count / kinds;
+    nl_tensor embedded, times = nl_tensor_of(t->data, t->dtype, 1, &count);
+    NL_TRY(nl_activation_tensor(device, count, dit->config.hidden_size, &embedded));
+    NL_TRY(NL_OP(device, time_features, .t = times, .features = to->time_features));
     NL_TRY(NL_OP(device, linear, .x = to->time_features, .weight = dit->time_weight[0],
                  .bias = dit->time_bias[0], .y = to->time_hidden, .epilogue = NL_EPILOGUE_SILU,
                  .pre = to->time_pre));
     NL_TRY(NL_OP(device, linear, .x = to->time_hidden, .weight = dit->time_weight[1],
                  .bias = dit->time_bias[1], .y = embedded));
-    NL_TRY(NL_OP(device, add_label, .time = embedded, .table = dit->label_table, .labels = *labels,
-                 .c = to->c, .y = to->silu_c));
-    NL_TRY(NL_OP(device, linear, .x = to->silu_c, .weight = dit->adaln_weight,
-                 .bias = dit->adaln_bias, .y = to->modulation));
+    for (int kind = 0; kind < kinds; kind++) {
+        nl_layers layers = nl_layers_of_time(dit, kind, (int)kinds);
+        nl_tensor silu_c = nl_tensor_rows(&to->silu_c, kind * batch, batch);
+        NL_TRY(NL_OP(device, add_label, .time = nl_tensor_rows(&embedded, kind * each, each),
+                     .table = dit->label_table, .labels = *labels,
+                     .c = to->c.data ? nl_tensor_rows(&to->c, kind * batch, batch) : to->c,
+                     .y = silu_c));
+        NL_TRY(NL_OP(device, linear, .x = silu_c,
+                     .weight = nl_tensor_rows(&dit->adaln_weight, layers.first, layers.count),
+                     .bias = nl_tensor_rows(&dit->adaln_bias, layers.first, layers.count),
+                     .y = nl_tensor_columns(&to->modulation, layers.first, layers.count)));
+    }
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -148,30 +158,32 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl
          (channels == config->in_channels || channels == nl_config_head_channels(config)) &&
          prediction->shape[2] == x->shape[2] && prediction->shape[3] == x->shape[3];
     ok = ok && labels->ndim == 1 && labels->shape[0] == batch;
-    ok = ok && t->ndim == 1 && (t->shape[0] == 1 || t->shape[0] == batch);
+    int64_t times = t->shape[t->ndim - 1];
+    ok = ok && (times == 1 || times == batch) &&
+         (t->ndim == 1 || (t->ndim == 2 && t->shape[0] == 2 && config->flow_map));
     if (ok)
         return NL_OK;
     char input[128], output[128];
     return nl_fail(
         dit->device->context, NL_ERROR_INTERNAL,
         "network: input %s, prediction %s, %lld labels and %lld times do not fit a model "
-        "of %d x %d x %d",
+        "of %d x %d x %d%s",
         nl_shape_text(x->ndim, x->shape, input, sizeof(input)),
         nl_shape_text(prediction->ndim, prediction->shape, output, sizeof(output)),
-        (long long)labels->shape[0], (long long)t->shape[0], config->in_channels,
-        config->input_height, config->input_width);
+        (long long)labels->shape[0], (long long)nl_tensor_count(t), config->in_channels,
+        config->input_height, config->input_width, config->flow_map ? "" : " and one time");
 }
 
-/* Room for what condition() makes of `times` different times. */
-static nl_status condition_room(const nl_dit *dit, nl_device *device, int64_t batch, int64_t times,
-                                nl_dit_saved *to)
+/* Room for what condition() makes of the times t. */
+static nl_status condition_room(const nl_dit *dit, nl_device *device, int64_t batch,
+                                const nl_tensor *t, nl_dit_saved *to)
 {
     nl_status status;
-    int64_t d = dit->config.hidden_size;
+    int64_t d = dit->config.hidden_size, times = nl_tensor_count(t);
     NL_TRY(nl_activation_tensor(device, batch, dit->adaln_weight.shape[0], &to->modulation));
     NL_TRY(nl_activation_tensor(device, times, dit->time_weight[0].shape[1], &to->time_features));
     NL_TRY(nl_activation_tensor(device, times, d, &to->time_hidden));
-    NL_TRY(nl_activation_tensor(device, batch, d, &to->silu_c));
+    NL_TRY(nl_activation_tensor(device, t->ndim * batch, d, &to->silu_c));
 cleanup:
     return status;
 }
@@ -188,7 +200,7 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     nl_block_saved block = {0};
     nl_dit_saved to = {.blocks = &block};
     NL_TRY(check_arguments(dit, x, t, labels, prediction));
-    NL_TRY(condition_room(dit, device, stream.batch, t->shape[0], &to));
+    NL_TRY(condition_room(dit, device, stream.batch, t, &to));
     stream.modulation = to.modulation;
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.x));
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
@@ -252,18 +264,19 @@ cleanup:
     return status;
 }
 
-static nl_status saved_room(const nl_stream *stream, const nl_tensor *x, const nl_tensor *labels,
-                            bool checkpointing, nl_dit_saved *saved)
+static nl_status saved_room(const nl_stream *stream, const nl_tensor *x, const nl_tensor *t,
+                            const nl_tensor *labels, bool checkpointing, nl_dit_saved *saved)
 {
     nl_status status;
     const nl_dit *dit = stream->dit;
     nl_device *device = stream->device;
     *saved = (nl_dit_saved){
         .checkpointing = checkpointing, .batch = stream->batch, .x = *x, .labels = *labels};
+    int64_t times = nl_tensor_count(t);
     NL_TRY(NL_NEW_ZEROS(device->context, "blocks", dit->config.depth, &saved->blocks));
-    NL_TRY(condition_room(dit, device, stream->batch, stream->batch, saved));
-    NL_TRY(nl_activation_tensor(device, stream->batch, dit->config.hidden_size, &saved->time_pre));
-    NL_TRY(nl_activation_tensor(device, stream->batch, dit->config.hidden_size, &saved->c));
+    NL_TRY(condition_room(dit, device, stream->batch, t, saved));
+    NL_TRY(nl_activation_tensor(device, times, dit->config.hidden_size, &saved->time_pre));
+    NL_TRY(nl_activation_tensor(device, times, dit->config.hidden_size, &saved->c));
     NL_TRY(blocks_room(stream, saved));
 cleanup:
     return status;
@@ -282,11 +295,11 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
     int64_t rows = stream.batch * stream.tokens, d = dit->config.hidden_size, mark = -1;
     *saved = (nl_dit_saved){0};
     NL_TRY(check_arguments(dit, x, t, labels, prediction));
-    if (t->shape[0] != stream.batch)
+    if (t->shape[t->ndim - 1] != stream.batch)
         NL_TRY(nl_fail(device->context, NL_ERROR_INTERNAL,
-                       "network: %lld times for %lld images in training", (long long)t->shape[0],
-                       (long long)stream.batch));
-    NL_TRY(saved_room(&stream, x, labels, checkpointing, saved));
+                       "network: %lld times for %lld images in training",
+                       (long long)t->shape[t->ndim - 1], (long long)stream.batch));
+    NL_TRY(saved_room(&stream, x, t, labels, checkpointing, saved));
     mark = nl_arena_mark(device);
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
     NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(&dit->config), &stream.wide));

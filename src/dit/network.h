@@ -95,6 +95,22 @@ static inline nl_tensor nl_modulation_piece(const nl_tensor *modulation, int64_t
                              hidden_size);
 }
 
+/* Rows of the adaLN matrix, columns of a modulation. */
+typedef struct nl_layers {
+    int64_t first, count;
+} nl_layers;
+
+/* Of those that time number `kind` of `kinds` modulates: all of them, or of a flow map's two t those of the first blocks,
+ * s the others' and the head's. */
+static inline nl_layers nl_layers_of_time(const nl_dit *dit, int kind, int kinds)
+{
+    int64_t all = dit->adaln_weight.shape[0];
+    int64_t seeing_t = kinds == 1 ? all
+                                  : (int64_t)NL_BRANCHES * NL_PIECES * dit->config.flow_map *
+                                        dit->config.hidden_size;
+    return kind == 0 ? (nl_layers){0, seeing_t} : (nl_layers){seeing_t, all - seeing_t};
+}
+
 /* An activation [rows, columns] from the arena. */
 nl_status nl_activation_tensor(nl_device *device, int64_t rows, int64_t columns, nl_tensor *tensor);
 /* [rows of x, columns], contiguous, in the room of x from its column `first` on, as if that were contiguous too. */

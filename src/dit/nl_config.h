@@ -60,6 +60,10 @@ typedef struct nl_config {
     double lambda, tau;
     bool gate, lepe, rope;
     int depth, hidden_size, num_heads, patch_size;
+    /* A flow map u(x, t, s) (docs/formats.md): so many first blocks see t, the others and the head s; 0: a network of one
+     * time. guided: what it predicts has guidance inside. */
+    int flow_map;
+    bool guided;
     int input_height, input_width; /* of the latent */
     int in_channels, num_classes;
     bool learn_sigma; /* the head has 2 in_channels channels */

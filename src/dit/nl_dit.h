@@ -108,7 +108,7 @@ int64_t nl_dit_parameter_count(const nl_dit *dit);
 double nl_dit_block_work(const nl_config *config);
 
 /* prediction = network(x, t, label), all on the device: x [B, C, H, W]; t F32 [B], or [1] when all images share
- * it; labels I32 [B] (num_classes: the null class); prediction [B, C_out, H, W] where C_out is C or, with
+ * it; of a flow map (nl_config.flow_map) also [2, B] or [2, 1]: t, then the time s at which the step ends; labels I32 [B] (num_classes: the null class); prediction [B, C_out, H, W] where C_out is C or, with
  * learn_sigma, C or 2C: as many channels as the tensor has. Queues operations alone.
  * Takes its activations from device's arena and gives them back; `device` is the model's own or a measuring
  * one. */

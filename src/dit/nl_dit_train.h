@@ -73,7 +73,8 @@ const char *nl_branch_kept_name(const nl_config *config, int branch, int i);
 typedef struct nl_dit_saved {
     bool checkpointing;
     int64_t batch;
-    nl_tensor x, labels;                            /* the caller's */
+    nl_tensor x, labels; /* the caller's */
+    /* One row for each time: B, or 2 B with a flow map's two. */
     nl_tensor time_features, time_pre, time_hidden; /* [B, 256], [B, D], [B, D] */
     nl_tensor c, silu_c;                            /* [B, D] */
     nl_tensor modulation;                           /* [B, (6 depth + 2) D] */
@@ -81,7 +82,7 @@ typedef struct nl_dit_saved {
     nl_block_saved *blocks; /* [depth], on the host */
 } nl_dit_saved;
 
-/* nl_dit_forward with one time for each image (t [B]). What the backward pass needs stays on the arena above
+/* nl_dit_forward with one time, or two, for each image (t [B] or [2, B]). What the backward pass needs stays on the arena above
  * the caller's mark; x and labels must live as long. *saved, uninitialised before, is given back with
  * nl_dit_saved_free (after a failure too), the arena by the caller. */
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,

@@ -145,6 +145,12 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
                        "%s: int8 with row scales is nalagen's own: PyTorch would not understand it "
                        "under public names; store f32, bf16 or f16",
                        path);
+    if (file->spelling != NL_SPELLING_NALAGEN &&
+        (file->dit->config.flow_map || file->dit->config.guided))
+        return nl_fail(file->context, NL_ERROR_USAGE,
+                       "%s: other programs know no flow maps and no guidance inside the weights, "
+                       "and would make wrong pictures: write it as nalagen",
+                       path);
     if (file->spelling == NL_SPELLING_DIFFUSERS &&
         file->dit->config.attention != NL_ATTENTION_SOFTMAX)
         return nl_fail(file->context, NL_ERROR_USAGE,
