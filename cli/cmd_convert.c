@@ -164,7 +164,7 @@ cleanup:
 static nl_status convert(nl_command_line *line, void *values)
 {
     const nl_convert_options *options = values;
-    nl_catch_interrupt(line->context);
+    nl_catch_interrupt(&line->console, line->context);
     return convert_file(&(nl_conversion){.context = line->context,
                                          .options = options,
                                          .in = line->operands[0],

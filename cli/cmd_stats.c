@@ -113,7 +113,7 @@ static nl_status merge(nl_command_line *line, const nl_stats_options *options)
     nl_context *context = line->context;
     nl_status status;
     context->options.max_memory = options->network.machine.max_memory;
-    nl_catch_interrupt(context);
+    nl_catch_interrupt(&line->console, context);
     NL_TRY(check_out(context, options));
     NL_TRY(nl_merge_references(context, (const char *const *)line->operands, line->operand_count,
                                options->out, options->force, options->images));

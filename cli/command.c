@@ -97,6 +97,6 @@ nl_status nl_command_take_device(nl_command_line *line, const nl_machine_options
     if (status != NL_OK)
         return status;
     line->context = context;
-    nl_catch_interrupt(context);
+    nl_catch_interrupt(&line->console, context);
     return NL_OK;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 static nl_context *volatile interrupt_context;
+static const nl_console *volatile interrupt_console;
 static volatile sig_atomic_t interrupt_count;
 /* oneDNN's generated products (2.6) keep numbers below the stack pointer, where the frame of a signal would lie. */
 static char interrupt_stack[1 << 16];
@@ -22,12 +23,28 @@ static const int interrupts[] = {
     SIGXCPU,                   /* the shell's limit of processor time, every second from then on */
 };
 
+/* What a signal handler may do: no buffer, no lock. */
+static void say_stopping(void)
+{
+    static const char text[] = "nalagen: stopping; once more stops at once\n";
+    const nl_console *console = interrupt_console;
+    if (!console || console->quiet)
+        return;
+    int error = errno;
+    ssize_t line = console->drawn ? write(STDERR_FILENO, "\n", 1) : 0;
+    line = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)line;
+    errno = error;
+}
+
 static void interrupt(int signal_number)
 {
     /* SIGHUP comes from the kernel and from the shell, SIGXCPU again and again: a second one is no impatience. */
     bool asked = signal_number != SIGHUP && signal_number != SIGXCPU;
-    if (!interrupt_count && interrupt_context)
+    if (!interrupt_count && interrupt_context) {
         nl_cancel(interrupt_context);
+        say_stopping();
+    }
     if (interrupt_count && asked) {
         signal(signal_number, SIG_DFL);
         raise(signal_number);
@@ -35,13 +52,14 @@ static void interrupt(int signal_number)
     interrupt_count++;
 }
 
-void nl_catch_interrupt(nl_context *context)
+void nl_catch_interrupt(const nl_console *console, nl_context *context)
 {
     /* Without SA_RESTART: a read that waits for requests ends with EINTR. */
     struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_ONSTACK}, inherited;
     stack_t stack = {.ss_sp = interrupt_stack, .ss_size = sizeof(interrupt_stack)};
     sigaltstack(&stack, NULL);
     sigemptyset(&action.sa_mask);
+    interrupt_console = console;
     interrupt_context = context;
     /* What a program is started with ignored stays so: SIGINT in the background of a script, SIGHUP by nohup. */
     for (int i = 0; i < NL_COUNT(interrupts); i++)
@@ -52,6 +70,7 @@ void nl_catch_interrupt(nl_context *context)
 void nl_release_interrupt(void)
 {
     interrupt_context = NULL;
+    interrupt_console = NULL;
 }
 
 void nl_hold_interrupt(sigset_t *held)

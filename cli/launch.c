@@ -239,7 +239,7 @@ nl_status nl_launch(nl_console *console, nl_context *context, const nl_launch_op
     crew.token =
         ((uint64_t)getpid() << 40 ^ (uint64_t)now.tv_sec << 20 ^ (uint64_t)now.tv_nsec) | 1;
     console->started = nl_seconds();
-    nl_catch_interrupt(context);
+    nl_catch_interrupt(console, context);
     status = start(&crew, arguments);
     wait_for_all(&crew);
     nl_release_interrupt();

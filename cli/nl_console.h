@@ -35,9 +35,9 @@ nl_status nl_print_json(nl_context *context, const cJSON *object);
 /* Flushes what help and info printed. */
 nl_status nl_finish_stdout(nl_context *context);
 
-/* From now on the first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU cancels `context`'s work; a second one of the first
+/* From now on the first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU cancels `context`'s work and says so on `console`; a second one of the first
  * three ends the process. */
-void nl_catch_interrupt(nl_context *context);
+void nl_catch_interrupt(const nl_console *console, nl_context *context);
 void nl_release_interrupt(void);
 /* Holds these signals back and lets them in again. held: what was held back before. */
 void nl_hold_interrupt(sigset_t *held);

@@ -100,6 +100,8 @@ static inline int64_t patch_columns(nl_arguments *a, int64_t patch, int64_t head
         nl_arguments arguments = {.device = device, .operation = #operation_};                     \
         check_##operation_(&arguments, args);                                                      \
         nl_status status = nl_arguments_end(&arguments);                                           \
+        if (status == NL_OK && device->cancellable)                                                \
+            status = nl_check_cancelled(device->context);                                          \
         if (status != NL_OK)                                                                       \
             return status;                                                                         \
         if (!device->ops->operation_)                                                              \

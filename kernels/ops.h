@@ -421,6 +421,9 @@ struct nl_device {
         activation; /* of tokens, feature maps and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype
                             that is; states, noise and pictures stay F32 */
     bool measuring;
+    bool
+        cancellable; /* operations look for nl_cancel before they begin: where the host does the work, and no other
+                          process waits for the end of it */
     uint8_t *arena;    /* arena_size bytes, 256-byte aligned */
     void *arena_block; /* what alloc gave for it */
     int64_t arena_size, arena_used, arena_peak;

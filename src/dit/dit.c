@@ -240,6 +240,7 @@ nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed)
     nl_staging staging;
     NL_TRY(nl_staging_open(dit, &staging));
     for (int i = 0; i < dit->param_count; i++) {
+        NL_TRY(nl_check_cancelled(dit->device->context));
         initial_values(&dit->params[i], (uint64_t)i, seed, staging.values);
         NL_TRY(nl_staging_upload(dit->device, dit->params[i].tensor, &staging));
     }

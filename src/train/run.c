@@ -162,6 +162,21 @@ cleanup:
     return status;
 }
 
+/* A step and what is due after it. Where it is stopped in the midst of one, that one has changed nothing. */
+static nl_status advance(nl_trainer *trainer, bool *stop)
+{
+    nl_status status;
+    NL_TRY(nl_arena_reserve(trainer->device, trainer->arena));
+    NL_TRY(nl_trainer_step(trainer));
+    NL_TRY(between_steps(trainer));
+cleanup:
+    if (status == NL_CANCELLED && trainer->device->cancellable) {
+        *stop = trainer->stopping = true;
+        return NL_OK;
+    }
+    return status;
+}
+
 nl_status nl_trainer_run(nl_trainer *trainer)
 {
     nl_status status = NL_OK;
@@ -171,9 +186,9 @@ nl_status nl_trainer_run(nl_trainer *trainer)
         NL_TRY(agree(trainer, &stop));
         if (stop || nl_trainer_is_over(trainer))
             break;
-        NL_TRY(nl_arena_reserve(trainer->device, trainer->arena));
-        NL_TRY(nl_trainer_step(trainer));
-        NL_TRY(between_steps(trainer));
+        NL_TRY(advance(trainer, &stop));
+        if (stop)
+            break;
     }
     NL_TRY(nl_trainer_collect(trainer));
     NL_TRY(save(trainer));

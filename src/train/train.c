@@ -295,6 +295,7 @@ static nl_status open_trainer(nl_trainer *trainer)
         NL_TRY(nl_train_parse_ema(context, options->ema, NL_MAX_EMA, trainer->point.ema_decay,
                                   &trainer->point.ema_count));
     NL_TRY(nl_group_create(context, options->out, &trainer->group));
+    trainer->device->cancellable &= trainer->group->size == 1; /* ranks stop together */
     if (options->batch % ((int64_t)trainer->group->size * options->accumulate))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "--batch %lld is not a multiple of %d processes times %lld parts",
@@ -346,6 +347,7 @@ static void close_trainer(nl_trainer *trainer)
     nl_dataset_close(trainer->data);
     nl_free(context, trainer->reports);
     nl_group_destroy(trainer->group);
+    trainer->device->cancellable = !nl_device_queues(trainer->device);
     if (trainer->folder_is_new)
         rmdir(trainer->options->out); /* unless something is in it: it could not begin */
     nl_unlock_folder(trainer->lock);

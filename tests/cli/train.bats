@@ -158,6 +158,29 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [ -f run/done ]
 }
 
+@test "a signal is heard in the midst of a step, which then has changed nothing" {
+    data
+    run=("$NALAGEN" train --model SiT-12x384x6/2 --data data --batch 256 --accumulate 64 --device cpu --threads 2 --sample-every 0 --out run)
+    "${run[@]}" --steps 1000 --dry-run 2>err &
+    until grep -q parameters err; do sleep 0.1; done
+    sleep 0.5
+    kill -TERM $!
+    start_of_end=$SECONDS
+    code=0; wait $! || code=$?
+    [ "$code" -eq 130 ]
+    [ $((SECONDS - start_of_end)) -le 4 ]
+    grep -q "^nalagen: stopping" err
+    "${run[@]}" --steps 1000 2>err &
+    until [ -e run/log.jsonl ]; do sleep 0.1; done
+    sleep 0.5
+    kill -TERM $!
+    start_of_end=$SECONDS
+    code=0; wait $! || code=$?
+    [ "$code" -eq 130 ]
+    [ $((SECONDS - start_of_end)) -le 6 ]
+    grep -q "stopped at step 0" err
+}
+
 @test "SIGXCPU of a limit of processor time saves, also when it comes again" {
     data
     run -130 bash -c "ulimit -S -t 2; '$NALAGEN' train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 \
