@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a feature map is: phi of one query or key in double precision (nala-attention.md, docs/formats.md). The reference
+ * What a feature map is: phi of one query or key in double precision (nala-attention.md, formats.md). The reference
  * of NaLa attention is made of it, and whoever looks inside of attention takes the same.
  */
 #ifndef NL_FEATURE_MAPS_H

@@ -50,7 +50,7 @@ typedef struct nl_linear_args {
 } nl_linear_args;
 
 /* x += gate[image] * branch, where there is a branch; then y = LN(x) (1 + scale[image]) + shift[image], LN over D
- * without affine, biased variance, eps inside the root (facts.md A3). One pass over the residual stream. */
+ * without affine, biased variance, eps inside the root (docs/public-code.md A3). One pass over the residual stream. */
 typedef struct nl_layernorm_modulate_args {
     nl_tensor x;            /* [M, D]; updated in place when there is a branch */
     nl_tensor branch;       /* [M, D], or left out: what the attention or the MLP adds */
@@ -74,7 +74,7 @@ typedef enum nl_feature_map { /* docs/formats.md */
 /* Width of the features of one head: 2d for cosine, cosine_constant and split; d otherwise. */
 int64_t nl_feature_width(nl_feature_map map, int64_t head_size);
 
-/* Norm-aware linear attention (nala-attention.md), q, k, v read in place from the qkvg product. */
+/* Norm-aware linear attention (docs/nala-attention.md), q, k, v read in place from the qkvg product. */
 typedef struct nl_nala_attention_args {
     nl_tensor
         qkvg; /* [B * T, >= 3D]: columns q | k | v (| g), each head-major; rows may be strided */
@@ -85,7 +85,7 @@ typedef struct nl_nala_attention_args {
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
     float lambda, tau;
-    bool rope;                       /* rotate the features in the numerator (facts.md H.5) */
+    bool rope;                       /* rotate the features in the numerator (docs/public-code.md E) */
     int64_t grid_height, grid_width; /* of the tokens; needed with rope */
 } nl_nala_attention_args;
 
@@ -276,7 +276,7 @@ typedef struct nl_combine_args {
     nl_tensor y; /* [B, ...] */
 } nl_combine_args;
 
-/* One DDPM or DDIM step (facts.md A4):
+/* One DDPM or DDIM step (docs/public-code.md A4):
  *   eps      = the first C channels of prediction (or from x_0 when predicts_x_start)
  *   x_0      = x_0_from_x * x - x_0_from_eps * eps, clamped to [-1, 1] if clip
  *   mean     = mean_from_x_0 * x_0 + mean_from_x * x

@@ -69,7 +69,7 @@ typedef struct nl_layernorm_gate_backward_args {
     float eps;
 } nl_layernorm_gate_backward_args;
 
-/* nala-attention.md, Numerics and Cost: features are recomputed; S and z come from the forward pass. */
+/* docs/nala-attention.md, Backward: features are recomputed; S and z come from the forward pass. */
 typedef struct nl_nala_attention_backward_args {
     nl_tensor qkvg;  /* as forward */
     nl_tensor out;   /* [B * T, D], forward's output */
@@ -131,7 +131,7 @@ typedef struct nl_add_label_backward_args {
     nl_tensor dtable; /* [classes + 1, D] F32, added to; images in order */
 } nl_add_label_backward_args;
 
-/* ---- Data and losses. "data" is the clean latent, "noise" standard normal (x1 and x0 of facts.md B; x_0 and
+/* ---- Data and losses. "data" is the clean latent, "noise" standard normal (x1 and x0 of public-code.md B; x_0 and
  * epsilon of A4). Coefficients of image b stand in row b of a [B, n] F32 tensor on the device. */
 
 /* What the data set holds -> latents. x [B, C, H, W]: y = scale x + shift. x [B, 2C, H, W], mean | log variance:
@@ -170,7 +170,7 @@ typedef struct nl_regression_loss_args {
     float gradient_scale;
 } nl_regression_loss_args;
 
-/* Columns of the variational term's coefficients (facts.md A4). */
+/* Columns of the variational term's coefficients (docs/public-code.md A4). */
 enum {
     NL_VB_X_0_FROM_X, /* x_0 = c x_t - c' eps, not clipped */
     NL_VB_X_0_FROM_EPS,

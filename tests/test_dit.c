@@ -401,7 +401,7 @@ static void position_values(void **state)
     free(table);
 }
 
-/* facts.md A1: tensors and parameters of the public models, the position table counted. */
+/* docs/public-code.md A1: tensors and parameters of the public models, the position table counted. */
 static void parameter_counts(void **state)
 {
     (void)state;

@@ -80,7 +80,7 @@ static void transport_losses(void **state)
                 config.architecture = NL_ARCH_SIT;
                 config.path = (nl_path)path;
                 config.prediction = (nl_prediction)prediction;
-                /* facts.md B3 */
+                /* docs/public-code.md B3 */
                 bool velocity = prediction == NL_PREDICTION_VELOCITY;
                 double t0 = path == NL_PATH_VP || velocity ? 0 : 1e-3;
                 double t1 = path == NL_PATH_VP ? 1 - 1e-5 : velocity ? 1 : 1 - 1e-3;

@@ -178,7 +178,7 @@ static void test_patches_round_trip(nl_device *device)
     op_run_free(&run);
 }
 
-/* facts.md A3: the public code's numbers. */
+/* docs/public-code.md A3: the public code's numbers. */
 static void test_time_features(nl_device *device)
 {
     static const int at[6] = {0, 1, 127, 128, 129, 255};

@@ -106,7 +106,7 @@ static void test_cosine_schedule(void **state)
     nl_core_context_destroy(context);
 }
 
-/* facts.md A4; "7" has 166.5 and 832.5 (half to even), "20" the sum of (i + 1) t_i. */
+/* docs/public-code.md A4; "7" has 166.5 and 832.5 (half to even), "20" the sum of (i + 1) t_i. */
 static void test_respacing(void **state)
 {
     (void)state;

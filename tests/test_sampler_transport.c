@@ -137,7 +137,7 @@ static void test_golden_rows(void **state)
     }
 }
 
-/* The drift of one number, straight from facts.md B2 and B5. */
+/* The drift of one number, straight from docs/public-code.md B2 and B5. */
 typedef struct direct_sampler {
     nl_path path;
     nl_prediction prediction;
@@ -346,7 +346,7 @@ static void test_orders(void **state)
     nl_context_destroy(context);
 }
 
-/* facts.md B4: 3 accepted and 1 rejected step; the last overshoots. */
+/* docs/public-code.md B4: 3 accepted and 1 rejected step; the last overshoots. */
 static void test_dopri5_checkpoint(void **state)
 {
     (void)state;

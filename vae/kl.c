@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * AutoencoderKL (facts.md D). The number of levels and of resnets in each come from the names, the
+ * AutoencoderKL (docs/public-code.md D). The number of levels and of resnets in each come from the names, the
  * channels from the shapes.
  *
  *   encoder: conv_in, levels of resnets with a halving between them, mid, norm, conv_out,

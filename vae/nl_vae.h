@@ -2,7 +2,7 @@
 /*
  * Autoencoders between pictures and latents: "tiny" (TAESD's layout), "kl" (AutoencoderKL, the Stable
  * Diffusion VAE) and "none" (pixel-space models: latents are pixels in [-1, 1]).
- * Source: facts.md D, reference taesd_torch.py.
+ * Source: docs/public-code.md D.
  */
 #ifndef NL_VAE_H
 #define NL_VAE_H

@@ -14,7 +14,7 @@ typedef struct nl_magnitude {
     bool varies;
 } nl_magnitude;
 
-/* The maps in which |base|^p stands; nala-attention.md. `kind` is constant to the compiler. */
+/* The maps in which |base|^p stands; docs/nala-attention.md. `kind` is constant to the compiler. */
 NL_INLINE void nl_magnitude_backward(nl_magnitude kind, const float *x, int64_t d, float norm,
                                      float p, float lambda, const float *dphi, float *dx)
 {

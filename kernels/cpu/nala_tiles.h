@@ -54,7 +54,7 @@ static inline nl_nala_plan nl_nala_make_plan(const nl_nala_attention_args *args,
     return p;
 }
 
-/* Angles position * 10000^-linspace(0, 1, d / 4), both ends included (facts.md H.5). */
+/* Angles position * 10000^-linspace(0, 1, d / 4), both ends included (docs/public-code.md E). */
 static inline void nl_nala_fill_rotary(const nl_nala_plan *p)
 {
     int64_t quarter = p->args->head_size / 4;

@@ -61,7 +61,7 @@ static row features(const double *x, int d, bool query)
     return r;
 }
 
-/* From the gradient of the features (nala-attention.md). */
+/* From the gradient of the features (docs/nala-attention.md). */
 static void map_gradient(const row &r, const double *x, const std::vector<double> &df, bool query,
                          double *dx)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Norm-aware linear attention backward, equation by equation (nala-attention.md): the features are computed
+/* Norm-aware linear attention backward, equation by equation (docs/nala-attention.md): the features are computed
  * again, S and z are those of the forward pass. */
 #include "nala_features.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The rotation of the features of one query or key: nala-attention.md, docs/formats.md. */
+/* The rotation of the features of one query or key: docs/nala-attention.md, docs/formats.md. */
 #ifndef NL_REFERENCE_NALA_FEATURES_H
 #define NL_REFERENCE_NALA_FEATURES_H
 

@@ -2,7 +2,7 @@
 /* The variational bound that trains a learned variance, and its gradient. */
 #include "reference.h"
 
-/* What one element is made of, by facts.md A4. */
+/* What one element is made of, by docs/public-code.md A4. */
 typedef struct vb_element {
     double data, mean, true_mean, log_variance, log_posterior;
 } vb_element;

@@ -74,7 +74,7 @@ typedef struct nl_config {
     nl_variance variance;
     nl_path path; /* SiT */
     nl_prediction prediction;
-    double train_eps, sample_eps; /* negative: by facts.md B3 */
+    double train_eps, sample_eps; /* negative: by docs/public-code.md B3 */
     nl_class_name *class_names;   /* [num_classes] or NULL */
     nl_autoencoder autoencoder;
     double latent_scale, latent_shift;

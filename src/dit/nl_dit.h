@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The backbone: DiT, SiT and their NaLa twins are one transformer (docs/formats.md), written once in terms of
- * operations. Source: facts.md A and B, nala-attention.md, reference nala_torch.py.
+ * operations. Source: docs/public-code.md A and B, docs/nala-attention.md.
  */
 #ifndef NL_DIT_H
 #define NL_DIT_H
@@ -68,7 +68,7 @@ void nl_dit_destroy(nl_dit *dit);
 
 /* Fills the parameters. Strict: every missing, unexpected or misshaped tensor is named. */
 nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint);
-/* The recipe's initial weights by nl_random (facts.md A3, Init). */
+/* The recipe's initial weights by nl_random (docs/public-code.md A3, Init). */
 nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed);
 /* Writes the parameters as safetensors with the configuration as metadata. matrix_dtype: F32, BF16, F16,
  * or I8 with row scales (then small tensors, embeddings and the head stay BF16). */
@@ -119,7 +119,7 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *prediction);
 
-/* [rows * columns, D] position table into `table` (facts.md A3). */
+/* [rows * columns, D] position table into `table` (docs/public-code.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);
 
 #endif

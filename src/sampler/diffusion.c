@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* DDPM and DDIM (facts.md A4). */
+/* DDPM and DDIM (docs/public-code.md A4). */
 #include <math.h>
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Dormand-Prince 5(4) with the step control, the error weights and the interpolation of torchdiffeq
- * (facts.md B4): steps overshoot the end, and the result is read off a quartic through the last one.
+ * (docs/public-code.md B4): steps overshoot the end, and the result is read off a quartic through the last one.
  *
  * Unlike there, time and step belong to each image, so that a picture does not depend on its batch;
  * batch_control pools the error norm over the batch as torchdiffeq does. Images are evaluated together.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Discrete diffusion: noise schedules and their respacing (facts.md A4), in double. */
+/* Discrete diffusion: noise schedules and their respacing (docs/public-code.md A4), in double. */
 #ifndef NL_DIFFUSION_H
 #define NL_DIFFUSION_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Probability paths from noise x_0 (t = 0) to data x_1 (t = 1): x_t = alpha x_1 + sigma x_0, and what
- * they make of a network's output (facts.md B2, B3, B5). Velocity, score and SDE drift are all linear
+ * they make of a network's output (docs/public-code.md B2, B3, B5). Velocity, score and SDE drift are all linear
  * in the state x and the prediction f, so a sampler needs nothing but two numbers at each time.
  */
 #ifndef NL_PATH_H

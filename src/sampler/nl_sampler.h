@@ -2,7 +2,7 @@
 /*
  * Samplers: pure functions over a model function. A sampler is a plan (times and coefficients, computed in
  * double before the first step) and a step; dopri5 alone decides as it goes. Knows operations and tensors,
- * not backbones. Source: facts.md A4 (DDPM, DDIM), B2 to B5 (transports).
+ * not backbones. Source: docs/public-code.md A4 (DDPM, DDIM), B2 to B5 (transports).
  */
 #ifndef NL_SAMPLER_H
 #define NL_SAMPLER_H
@@ -72,7 +72,7 @@ typedef struct nl_sampler_options {
     /* transport (SiT) */
     nl_path path;
     nl_prediction prediction;
-    double sample_eps; /* negative: by facts.md B3 */
+    double sample_eps; /* negative: by docs/public-code.md B3 */
     nl_sde_form sde_form;
     double sde_norm;
     nl_last_step last_step;
@@ -92,7 +92,7 @@ nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *optio
 void nl_sampler_destroy(nl_sampler *sampler);
 int nl_sampler_steps(const nl_sampler *sampler); /* 0 for dopri5 */
 bool nl_sampler_needs_noise(const nl_sampler *sampler);
-/* Original DDPM timesteps of the respaced schedule, ascending (facts.md A4). */
+/* Original DDPM timesteps of the respaced schedule, ascending (docs/public-code.md A4). */
 const int *nl_sampler_timesteps(const nl_sampler *sampler, int *count);
 
 typedef struct nl_sample_job {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Transports with fixed steps: probability-flow ODEs and SDEs (facts.md B3 to B5). */
+/* Transports with fixed steps: probability-flow ODEs and SDEs (docs/public-code.md B3 to B5). */
 #include <math.h>
 
 #include "nl_plan.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Likelihood of data under a SiT: the probability-flow ODE from data to noise, with the divergence of its drift by
- * Hutchinson's estimate (facts.md B6). */
+ * Hutchinson's estimate (docs/public-code.md B6). */
 #ifndef NL_LIKELIHOOD_H
 #define NL_LIKELIHOOD_H
 

@@ -24,7 +24,7 @@ struct nl_loss {
 
 static const double pi = 3.14159265358979323846;
 
-/* facts.md B3 */
+/* docs/public-code.md B3 */
 static void training_interval(const nl_config *config, double *t0, double *t1)
 {
     bool vp = config->path == NL_PATH_VP;
@@ -100,7 +100,7 @@ static double min_snr_weight(const nl_loss *loss, double snr, double x_0_error)
     return error > 0 ? fmin(snr, loss->options.min_snr) * error : 0;
 }
 
-/* facts.md A4; t is a timestep. */
+/* docs/public-code.md A4; t is a timestep. */
 static void diffusion_row(const nl_loss *loss, double t, float *row, float *variational)
 {
     const nl_diffusion_level *level = &loss->levels[(int)fmax(0, fmin(t, loss->level_count - 1))];
@@ -141,7 +141,7 @@ static void path_slopes(nl_path path, double t, const nl_path_point *p, double *
     }
 }
 
-/* facts.md B3. (prediction sigma + noise)^2 of the score is sigma^2 (prediction - target)^2. */
+/* docs/public-code.md B3. (prediction sigma + noise)^2 of the score is sigma^2 (prediction - target)^2. */
 static void transport_row(const nl_loss *loss, double t, float *row)
 {
     nl_path_point p = nl_path_at(loss->path, t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a model is trained on: at which time each sample is looked at, and the coefficients that make its noisy
- * latent, its target and its weight (facts.md A4 for DiT, B3 for SiT). Computed in double on the host; the operations
+ * latent, its target and its weight (public-code.md A4 for DiT, B3 for SiT). Computed in double on the host; the operations
  * diffuse, regression_loss and variational_loss do the rest.
  */
 #ifndef NL_LOSS_H
