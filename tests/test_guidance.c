@@ -196,6 +196,37 @@ static void test_interval(void **state)
     nl_context_destroy(f.context);
 }
 
+/* Both ends belong to the interval wherever they are on a grid of steps, although the network's times are rounded to
+ * single precision; the next time of the finest grid is outside. */
+static void test_ends_of_intervals(void **state)
+{
+    (void)state;
+    guidance_case f;
+    set_up(&f, "reference");
+    f.guidance.scale = 2;
+    for (int steps = 1; steps <= 60; steps++)
+        for (int k = 0; k <= steps; k++) {
+            double end = (double)k / steps, finest = 1e-5;
+            float inside[BATCH] = {(float)end, (float)(k * (1.0 / steps)), (float)end};
+            float before[BATCH] = {(float)(end - finest), (float)(end - finest), (float)end};
+            float after[BATCH] = {(float)end, (float)(end + finest), (float)(end + finest)};
+            f.guidance.low = end;
+            f.guidance.high = 2;
+            check(&f, inside, all, CHANNELS, 2 * BATCH, inside[0] == inside[1] ? 1 : 2 * BATCH);
+            check(&f, before, (bool[]){false, false, true}, CHANNELS, 2 * BATCH, 2 * BATCH);
+            f.guidance.low = -1;
+            f.guidance.high = end;
+            check(&f, inside, all, CHANNELS, 2 * BATCH, inside[0] == inside[1] ? 1 : 2 * BATCH);
+            check(&f, after, (bool[]){true, false, false}, CHANNELS, 2 * BATCH, 2 * BATCH);
+        }
+    /* timesteps of a diffusion are whole numbers */
+    f.guidance.low = 999998;
+    f.guidance.high = 999999;
+    check(&f, (float[]){999997, 999998, 1000000}, (bool[]){false, true, false}, CHANNELS, 2 * BATCH,
+          2 * BATCH);
+    nl_context_destroy(f.context);
+}
+
 static nl_status run_dopri5(nl_device *device, nl_sampler *sampler, const int32_t *class,
                             int64_t batch, const float *start, float *result)
 {
@@ -255,9 +286,13 @@ static void test_dopri5_through_an_interval(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_batch_of_both), cmocka_unit_test(test_scale_one_is_conditional),
-        cmocka_unit_test(test_three_channels),    cmocka_unit_test(test_variance_is_not_guided),
-        cmocka_unit_test(test_interval),          cmocka_unit_test(test_dopri5_through_an_interval),
+        cmocka_unit_test(test_one_batch_of_both),
+        cmocka_unit_test(test_scale_one_is_conditional),
+        cmocka_unit_test(test_three_channels),
+        cmocka_unit_test(test_variance_is_not_guided),
+        cmocka_unit_test(test_interval),
+        cmocka_unit_test(test_ends_of_intervals),
+        cmocka_unit_test(test_dopri5_through_an_interval),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ typedef struct nl_looking {
 
 static int step_at(double at, int steps)
 {
-    return (int)floor(at * (steps - 1) + 0.5);
+    return (int)floor(at * (steps - 1) + 0.5 + 1e-9); /* 0.58 of 25 is 14.499999999999998 */
 }
 
 /* Place of the first token of a head among the points. */
