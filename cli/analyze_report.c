@@ -65,8 +65,7 @@ static nl_status add_relations(const nl_analysis *analysis, nl_selection selecti
 {
     nl_status status = NL_OK;
     double most = log((double)analysis->tokens);
-    bool aware = analysis->config->feature_map == NL_FEATURES_COSINE ||
-                 analysis->config->feature_map == NL_FEATURES_SPLIT;
+    bool aware = nl_feature_map_norm_aware(analysis->config->feature_map);
     for (int rule = 0; rule < NL_RULES; rule++) {
         nl_relation r;
         NL_TRY(relate(analysis, (nl_attention)rule, selection, x, &r));

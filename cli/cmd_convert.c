@@ -18,7 +18,6 @@ typedef struct nl_convert_options {
 
 static const char *const dtypes[] = {"keep", "f32", "bf16", "f16", "int8", NULL};
 static const char *const formats[] = {"nalagen", "dit", "diffusers", "torch-names", NULL};
-static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
 
 static const nl_option options_table[] = {
     {"dtype", 0, NL_OPTION_CHOICE, FIELD(dtype), "NAME", .choices = dtypes, .group = "Options",
@@ -38,7 +37,7 @@ static const nl_option options_table[] = {
      .help = "dict of a training checkpoint: ema, model (ema)"},
     {"config", 0, NL_OPTION_FILE, FIELD(config), "FILE",
      .help = "JSON configuration in place of the checkpoint's"},
-    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = architectures,
+    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = nl_architecture_names,
      .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite OUT"},
     NL_COMMON_OPTIONS(FIELD),

@@ -17,15 +17,13 @@ typedef struct nl_info_options {
     const char *arch, *key, *device;
 } nl_info_options;
 
-static const char *const architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
-
 static const char *const devices[] = {"auto", NULL};
 
 #define FIELD(member) offsetof(nl_info_options, member)
 
 static const nl_option options_table[] = {
     {"json", 0, NL_OPTION_FLAG, FIELD(json), .group = "Options", .help = "one JSON object"},
-    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = architectures,
+    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = nl_architecture_names,
      .help = "of a checkpoint that does not say"},
     {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME",
      .help = "dict of a training checkpoint: ema, model (ema)"},

@@ -40,9 +40,6 @@ extern const nl_command nl_sample_command;
 extern const nl_sample_options nl_sample_defaults;
 nl_status nl_sample_main(int argc, char **argv);
 /* Choices of the rows in sampling_rows.inc; ended by NULL. */
-extern const char *const nl_architectures[];
-extern const char *const nl_paths[];
-extern const char *const nl_predictions[];
 extern const char *const nl_channels[];
 extern const char *const nl_roundings[];
 nl_sampling nl_sampling_of(const nl_sample_options *options);

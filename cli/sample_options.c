@@ -10,9 +10,6 @@
 #define SAMPLE(member)  FIELD(member)
 #define SAMPLE_NUMBER   "one for each class named"
 
-const char *const nl_architectures[] = {"DiT", "SiT", "NaLaDiT", "NaLaSiT", NULL};
-const char *const nl_paths[] = {"linear", "gvp", "vp", NULL};
-const char *const nl_predictions[] = {"velocity", "noise", "score", NULL};
 const char *const nl_channels[] = {"all", "3", NULL};
 static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
 const char *const nl_roundings[] = {"dit", "adm", NULL};

@@ -29,6 +29,12 @@
 #define NL_MIN(a, b)    ((a) < (b) ? (a) : (b))
 #define NL_MAX(a, b)    ((a) > (b) ? (a) : (b))
 
+/* A list that stands once, `#define NL_PATHS(X) X(NL_PATH_LINEAR, "linear") ...`, as the constants of an enumeration, as
+ * names in their order and as their count: `NL_PATHS(NL_LIST_CONSTANT)`, `0 NL_PATHS(NL_LIST_COUNT)`. */
+#define NL_LIST_CONSTANT(constant, ...)   constant,
+#define NL_LIST_NAME(constant, name, ...) name,
+#define NL_LIST_COUNT(constant, ...)      +1
+
 /* Runs a call and leaves through the function's one `cleanup:` label when it fails. */
 #define NL_TRY(call)                                                                               \
     do {                                                                                           \

@@ -32,19 +32,31 @@ static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulat
     check_eps(a, args->eps);
 }
 
+const char *const nl_feature_map_names[] = {NL_FEATURE_MAPS(NL_LIST_NAME) NULL};
+
+#define ROW(constant, name, widths, norm_aware) {widths, norm_aware},
+static const struct {
+    int widths;
+    bool norm_aware;
+} feature_maps[] = {NL_FEATURE_MAPS(ROW)};
+#undef ROW
+
+bool nl_feature_map_norm_aware(nl_feature_map map)
+{
+    return feature_maps[map].norm_aware;
+}
+
 int64_t nl_feature_width(nl_feature_map map, int64_t head_size)
 {
-    bool two_halves =
-        map == NL_FEATURES_COSINE || map == NL_FEATURES_COSINE_CONSTANT || map == NL_FEATURES_SPLIT;
-    return two_halves ? 2 * head_size : head_size;
+    return feature_maps[map].widths * head_size;
 }
 
 static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *args)
 {
     if (!check_attention_sizes(a, args->batch, args->tokens, args->heads, args->head_size))
         return;
-    nl_check(a, args->feature_map <= NL_FEATURES_COSINE_CONSTANT, "no feature map %d",
-             (int)args->feature_map);
+    if (!check_feature_map(a, args->feature_map))
+        return;
     int64_t rows = args->batch * args->tokens, hidden = args->heads * args->head_size;
     int64_t pairs = args->batch * args->heads;
     int64_t features = nl_feature_width(args->feature_map, args->head_size);

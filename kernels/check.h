@@ -34,6 +34,13 @@ static inline void check_eps(nl_arguments *a, float eps)
     nl_check(a, eps > 0 && isfinite(eps), "eps is %g, expected more than 0", (double)eps);
 }
 
+static inline bool check_feature_map(nl_arguments *a, nl_feature_map map)
+{
+    bool known = (unsigned)map < NL_FEATURE_MAP_COUNT;
+    nl_check(a, known, "no feature map %d", (int)map);
+    return known;
+}
+
 /* B, T, h, d of an attention, each small enough that their products are sizes. */
 static inline bool check_attention_sizes(nl_arguments *a, int64_t batch, int64_t tokens,
                                          int64_t heads, int64_t head_size)

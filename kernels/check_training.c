@@ -87,8 +87,8 @@ static void check_nala_attention_backward(nl_arguments *a,
 {
     if (!check_attention_sizes(a, args->batch, args->tokens, args->heads, args->head_size))
         return;
-    nl_check(a, args->feature_map <= NL_FEATURES_COSINE_CONSTANT, "no feature map %d",
-             (int)args->feature_map);
+    if (!check_feature_map(a, args->feature_map))
+        return;
     int64_t rows = args->batch * args->tokens, hidden = args->heads * args->head_size;
     int64_t pairs = args->batch * args->heads;
     int64_t features = nl_feature_width(args->feature_map, args->head_size);

@@ -46,7 +46,7 @@ static inline void nl_features(const nl_nala_attention_args *args, bool query, c
     int64_t d = args->head_size;
     nl_feature_map map = args->feature_map;
     double norm = nl_norm2(x, d);
-    double exponent = query && map != NL_FEATURES_COSINE_CONSTANT
+    double exponent = query && nl_feature_map_norm_aware(map)
                           ? args->lambda * (args->tau + tanh(norm))
                           : args->lambda;
     if (map == NL_FEATURES_POWER)

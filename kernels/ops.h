@@ -62,16 +62,22 @@ typedef struct nl_layernorm_modulate_args {
     float eps; /* 1e-6 in DiT */
 } nl_layernorm_modulate_args;
 
-typedef enum nl_feature_map { /* docs/formats.md */
-                              NL_FEATURES_COSINE,
-                              NL_FEATURES_SPLIT,
-                              NL_FEATURES_RELU,
-                              NL_FEATURES_ELU1,
-                              NL_FEATURES_POWER,
-                              NL_FEATURES_COSINE_CONSTANT
-} nl_feature_map;
+/* Feature maps of NaLa (docs/formats.md): constant, name in the configuration, widths of a head that the features have,
+ * whether the exponent of a query grows with its norm. */
+#define NL_FEATURE_MAPS(X)                                                                         \
+    X(NL_FEATURES_COSINE, "cosine", 2, true)                                                       \
+    X(NL_FEATURES_SPLIT, "split", 2, true)                                                         \
+    X(NL_FEATURES_RELU, "relu", 1, false)                                                          \
+    X(NL_FEATURES_ELU1, "elu1", 1, false)                                                          \
+    X(NL_FEATURES_POWER, "power", 1, false)                                                        \
+    X(NL_FEATURES_COSINE_CONSTANT, "cosine_constant", 2, false)
 
-/* Width of the features of one head: 2d for cosine, cosine_constant and split; d otherwise. */
+typedef enum nl_feature_map { NL_FEATURE_MAPS(NL_LIST_CONSTANT) } nl_feature_map;
+enum { NL_FEATURE_MAP_COUNT = 0 NL_FEATURE_MAPS(NL_LIST_COUNT) };
+extern const char *const nl_feature_map_names[]; /* ended by NULL */
+
+bool nl_feature_map_norm_aware(nl_feature_map map);
+/* Width of the features of one head: head_size or twice that. */
 int64_t nl_feature_width(nl_feature_map map, int64_t head_size);
 
 /* Norm-aware linear attention (docs/nala-attention.md), q, k, v read in place from the qkvg product. */

@@ -292,7 +292,7 @@ static void check_nala(nl_feature_map map, bool rope)
 static void test_nala_attention(void **state)
 {
     (void)state;
-    for (nl_feature_map map = NL_FEATURES_COSINE; map <= NL_FEATURES_COSINE_CONSTANT; map++) {
+    for (int map = 0; map < NL_FEATURE_MAP_COUNT; map++) {
         check_nala(map, false);
         check_nala(map, true);
     }

@@ -78,7 +78,7 @@ static inline void nl_features(const nl_nala_attention_args *args, bool query, c
     int64_t d = args->head_size;
     float norm = nl_norm2(x, d), inverse = 1.0f / (norm + NL_NORM_EPS);
     float scale = query ? inverse : 1.0f;
-    float power = query && args->feature_map != NL_FEATURES_COSINE_CONSTANT
+    float power = query && nl_feature_map_norm_aware(args->feature_map)
                       ? args->lambda * (args->tau + nlv_tanh(norm))
                       : args->lambda;
     switch (args->feature_map) {

@@ -41,7 +41,7 @@ static void magnitude_backward(const nl_nala_attention_args *args, bool query, c
 {
     int64_t d = args->head_size;
     double norm = nl_norm2(x, d), sum = norm + nl_nala_epsilon;
-    bool varies = query && args->feature_map != NL_FEATURES_COSINE_CONSTANT;
+    bool varies = query && nl_feature_map_norm_aware(args->feature_map);
     bool split = args->feature_map == NL_FEATURES_SPLIT;
     double p = varies ? args->lambda * (args->tau + tanh(norm)) : args->lambda;
     double dexponent = 0, along = 0; /* along: gradient of the direction times x */

@@ -28,6 +28,15 @@ const char *const nl_mixer_names[] = {NL_MIXERS(NL_ROW) NULL};
 #define NL_ROW(NAME, name) #name,
 const char *const nl_mlp_names[] = {NL_MLPS(NL_ROW) NULL};
 #undef NL_ROW
+#define NL_ROW(NAME, name, prefix) prefix "DiT", prefix "SiT",
+const char *const nl_architecture_names[] = {NL_MIXERS(NL_ROW) NULL};
+#undef NL_ROW
+const char *const nl_schedule_names[] = {NL_SCHEDULES(NL_LIST_NAME) NULL};
+const char *const nl_predicts_names[] = {NL_PREDICTSES(NL_LIST_NAME) NULL};
+const char *const nl_variance_names[] = {NL_VARIANCES(NL_LIST_NAME) NULL};
+const char *const nl_path_names[] = {NL_PATHS(NL_LIST_NAME) NULL};
+const char *const nl_prediction_names[] = {NL_PREDICTIONS(NL_LIST_NAME) NULL};
+const char *const nl_autoencoder_names[] = {NL_AUTOENCODERS(NL_LIST_NAME) "taesd", NULL};
 
 void nl_config_init(nl_config *config)
 {

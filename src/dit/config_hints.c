@@ -10,8 +10,6 @@
 /* The arguments of the public training programs, as torch checkpoints keep them. */
 static void read_arguments(const nl_checkpoint *checkpoint, nl_config *config, const char **source)
 {
-    static const char *const paths[] = {"linear", "gvp", "vp", NULL};
-    static const char *const predictions[] = {"velocity", "noise", "score", NULL};
     const char *model = nl_checkpoint_metadata(checkpoint, "args.model");
     const char *path = nl_checkpoint_metadata(checkpoint, "args.path_type");
     const char *prediction = nl_checkpoint_metadata(checkpoint, "args.prediction");
@@ -24,11 +22,11 @@ static void read_arguments(const nl_checkpoint *checkpoint, nl_config *config, c
     }
     if (config->architecture != NL_ARCH_SIT)
         return;
-    for (int i = 0; path && paths[i]; i++)
-        if (strcasecmp(path, paths[i]) == 0)
+    for (int i = 0; path && nl_path_names[i]; i++)
+        if (strcasecmp(path, nl_path_names[i]) == 0)
             config->path = (nl_path)i;
-    for (int i = 0; prediction && predictions[i]; i++)
-        if (strcasecmp(prediction, predictions[i]) == 0)
+    for (int i = 0; prediction && nl_prediction_names[i]; i++)
+        if (strcasecmp(prediction, nl_prediction_names[i]) == 0)
             config->prediction = (nl_prediction)i;
     for (int i = 0; i < 2; i++) {
         char *end = NULL;

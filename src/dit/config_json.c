@@ -30,17 +30,19 @@ typedef struct nl_field {
     double printed_from; /* values below are not printed: the default, or "not said" */
 } nl_field;
 
-#define NAMES(...) ((const char *const[]){__VA_ARGS__, NULL})
+/* The largest value of an enumeration that is a list. */
+#define LAST(LIST) (0 LIST(NL_LIST_COUNT) - 1)
+static const char *const architectures[] = {"DiT", "SiT", NULL};
 #define AT(member) offsetof(nl_config, member)
 #define ALWAYS     -INFINITY
 
 static const nl_field fields[] = {
-    {"architecture", KIND_CHOICE, AT(architecture), 0, 1, NAMES("DiT", "SiT"), TO_ALL, ALWAYS},
+    {"architecture", KIND_CHOICE, AT(architecture), 0, 1, architectures, TO_ALL, ALWAYS},
     {"attention", KIND_CHOICE, AT(attention), 0, NL_ATTENTION_COUNT - 1, nl_mixer_names, TO_ALL,
      ALWAYS},
     {"mlp", KIND_CHOICE, AT(mlp), 0, NL_MLP_COUNT - 1, nl_mlp_names, TO_ALL, 1},
-    {"feature_map", KIND_CHOICE, AT(feature_map), 0, 5,
-     NAMES("cosine", "split", "relu", "elu1", "power", "cosine_constant"), TO_NALA, ALWAYS},
+    {"feature_map", KIND_CHOICE, AT(feature_map), 0, LAST(NL_FEATURE_MAPS), nl_feature_map_names,
+     TO_NALA, ALWAYS},
     {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, ALWAYS},
     {"tau", KIND_DOUBLE, AT(tau), 0, 32, NULL, TO_NALA, ALWAYS},
     {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, ALWAYS},
@@ -56,17 +58,19 @@ static const nl_field fields[] = {
     {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, ALWAYS},
     {"learn_sigma", KIND_BOOL, AT(learn_sigma), 0, 1, NULL, TO_ALL, ALWAYS},
     {"class_dropout_prob", KIND_DOUBLE, AT(class_dropout_prob), 0, 1, NULL, TO_ALL, ALWAYS},
-    {"schedule", KIND_CHOICE, AT(schedule), 0, 1, NAMES("linear", "cosine"), TO_DIT, ALWAYS},
-    {"diffusion_steps", KIND_INT, AT(diffusion_steps), 1, 1000000, NULL, TO_DIT, ALWAYS},
-    {"predicts", KIND_CHOICE, AT(predicts), 0, 1, NAMES("epsilon", "x_start"), TO_DIT, ALWAYS},
-    {"variance", KIND_CHOICE, AT(variance), 0, 2,
-     NAMES("learned_range", "fixed_small", "fixed_large"), TO_DIT, ALWAYS},
-    {"path", KIND_CHOICE, AT(path), 0, 2, NAMES("linear", "gvp", "vp"), TO_SIT, ALWAYS},
-    {"prediction", KIND_CHOICE, AT(prediction), 0, 2, NAMES("velocity", "noise", "score"), TO_SIT,
+    {"schedule", KIND_CHOICE, AT(schedule), 0, LAST(NL_SCHEDULES), nl_schedule_names, TO_DIT,
      ALWAYS},
+    {"diffusion_steps", KIND_INT, AT(diffusion_steps), 1, 1000000, NULL, TO_DIT, ALWAYS},
+    {"predicts", KIND_CHOICE, AT(predicts), 0, LAST(NL_PREDICTSES), nl_predicts_names, TO_DIT,
+     ALWAYS},
+    {"variance", KIND_CHOICE, AT(variance), 0, LAST(NL_VARIANCES), nl_variance_names, TO_DIT,
+     ALWAYS},
+    {"path", KIND_CHOICE, AT(path), 0, LAST(NL_PATHS), nl_path_names, TO_SIT, ALWAYS},
+    {"prediction", KIND_CHOICE, AT(prediction), 0, LAST(NL_PREDICTIONS), nl_prediction_names,
+     TO_SIT, ALWAYS},
     {"train_eps", KIND_DOUBLE, AT(train_eps), 0, 0.5, NULL, TO_SIT, 0},
     {"sample_eps", KIND_DOUBLE, AT(sample_eps), 0, 0.5, NULL, TO_SIT, 0},
-    {"autoencoder", KIND_CHOICE, AT(autoencoder), 0, 2, NAMES("kl", "tiny", "none", "taesd"),
+    {"autoencoder", KIND_CHOICE, AT(autoencoder), 0, LAST(NL_AUTOENCODERS), nl_autoencoder_names,
      TO_ALL, ALWAYS},
     {"latent_scale", KIND_DOUBLE, AT(latent_scale), 1e-6, 1e6, NULL, TO_ALL, ALWAYS},
     {"latent_shift", KIND_DOUBLE, AT(latent_shift), -1e6, 1e6, NULL, TO_ALL, ALWAYS},

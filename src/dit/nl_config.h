@@ -28,24 +28,28 @@ typedef enum nl_attention { NL_MIXERS(NL_ROW) NL_ATTENTION_COUNT } nl_attention;
 typedef enum nl_mlp { NL_MLPS(NL_ROW) NL_MLP_COUNT } nl_mlp;
 #undef NL_ROW
 
-typedef enum nl_schedule { NL_SCHEDULE_LINEAR, NL_SCHEDULE_COSINE } nl_schedule;
-typedef enum nl_predicts { NL_PREDICTS_EPSILON, NL_PREDICTS_X_START } nl_predicts;
-typedef enum nl_variance {
-    NL_VARIANCE_LEARNED_RANGE,
-    NL_VARIANCE_FIXED_SMALL,
-    NL_VARIANCE_FIXED_LARGE
-} nl_variance;
-typedef enum nl_path { NL_PATH_LINEAR, NL_PATH_GVP, NL_PATH_VP } nl_path;
-typedef enum nl_prediction {
-    NL_PREDICTION_VELOCITY,
-    NL_PREDICTION_NOISE,
-    NL_PREDICTION_SCORE
-} nl_prediction;
-typedef enum nl_autoencoder {
-    NL_AUTOENCODER_KL,
-    NL_AUTOENCODER_TINY,
-    NL_AUTOENCODER_NONE
-} nl_autoencoder;
+/* DiT: the schedule of noise, what the network predicts, the variance of a step. SiT: the path, what the network
+ * predicts. Names are values of the configuration's keys. */
+#define NL_SCHEDULES(X)  X(NL_SCHEDULE_LINEAR, "linear") X(NL_SCHEDULE_COSINE, "cosine")
+#define NL_PREDICTSES(X) X(NL_PREDICTS_EPSILON, "epsilon") X(NL_PREDICTS_X_START, "x_start")
+#define NL_VARIANCES(X)                                                                            \
+    X(NL_VARIANCE_LEARNED_RANGE, "learned_range")                                                  \
+    X(NL_VARIANCE_FIXED_SMALL, "fixed_small")                                                      \
+    X(NL_VARIANCE_FIXED_LARGE, "fixed_large")
+#define NL_PATHS(X) X(NL_PATH_LINEAR, "linear") X(NL_PATH_GVP, "gvp") X(NL_PATH_VP, "vp")
+#define NL_PREDICTIONS(X)                                                                          \
+    X(NL_PREDICTION_VELOCITY, "velocity")                                                          \
+    X(NL_PREDICTION_NOISE, "noise")                                                                \
+    X(NL_PREDICTION_SCORE, "score")
+#define NL_AUTOENCODERS(X)                                                                         \
+    X(NL_AUTOENCODER_KL, "kl") X(NL_AUTOENCODER_TINY, "tiny") X(NL_AUTOENCODER_NONE, "none")
+
+typedef enum nl_schedule { NL_SCHEDULES(NL_LIST_CONSTANT) } nl_schedule;
+typedef enum nl_predicts { NL_PREDICTSES(NL_LIST_CONSTANT) } nl_predicts;
+typedef enum nl_variance { NL_VARIANCES(NL_LIST_CONSTANT) } nl_variance;
+typedef enum nl_path { NL_PATHS(NL_LIST_CONSTANT) } nl_path;
+typedef enum nl_prediction { NL_PREDICTIONS(NL_LIST_CONSTANT) } nl_prediction;
+typedef enum nl_autoencoder { NL_AUTOENCODERS(NL_LIST_CONSTANT) } nl_autoencoder;
 
 typedef struct nl_class_name {
     char *wnid; /* or NULL */
@@ -85,6 +89,12 @@ typedef struct nl_config {
 
 /* By their enumerations, ended by NULL. */
 extern const char *const nl_mixer_names[], *const nl_mlp_names[];
+extern const char *const nl_schedule_names[], *const nl_predicts_names[],
+                                                  *const nl_variance_names[];
+extern const char *const nl_path_names[], *const nl_prediction_names[];
+extern const char *const nl_autoencoder_names[]; /* and another name of "tiny" */
+/* Architecture and mixer together: DiT, SiT, NaLaDiT, NaLaSiT. */
+extern const char *const nl_architecture_names[];
 
 /* Defaults of docs/formats.md. */
 void nl_config_init(nl_config *config);

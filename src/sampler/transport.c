@@ -31,8 +31,6 @@ static const nl_tableau *tableau_of(nl_method method, bool last)
 
 nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form form)
 {
-    static const char *const paths[] = {"linear", "gvp", "vp"};
-    static const char *const predictions[] = {"velocity", "noise", "score"};
     const nl_sampler_options *options = &sampler->options;
     if (isfinite(form.x) && isfinite(form.f))
         return NL_OK;
@@ -44,8 +42,8 @@ nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form
         advice = "a last step, such as mean, or a sample_eps above 0";
     return nl_fail(sampler->context, NL_ERROR_USAGE,
                    "%s on the path %s with prediction %s%s%s divides by zero at t = %g: choose %s",
-                   nl_method_names[options->method], paths[options->path],
-                   predictions[options->prediction], sde ? " and SDE form " : "",
+                   nl_method_names[options->method], nl_path_names[options->path],
+                   nl_prediction_names[options->prediction], sde ? " and SDE form " : "",
                    sde ? nl_sde_form_names[options->sde_form] : "", t, advice);
 }
 
