@@ -189,7 +189,7 @@ cleanup:
 static nl_status say_written(nl_analyzing *a, const char *path)
 {
     nl_console_clear(a->session.console);
-    return a->options->sample.json ? NL_OK : nl_print_line(a->session.context, path);
+    return a->options->sample.json ? NL_OK : nl_print_path(a->session.context, path);
 }
 
 static nl_status take_picture(void *user, const nl_analysis *analysis, const nl_picture *picture)

@@ -10,6 +10,7 @@
 #include "nl_npy.h"
 #include "nl_pipeline.h"
 #include "nl_sample.h"
+#include "nl_utf8.h"
 #include "nl_vae.h"
 
 typedef struct nl_info_options {
@@ -45,15 +46,6 @@ static void add_types(const nl_checkpoint *checkpoint, cJSON *object)
             cJSON_AddNumberToObject(types, nl_dtype_name((nl_dtype)t), (double)tensors[t]);
 }
 
-/* Nothing that a terminal would act on. */
-static bool printable(const char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 127)
-            return false;
-    return true;
-}
-
 /* What a torch file holds beside the tensors: the step, the arguments of the training. */
 static void add_facts(const nl_checkpoint *checkpoint, cJSON *object)
 {
@@ -65,8 +57,8 @@ static void add_facts(const nl_checkpoint *checkpoint, cJSON *object)
     if (checkpoint->spelling)
         cJSON_AddStringToObject(object, "names", checkpoint->spelling);
     for (char **pair = checkpoint->metadata; *pair; pair += 2) {
-        if (!strcmp(pair[0], "nalagen") || !strcmp(pair[0], "config.json") || !printable(pair[0]) ||
-            !printable(pair[1]))
+        if (!strcmp(pair[0], "nalagen") || !strcmp(pair[0], "config.json") ||
+            !nl_utf8_valid(pair[0]) || !nl_utf8_valid(pair[1])) /* JSON has no place for it */
             continue;
         if (!facts)
             facts = cJSON_AddObjectToObject(object, "metadata");
@@ -264,7 +256,10 @@ static void print_lines(const cJSON *object, int indent)
         }
         char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
         putchar(' ');
-        nl_print_plain(stdout, text ? text : cJSON_GetStringValue(item));
+        if (!strcmp(item->string, "problem") && indent == 0)
+            nl_print_message(stdout, cJSON_GetStringValue(item));
+        else
+            nl_print_plain(stdout, text ? text : cJSON_GetStringValue(item));
         putchar('\n');
         cJSON_free(text);
     }

@@ -52,7 +52,7 @@ static nl_status plot(nl_command_line *line, void *values)
     v->plot.width = v->size[1];
     NL_TRY(nl_plot(context, (const char *const *)line->operands, line->operand_count, &v->plot));
     for (int i = 0; out[i]; i++)
-        NL_TRY(nl_print_line(context, out[i]));
+        NL_TRY(nl_print_path(context, out[i]));
 cleanup:
     nl_free(context, svg);
     nl_free(context, png);

@@ -10,6 +10,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "nl_utf8.h"
+
 static nl_context *volatile interrupt_context;
 static const nl_console *volatile interrupt_console;
 static volatile sig_atomic_t interrupt_count;
@@ -116,14 +118,47 @@ void nl_console_clear(nl_console *console)
     console->drawn = false;
 }
 
+/* What a terminal acts on, or does not show as it is: control characters (C0, DEL, C1), marks that turn the direction of
+ * writing, characters without width, ends of lines and paragraphs, tags. */
+static bool acts(uint32_t code)
+{
+    static const uint32_t ranges[][2] = {{0, 0x1F},        {0x7F, 0x9F},      {0xAD, 0xAD},
+                                         {0x61C, 0x61C},   {0x180E, 0x180E},  {0x200B, 0x200F},
+                                         {0x2028, 0x202E}, {0x2060, 0x206F},  {0xFEFF, 0xFEFF},
+                                         {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+    for (int i = 0; i < NL_COUNT(ranges); i++)
+        if (code >= ranges[i][0] && code <= ranges[i][1])
+            return true;
+    return false;
+}
+
+static void print_escaped(FILE *stream, const char *text, bool message)
+{
+    for (size_t left = strlen(text); left > 0;) {
+        uint32_t code = 0;
+        int bytes = nl_utf8_decode(text, left, &code), used = NL_MAX(bytes, 1);
+        bool line = message && text[0] == '\n' && left > 2 && text[1] == ' ' && text[2] == ' ';
+        if (line || (bytes && !acts(code)))
+            fwrite(text, 1, (size_t)used, stream);
+        else if (bytes > 1)
+            fprintf(stream, "\\u{%x}", (unsigned)code);
+        else if (*text == '\n' || *text == '\t')
+            fputs(*text == '\n' ? "\\n" : "\\t", stream);
+        else
+            fprintf(stream, "\\x%02x", (unsigned char)*text);
+        text += used;
+        left -= (size_t)used;
+    }
+}
+
 void nl_print_plain(FILE *stream, const char *text)
 {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        bool c1 = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; /* U+0080 to U+009F in UTF-8 */
-        bool control = (*c < ' ' && *c != '\n' && *c != '\t') || *c == 127 || c1;
-        fputc(control ? '?' : *c, stream);
-        c += c1;
-    }
+    print_escaped(stream, text, false);
+}
+
+void nl_print_message(FILE *stream, const char *text)
+{
+    print_escaped(stream, text, true);
 }
 
 void nl_console_log(nl_console *console, nl_log_level level, const char *message)
@@ -138,7 +173,7 @@ void nl_console_log(nl_console *console, nl_log_level level, const char *message
     fprintf(stderr, "nalagen: %s", names[level]);
     if (level == NL_LOG_DEBUG)
         fprintf(stderr, "%.3f s: ", nl_seconds() - born);
-    nl_print_plain(stderr, message);
+    nl_print_message(stderr, message);
     fputc('\n', stderr);
 }
 
@@ -153,7 +188,7 @@ nl_status nl_console_error(nl_console *console, nl_context *context, nl_status s
         return status;
     }
     fputs("nalagen: error: ", stderr);
-    nl_print_plain(stderr, *message ? message : nl_status_name(status));
+    nl_print_message(stderr, *message ? message : nl_status_name(status));
     fputc('\n', stderr);
     return status;
 }
@@ -239,6 +274,14 @@ nl_status nl_print_line(nl_context *context, const char *text)
     if (fputs(text, stdout) == EOF || fputc('\n', stdout) == EOF || fflush(stdout) == EOF)
         return stdout_failed(context);
     return NL_OK;
+}
+
+nl_status nl_print_path(nl_context *context, const char *path)
+{
+    if (!isatty(STDOUT_FILENO))
+        return nl_print_line(context, path);
+    nl_print_plain(stdout, path);
+    return nl_print_line(context, "");
 }
 
 nl_status nl_print_json(nl_context *context, const cJSON *object)

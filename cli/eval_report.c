@@ -185,16 +185,21 @@ nl_status nl_report_table(const nl_report *r)
                                       NL_METRIC_KID};
     for (int i = 0; i < NL_COUNT(order); i++)
         print_metric(r, order[i]);
-    printf("\nsamples    %s, %lld pictures%s\n", r->samples, (long long)e->samples,
+    printf("\nsamples    ");
+    nl_print_plain(stdout, r->samples);
+    printf(", %lld pictures%s\n", (long long)e->samples,
            e->small ? " (TOO FEW: compares with nothing)" : "");
     if (r->sampling)
         print_sampling(r->sampling);
-    printf("reference  %s", r->reference);
+    printf("reference  ");
+    nl_print_plain(stdout, r->reference);
     if (e->reference)
         printf(", %lld pictures", (long long)e->reference);
     if (r->reference_sha256[0])
         printf(", sha256 %.16s", r->reference_sha256);
-    printf("\nweights    %s, sha256 %.16s\n", s->checkpoint->path, s->sha256);
+    printf("\nweights    ");
+    nl_print_plain(stdout, s->checkpoint->path);
+    printf(", sha256 %.16s\n", s->sha256);
     printf("preset     %s: %s\n", s->options.preprocessing->name, s->options.preprocessing->text);
     printf("precision  %s\n", nl_precision_names[nl_inception_precision(s->net)]);
     printf(
@@ -208,7 +213,7 @@ nl_status nl_report_table(const nl_report *r)
 nl_status nl_report_line(nl_context *context, const char *name, const cJSON *report)
 {
     const cJSON *metrics = cJSON_GetObjectItemCaseSensitive(report, "metrics");
-    printf("%s", name);
+    nl_print_plain(stdout, name);
     for (const cJSON *metric = metrics ? metrics->child : NULL; metric; metric = metric->next)
         if (cJSON_IsNumber(metric))
             printf("  %s %.6g", metric->string, metric->valuedouble);

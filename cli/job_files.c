@@ -29,7 +29,7 @@ nl_status nl_job_report_picture(nl_job *job, const char *path, const cJSON *fact
     double now = nl_seconds();
     nl_console_clear(session->console);
     if (!session->options->json && !job->pictures)
-        return strcmp(path, "-") ? nl_print_line(session->context, path) : NL_OK;
+        return strcmp(path, "-") ? nl_print_path(session->context, path) : NL_OK;
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "file", path);
     cJSON_AddNumberToObject(item, "evaluations", (double)evaluations);
@@ -133,7 +133,7 @@ static nl_status report_archive(nl_job *job)
     double seconds = nl_seconds() - job->started;
     cJSON *facts = NULL;
     if (!session->options->json && !job->pictures)
-        return nl_print_line(session->context, job->options->out);
+        return nl_print_path(session->context, job->options->out);
     NL_TRY(nl_pictures_facts(session, job->options, &job->sampling, &facts));
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "file", job->options->out);
@@ -188,7 +188,7 @@ nl_status nl_job_finish(nl_job *job)
                             job->latents));
         bool plain = !job->session->options->json && !job->pictures;
         if (plain && job->output.kind != NL_OUTPUT_STDOUT && strcmp(job->options->latents, "-"))
-            NL_TRY(nl_print_line(context, job->options->latents));
+            NL_TRY(nl_print_path(context, job->options->latents));
     }
 cleanup:
     return status;

@@ -106,8 +106,10 @@ static nl_status finish(void)
 
 static nl_status complain(const char *what, const char *word, const char *near)
 {
-    fprintf(stderr, "nalagen: error: %s '%s'%s%s%s; see 'nalagen help'\n", what, word,
-            near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    fprintf(stderr, "nalagen: error: %s '", what);
+    nl_print_plain(stderr, word);
+    fprintf(stderr, "'%s%s%s; see 'nalagen help'\n", near ? "; did you mean " : "",
+            near ? near : "", near ? "?" : "");
     return NL_ERROR_USAGE;
 }
 

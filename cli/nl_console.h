@@ -24,12 +24,16 @@ void nl_console_clear(nl_console *console); /* takes the progress line away */
 /* Prints the message of a failure; returns the status. */
 nl_status nl_console_error(nl_console *console, nl_context *context, nl_status status);
 
-/* Text that may come from a foreign file: control characters, which a terminal would act on, become "?"; line breaks
- * stay. */
+/* Text that may come from a foreign file or an argument. What a terminal would act on is spelt out: \n, \x1b, \u{202e},
+ * bytes that are no UTF-8 as well. A value takes one line; of a message, lines that are indented stay lines, so that
+ * none looks like another message. */
 void nl_print_plain(FILE *stream, const char *text);
+void nl_print_message(FILE *stream, const char *text);
 
 /* A line to stdout, flushed. NL_ERROR_WRITE when nobody takes it. */
 nl_status nl_print_line(nl_context *context, const char *text);
+/* The same of the name of a file: as it is for programs, spelt out for a terminal. */
+nl_status nl_print_path(nl_context *context, const char *path);
 /* The same of an object. */
 nl_status nl_print_json(nl_context *context, const cJSON *object);
 /* Flushes what help and info printed. */

@@ -3,11 +3,14 @@
 #ifndef NL_UTF8_H
 #define NL_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Bytes of the character that `text` begins with, 1 to 4, and its code point; 0 where there is none: an overlong form, a
  * surrogate, something beyond U+10FFFF, or not all of it within `size` bytes. */
 int nl_utf8_decode(const char *text, size_t size, uint32_t *code);
+/* Whether all of a text is UTF-8. */
+bool nl_utf8_valid(const char *text);
 
 #endif

@@ -43,6 +43,22 @@ static nl_status refuse_existing(nl_context *context, const char *path)
                    "%s: exists already and is not overwritten unless that is asked for", path);
 }
 
+/* A name that cannot be looked up, but is there. */
+static bool leads_nowhere(const char *path)
+{
+    int error = errno;
+    struct stat info;
+    bool link = lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+    errno = error;
+    return link;
+}
+
+static nl_status refuse_link(nl_context *context, const char *path)
+{
+    return nl_fail(context, NL_ERROR_WRITE,
+                   "%s: it is a link that leads nowhere: remove it, or choose another name", path);
+}
+
 /* Counts one step that a disk can refuse. The test hook makes it fail. */
 static nl_status begin_step(nl_writer *writer)
 {
@@ -122,7 +138,8 @@ static nl_status open_target(nl_writer *writer)
     nl_context *context = writer->context;
     struct stat info;
     if (stat(writer->path, &info) != 0)
-        return open_temporary(writer, 0);
+        return leads_nowhere(writer->path) ? refuse_link(context, writer->path)
+                                           : open_temporary(writer, 0);
     if (S_ISDIR(info.st_mode))
         return nl_fail(context, NL_ERROR_WRITE, "%s: expected a file to write, found a folder",
                        writer->path);
@@ -159,6 +176,8 @@ nl_status nl_writer_check(nl_context *context, const char *path)
     if (!strcmp(path, "-"))
         return NL_OK;
     bool exists = stat(path, &info) == 0;
+    if (!exists && leads_nowhere(path))
+        return refuse_link(context, path);
     if (!exists && errno != ENOENT)
         return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be made: %s", path, strerror(errno));
     if (exists && S_ISDIR(info.st_mode))

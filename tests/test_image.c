@@ -417,6 +417,35 @@ static void test_png_text_bomb(void **state)
     nl_core_context_destroy(context);
 }
 
+/* Nor may many. */
+static void test_png_text_bombs(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    size_t large = 1 << 20;
+    char *letters = malloc(large);
+    memset(letters, 'a', large);
+    uint8_t packed[1 << 12] = "k\0";
+    uLongf length = sizeof(packed) - 3;
+    assert_int_equal(compress2(packed + 3, &length, (Bytef *)letters, large, 9), Z_OK);
+    for (int texts = 15; texts <= 17; texts += 2) {
+        test_bytes bytes = {.size = 0};
+        put_header(&bytes, 1, 1, 8, 0, 0);
+        for (int i = 0; i < texts; i++)
+            put_chunk(&bytes, "zTXt", packed, length + 3);
+        put_pixels(&bytes, (uint8_t[]){0, 5}, 2);
+        if (texts > 16) {
+            expect_refusal(context, &bytes, "compressed PNG text");
+            continue;
+        }
+        nl_image image;
+        assert_ok(context, nl_image_read_bytes(context, "t", bytes.data, bytes.size, &image));
+        nl_image_free(context, &image);
+    }
+    free(letters);
+    nl_core_context_destroy(context);
+}
+
 /* ---- JPEG */
 
 static void put_jpeg(test_bytes *bytes, const uint8_t *samples, int height, int width, int channels,
@@ -797,6 +826,7 @@ int main(void)
         cmocka_unit_test(test_png_texts_of_others),
         cmocka_unit_test(test_png_damaged),
         cmocka_unit_test(test_png_text_bomb),
+        cmocka_unit_test(test_png_text_bombs),
         cmocka_unit_test(test_jpeg_kinds),
         cmocka_unit_test(test_jpeg_damaged),
         cmocka_unit_test(test_budget),

@@ -499,6 +499,46 @@ static void test_killed(void **state)
     }
 }
 
+/* What lies under the names of the work is never followed elsewhere: not written through, not waited for. */
+static void test_links(void **state)
+{
+    (void)state;
+    static const char secret[] = "somebody else's";
+    char victim[128];
+    snprintf(victim, sizeof(victim), "%s/victim", folder);
+    alarm(60); /* a link to nothing was looked for without end */
+    for (int force = 0; force < 2; force++) {
+        nl_npz_options options = usual;
+        options.force = force;
+        assert_int_equal(symlink("nowhere", journal), 0);
+        refuse(options, NL_ERROR_WRITE, "a.npz.journal: expected a file, found a symbolic link");
+        unlink(journal);
+        assert_ok(context, nl_write_file(context, victim, true, secret, sizeof(secret)));
+        assert_int_equal(symlink(victim, journal), 0);
+        refuse(options, NL_ERROR_WRITE, "symbolic link");
+        unlink(journal);
+        nl_mapping mapping;
+        assert_ok(context, nl_map_file(context, victim, &mapping));
+        assert_int_equal(mapping.size, sizeof(secret));
+        assert_memory_equal(mapping.data, secret, sizeof(secret));
+        nl_unmap(context, &mapping);
+        assert_false(nl_path_exists(part));
+        assert_int_equal(mkfifo(journal, 0600), 0);
+        refuse(options, NL_ERROR_WRITE, "expected a file");
+        unlink(journal);
+    }
+    /* the part of a work begun, moved elsewhere and linked to */
+    nl_npz *npz = open_npz(usual);
+    put(npz, 3);
+    nl_npz_abandon(&npz);
+    assert_int_equal(rename(part, victim), 0);
+    assert_int_equal(symlink(victim, part), 0);
+    refuse(usual, NL_ERROR_WRITE, "a.npz.part");
+    unlink(part);
+    unlink(victim);
+    alarm(0);
+}
+
 /* Negative labels keep their sign in 64 bits. */
 static void test_negative_labels(void **state)
 {
@@ -545,6 +585,7 @@ int main(void)
         NL_TEST(test_journal_left_behind),
         NL_TEST(test_killed),
         NL_TEST(test_negative_labels),
+        NL_TEST(test_links),
         NL_TEST(test_with_libzip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -230,6 +230,44 @@ static void damaged_streams(void **state)
     refuse("a bomb", &archive, archive.size, "its two sizes contradict");
 }
 
+/* A checkpoint whose deflated entries are far larger than the file: refused before a byte is unpacked. */
+static void packed_to_fill_memory(void **state)
+{
+    (void)state;
+    static uint8_t zeros[20 << 20], packed[1 << 16];
+    static uint8_t bytes[1 << 17];
+    z_stream stream = {.next_in = zeros,
+                       .avail_in = sizeof(zeros),
+                       .next_out = packed,
+                       .avail_out = sizeof(packed)};
+    deflateInit2(&stream, 9, Z_DEFLATED, -15, 8, Z_DEFAULT_STRATEGY);
+    assert_int_equal(deflate(&stream, Z_FINISH), Z_STREAM_END);
+    size_t stored = stream.total_out;
+    deflateEnd(&stream);
+    for (int large = 0; large < 2; large++) { /* what the directory says of its size */
+        uint32_t size = large ? sizeof(zeros) : 15 << 20;
+        uint8_t *at = bytes;
+        put(&at, 0x04034b50, 4);
+        put(&at, 20, 2), put(&at, 0, 2), put(&at, 8, 2), put(&at, 0, 8);
+        put(&at, stored, 4), put(&at, size, 4), put(&at, 10, 2), put(&at, 0, 2);
+        put_bytes(&at, "r/data.pkl", 10);
+        put_bytes(&at, packed, stored);
+        uint64_t directory = (uint64_t)(at - bytes);
+        put(&at, 0x02014b50, 4), put(&at, 20, 2), put(&at, 20, 2), put(&at, 0, 2), put(&at, 8, 2);
+        put(&at, 0, 8), put(&at, stored, 4), put(&at, size, 4), put(&at, 10, 2), put(&at, 0, 8);
+        put(&at, 0, 4), put(&at, 0, 4);
+        put_bytes(&at, "r/data.pkl", 10);
+        put(&at, 0x06054b50, 4), put(&at, 0, 4), put(&at, 1, 2), put(&at, 1, 2);
+        put(&at, (uint64_t)(at - bytes) - 12 - directory, 4), put(&at, directory, 4),
+            put(&at, 0, 2);
+        nl_checkpoint *file;
+        assert_int_equal(nl_checkpoint_open_memory(context, "bomb.pt", bytes, at - bytes, &file),
+                         NL_ERROR_INPUT);
+        bool refused = strstr(nl_last_error(context), "compressed entries would take 20.0 MiB");
+        assert_int_equal(refused, large);
+    }
+}
+
 /* ---- Beyond 4 GiB: a sparse file, of which the two ends are written */
 
 static const int64_t huge = (INT64_C(1) << 32) + (INT64_C(1) << 29);
@@ -318,7 +356,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_entries),     cmocka_unit_test(reads_a_comment),
         cmocka_unit_test(malformed_entries), cmocka_unit_test(malformed_ends),
-        cmocka_unit_test(damaged_streams),   cmocka_unit_test(beyond_4_gib),
+        cmocka_unit_test(damaged_streams),   cmocka_unit_test(packed_to_fill_memory),
+        cmocka_unit_test(beyond_4_gib),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

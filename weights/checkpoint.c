@@ -496,6 +496,8 @@ void nl_problem(nl_problems *problems, const char *format, ...)
     va_start(list, format);
     vsnprintf(line, sizeof(line), format, list);
     va_end(list);
+    for (char *c = line; (c = strchr(c, '\n'));) /* of a name: a problem is one line */
+        *c = '?';
 
     char *text = problems->text, *last = strrchr(text, '\n');
     size_t used = strlen(text);

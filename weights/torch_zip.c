@@ -89,6 +89,26 @@ cleanup:
     return status;
 }
 
+/* torch.save stores. Who packs a checkpoint saves some of it, not all but a sixteenth: that is a file made to fill memory. */
+static nl_status check_packing(const nl_checkpoint *checkpoint, const nl_zip *zip)
+{
+    enum { RATIO = 16, SMALL = 1 << 24 };
+    int64_t unpacked = 0, most = SMALL;
+    bool known = nl_mul_size(RATIO, checkpoint->mapping.size, &most);
+    most = known ? NL_MAX(most, SMALL) : INT64_MAX;
+    for (int64_t i = 0; i < zip->count; i++)
+        if (zip->entries[i].deflated && !nl_add_size(unpacked, zip->entries[i].size, &unpacked))
+            unpacked = INT64_MAX;
+    if (unpacked <= most)
+        return NL_OK;
+    return nl_fail(checkpoint->context, NL_ERROR_INPUT,
+                   "%s: its compressed entries would take %.1f MiB, the file has %.1f MiB: unpack "
+                   "it yourself if you trust it, and save it with torch.save, which does not "
+                   "compress",
+                   checkpoint->path, (double)unpacked / (1 << 20),
+                   (double)checkpoint->mapping.size / (1 << 20));
+}
+
 static nl_status find_storage(nl_torch *torch, const nl_pickle_value *key, const uint8_t **data,
                               int64_t *bytes)
 {
@@ -135,6 +155,7 @@ nl_status nl_torch_zip_parse(nl_checkpoint *checkpoint)
                        checkpoint->mapping.size, &source.zip));
     NL_TRY(NL_NEW_ZEROS(context, "the directory of a zip archive", source.zip.count,
                         &source.unpacked));
+    NL_TRY(check_packing(checkpoint, &source.zip));
     NL_TRY(find_pickle(checkpoint, &source, &entry));
     NL_TRY(check_byte_order(&torch));
     NL_TRY(content(&torch, entry, &data));

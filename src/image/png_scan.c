@@ -17,7 +17,7 @@ enum {
     CHUNK_EXTRA = 12,
     HEADER_SIZE = 13,
     MAX_TEXTS = 1000,
-    MAX_INFLATED = 1 << 24 /* bytes of one compressed text */
+    MAX_INFLATED = 1 << 24 /* bytes of all compressed texts together */
 };
 
 typedef struct nl_chunk {
@@ -90,9 +90,9 @@ static nl_status from_bytes(nl_context *context, const uint8_t *data, size_t siz
 
 /* Allocated inflated bytes of a zlib stream. */
 static nl_status inflate_text(nl_context *context, const char *path, const uint8_t *data,
-                              size_t size, uint8_t **inflated, size_t *inflated_size)
+                              size_t size, size_t *left, uint8_t **inflated, size_t *inflated_size)
 {
-    for (uLongf room = 4096; room <= MAX_INFLATED; room *= 4) {
+    for (uLongf room = NL_MIN(4096, *left);; room = NL_MIN(4 * room, *left)) {
         uint8_t *bytes;
         nl_status status = NL_NEW_ARRAY(context, "PNG text", room, &bytes);
         if (status != NL_OK)
@@ -102,15 +102,16 @@ static nl_status inflate_text(nl_context *context, const char *path, const uint8
         if (result == Z_OK) {
             *inflated = bytes;
             *inflated_size = length;
+            *left -= length;
             return NL_OK;
         }
         nl_free(context, bytes);
-        if (result != Z_BUF_ERROR)
+        if (result != Z_BUF_ERROR || room == *left)
             break;
     }
     return nl_fail(context, NL_ERROR_INPUT,
-                   "%s: a compressed PNG text is damaged or longer than %d bytes", path,
-                   MAX_INFLATED);
+                   "%s: a compressed PNG text is damaged, or all of them are longer than %d bytes",
+                   path, MAX_INFLATED);
 }
 
 /* Takes bytes up to and with the next 0; false when there is none. */
@@ -126,12 +127,12 @@ static bool take_field(const uint8_t **data, size_t *size, size_t *length)
 }
 
 static nl_status read_value(nl_context *context, const char *path, bool utf8, bool compressed,
-                            const uint8_t *data, size_t size, char **value)
+                            const uint8_t *data, size_t size, size_t *left, char **value)
 {
     uint8_t *inflated = NULL;
     nl_status status = NL_OK;
     if (compressed) {
-        NL_TRY(inflate_text(context, path, data, size, &inflated, &size));
+        NL_TRY(inflate_text(context, path, data, size, left, &inflated, &size));
         data = inflated;
     }
     status =
@@ -144,7 +145,7 @@ cleanup:
 /* tEXt: keyword 0 text; zTXt: keyword 0 method text; iTXt: keyword 0 flag method language 0 translated
  * keyword 0 text */
 static nl_status read_text(nl_context *context, const char *path, const nl_chunk *chunk,
-                           char *pair[2])
+                           size_t *left, char *pair[2])
 {
     const uint8_t *data = chunk->data, *keyword = data;
     size_t size = chunk->size, keyword_size, skipped;
@@ -167,7 +168,7 @@ static nl_status read_text(nl_context *context, const char *path, const nl_chunk
     nl_status status = from_latin1(context, keyword, keyword_size, &pair[0]);
     if (status != NL_OK)
         return status;
-    status = read_value(context, path, utf8, compressed, data, size, &pair[1]);
+    status = read_value(context, path, utf8, compressed, data, size, left, &pair[1]);
     if (status != NL_OK) {
         nl_free(context, pair[0]);
         pair[0] = NULL;
@@ -186,6 +187,7 @@ static nl_status walk(nl_context *context, const char *path, const nl_mapping *m
                       nl_image *image, int *texts)
 {
     int64_t offset = NL_PNG_SIGNATURE_SIZE;
+    size_t left = MAX_INFLATED;
     bool pixels = false;
     *texts = 0;
     for (int index = 0;; index++) {
@@ -206,7 +208,7 @@ static nl_status walk(nl_context *context, const char *path, const nl_mapping *m
             image->height = (int)height;
         } else if (is_text(&chunk) && *texts < MAX_TEXTS) {
             if (image->text)
-                status = read_text(context, path, &chunk, image->text + 2 * *texts);
+                status = read_text(context, path, &chunk, &left, image->text + 2 * *texts);
             if (status != NL_OK)
                 return status;
             (*texts)++;

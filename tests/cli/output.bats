@@ -154,10 +154,10 @@ open("e.png", "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">II
 END
     run "$NALAGEN" info e.png
     [ "$status" -eq 0 ]
-    [[ $output == *"model: ?[31m?"* ]]
+    [[ $output == *'model: \x1b[31m\u{9b}'* ]]
     run "$NALAGEN" sample --from e.png
     [ "$status" -eq 3 ]
-    [[ $output == *"?[31m?"* ]]
+    [[ $output == *'\x1b[31m\u{9b}'* ]]
 }
 
 @test "info on what is none of it" {
@@ -171,4 +171,48 @@ END
     [ "$status" -eq 2 ]
     run "$NALAGEN" info text empty
     [ "$status" -eq 2 ]
+}
+
+@test "what a terminal would act on is spelt out, in errors and in what info prints" {
+    plain() { # no control character but line breaks, no C1, no mark of direction
+        ! LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]' "$1"
+    }
+    run "$NALAGEN" $'a\e[2Jb\u202ec'
+    [ "$status" -eq 2 ]
+    [[ $output == *"'a\\x1b[2Jb\\u{202e}c'"* ]]
+    run "$NALAGEN" info $'no\nnalagen: error: forged\u0085\e]0;\a'
+    [ "$status" -ne 0 ]
+    [ "${#lines[@]}" -eq 1 ]
+    [[ $output == *'no\nnalagen: error: forged\u{85}\x1b]0;\x07: '* ]]
+    run "$NALAGEN" sample --steps $'1\nnalagen: error: forged' -o x.png
+    [ "${#lines[@]}" -eq 1 ]
+    python3 - <<'PY'
+import json, struct
+header = json.dumps({"__metadata__": {"note": "a\nkind: forged\u202e\u0085\x1b[1m", "e\nf": "\n  g: h"},
+                     "w\n  forged: yes": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+open("w.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + b"\0" * 4)
+PY
+    "$NALAGEN" info w.safetensors >out 2>&1
+    plain out
+    grep -qF 'note: a\nkind: forged\u{202e}\u{85}\x1b[1m' out
+    grep -qF 'e\nf: \n  g: h' out
+    [ "$(grep -c '^ *forged: yes' out)" -eq 0 ]
+    "$NALAGEN" info --json w.safetensors | python3 -c 'import json, sys; assert json.load(sys.stdin)["metadata"]["e\nf"] == "\n  g: h"'
+}
+
+@test "a link that leads nowhere is refused as an output before the work" {
+    ln -s nowhere a.png
+    ln -s nowhere a.npy
+    need_model
+    for extra in "-o a.png" "-o a.png -f" "--latents a.npy -o b.png" "--latents a.npy -f -o b.png"; do
+        run timeout 60 "$NALAGEN" sample --steps 1000 $extra
+        [ "$status" -eq 7 ]
+        [[ $output == *"a.np"*"link that leads nowhere"* || $output == *"a.png"*"link that leads nowhere"* ]]
+        [ ! -e nowhere ] && [ ! -e b.png ]
+    done
+    ln -s b.png c.png # one that leads to a file stays one
+    echo old >b.png
+    "$NALAGEN" sample --steps 1 --sampler euler -f -q -o c.png
+    [ -L c.png ]
+    is_png b.png
 }

@@ -111,7 +111,7 @@ static bool stands_finished(const nl_npz *npz)
     char *comment = NULL;
     if (NL_NEW_ARRAY(npz->context, "a comment", length + 1, &comment) != NL_OK)
         return false;
-    file.fd = open(npz->path, O_RDONLY | O_CLOEXEC);
+    file.fd = open(npz->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     bool same = file.fd >= 0 && fstat(file.fd, &info) == 0 && S_ISREG(info.st_mode) &&
                 info.st_size == npz->layout.size &&
                 nl_npz_get(&file, comment, length, info.st_size - (int64_t)length) == NL_OK &&
@@ -127,6 +127,18 @@ static bool exists(const char *path)
     return lstat(path, &info) == 0;
 }
 
+/* A link could lead to a file of somebody else's, which would be written over. */
+static nl_status refuse_open(const nl_npz_file *file, const char *advice)
+{
+    if (errno == ELOOP)
+        return nl_fail(file->context, NL_ERROR_WRITE,
+                       "%s: expected a file, found a symbolic link: remove it, or give another "
+                       "--out",
+                       file->path);
+    return nl_fail(file->context, NL_ERROR_WRITE, "%s: cannot be opened: %s%s", file->path,
+                   strerror(errno), advice);
+}
+
 /* The journal of that name, locked. */
 static nl_status open_journal(nl_npz *npz)
 {
@@ -135,7 +147,7 @@ static nl_status open_journal(nl_npz *npz)
     struct stat opened, named;
     bool locked;
     for (;;) {
-        file->fd = open(file->path, O_RDWR | O_CLOEXEC);
+        file->fd = open(file->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         npz->created = false;
         if (file->fd < 0 && errno == ENOENT) {
             file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -144,10 +156,9 @@ static nl_status open_journal(nl_npz *npz)
                 continue;
         }
         if (file->fd < 0)
-            return nl_fail(npz->context, NL_ERROR_WRITE, "%s: cannot be opened: %s", file->path,
-                           strerror(errno));
+            return refuse_open(file, "");
         NL_TRY(nl_npz_lock(file, LOCK_SETUP, 1, true, &locked));
-        if (fstat(file->fd, &opened) == 0 && stat(file->path, &named) == 0 &&
+        if (fstat(file->fd, &opened) == 0 && lstat(file->path, &named) == 0 &&
             opened.st_ino == named.st_ino && opened.st_dev == named.st_dev)
             break;
         close_file(file);
@@ -178,11 +189,9 @@ static nl_status claim(nl_npz *npz, const nl_npz_options *options, bool all)
 
 static nl_status open_part(nl_npz *npz, int flags)
 {
-    npz->part.fd = open(npz->part.path, O_RDWR | O_CLOEXEC | flags, 0666);
-    if (npz->part.fd >= 0)
-        return NL_OK;
-    return nl_fail(npz->context, NL_ERROR_WRITE, "%s: cannot be opened: %s%s", npz->part.path,
-                   strerror(errno), flags ? "" : ": begin anew with --force");
+    npz->part.fd = open(npz->part.path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+    return npz->part.fd >= 0 ? NL_OK
+                             : refuse_open(&npz->part, flags ? "" : ": begin anew with --force");
 }
 
 nl_status nl_npz_done(nl_npz *npz, int64_t *done)
@@ -234,7 +243,7 @@ static nl_status go_on(nl_npz *npz)
     nl_status status = NL_OK;
     struct stat info;
     int64_t done;
-    bool whole = stat(npz->part.path, &info) == 0 && S_ISREG(info.st_mode) &&
+    bool whole = lstat(npz->part.path, &info) == 0 && S_ISREG(info.st_mode) &&
                  info.st_size == npz->layout.size;
     if (whole)
         return open_part(npz, 0);
