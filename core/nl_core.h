@@ -114,6 +114,11 @@ nl_status nl_vformat(nl_context *context, char **text, const char *format, va_li
 nl_status nl_account(nl_context *context, const char *what, int64_t bytes) NL_MUST_CHECK;
 /* Bytes still free under the budget; INT64_MAX without one. */
 int64_t nl_memory_left(const nl_context *context);
+/* Bytes that this process could still take on the host: what the machine has available, what its control groups
+ * (version 1 and 2) and RLIMIT_AS leave. INT64_MAX: nothing says. */
+int64_t nl_memory_available(void);
+/* The groups' part of it. list: a file like /proc/self/cgroup; root: where the groups' files lie. */
+int64_t nl_group_memory_left(const char *list, const char *root);
 
 /* ---- Checked arithmetic for sizes that come from files: false on overflow or negative input. */
 bool nl_mul_size(int64_t a, int64_t b, int64_t *product);

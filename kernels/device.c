@@ -158,6 +158,13 @@ bool nl_device_queues(const nl_device *device)
     return device->ops->download_start != NULL;
 }
 
+int64_t nl_device_memory_left(nl_device *device)
+{
+    int64_t left =
+        device->ops->memory_left ? device->ops->memory_left(device) : nl_memory_available();
+    return NL_MIN(left, nl_memory_left(device->context));
+}
+
 nl_status nl_upload_beside(nl_device *device, void *to, const void *from, int64_t bytes)
 {
     return device->ops->upload_beside ? device->ops->upload_beside(device, to, from, bytes)

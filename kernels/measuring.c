@@ -9,10 +9,11 @@
 
 static nl_status measure_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer)
 {
-    *pointer = NULL;
-    return nl_fail(device->context, NL_ERROR_INTERNAL,
-                   "%s: %lld bytes asked of a measuring device, which has an arena only", what,
-                   (long long)bytes);
+    (void)what;
+    /* Where nothing is, and far from the arena: addresses that are compared and never looked at. */
+    *pointer = (void *)((uintptr_t)(INT64_C(1) << 46) + (uintptr_t)device->allocated);
+    device->allocated += (bytes + 255) / 256 * 256;
+    return NL_OK;
 }
 
 static void measure_free(nl_device *device, void *pointer, int64_t bytes)

@@ -356,6 +356,8 @@ typedef struct nl_ops {
     nl_status (*sync)(nl_device *device);
     void (*destroy)(nl_device *device); /* frees device->state */
 
+    /* Bytes that alloc could still give; NULL: the host's. */
+    int64_t (*memory_left)(nl_device *device);
     /* For nl_download_start, nl_download_wait and nl_replay; NULL: everything is done at once. */
     nl_status (*download_start)(nl_device *device, int slot, void *to, const void *from,
                                 int64_t bytes);
@@ -427,6 +429,7 @@ struct nl_device {
         activation; /* of tokens, feature maps and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype
                             that is; states, noise and pictures stay F32 */
     bool measuring;
+    int64_t allocated; /* of a measuring device: bytes asked of it beside its arena, in all */
     bool
         cancellable; /* operations look for nl_cancel before they begin: where the host does the work, and no other
                           process waits for the end of it */
@@ -448,8 +451,11 @@ bool nl_cuda_is_likely(void);
 /* CPU threads of a device that is given no number of them. */
 int nl_default_threads(void);
 
-/* A device like `like` whose operations do nothing and whose arena only counts. */
+/* A device like `like` whose operations do nothing and whose arena and memory are only counted. */
 void nl_device_measuring(const nl_device *like, nl_device *measuring);
+
+/* Bytes that could still be allocated on the device, the limit of the context included. */
+int64_t nl_device_memory_left(nl_device *device);
 
 /* A download that is queued, and the wait for it: `to` is filled when the wait for the same slot, from 0 to
  * NL_DOWNLOAD_SLOTS - 1, has returned, and the work queued before it is done then, also with 0 bytes. More than

@@ -259,6 +259,48 @@ static void test_append(void **state)
     nl_append_close(&file);
 }
 
+/* What the process may still take: the least that a group, one of its parents, or its own limit leaves. */
+static void test_memory_available(void **state)
+{
+    static const struct {
+        const char *file, *text;
+    } files[] = {{"list", "4:memory:/old\n1:cpu:/x\n0::/a/b\n"},
+                 {"a/memory.max", "5000\n"},
+                 {"a/memory.current", "4500\n"},
+                 {"a/memory.stat", "anon 7\ninactive_file 300\n"},
+                 {"a/b/memory.max", "max\n"},
+                 {"a/b/memory.current", "4000\n"},
+                 {"memory/old/memory.limit_in_bytes", "9000\n"},
+                 {"memory/old/memory.usage_in_bytes", "8300\n"}};
+    fixture *f = *state;
+    char path[256], list[128];
+    const char *const folders[] = {"a", "a/b", "memory", "memory/old"};
+    for (int i = 0; i < NL_COUNT(folders); i++) {
+        snprintf(path, sizeof(path), "%s/%s", f->folder, folders[i]);
+        assert_ok(f->context, nl_make_folder(f->context, path));
+    }
+    for (int i = 0; i < NL_COUNT(files); i++) {
+        snprintf(path, sizeof(path), "%s/%s", f->folder, files[i].file);
+        assert_ok(f->context,
+                  nl_write_file(f->context, path, false, files[i].text, strlen(files[i].text)));
+    }
+    snprintf(list, sizeof(list), "%s/list", f->folder);
+    assert_int_equal(nl_group_memory_left(list, f->folder), 700);
+    snprintf(path, sizeof(path), "%s/a/memory.max", f->folder);
+    assert_ok(f->context, nl_write_file(f->context, path, true, "4700\n", 5));
+    assert_int_equal(nl_group_memory_left(list, f->folder), 500);
+    assert_true(nl_group_memory_left("/nowhere", f->folder) == INT64_MAX);
+    struct rlimit before, small;
+    int64_t have = nl_memory_available();
+    getrlimit(RLIMIT_AS, &before);
+    small = before;
+    small.rlim_cur = (rlim_t)1 << 36; /* of which a sanitizer has taken more */
+    setrlimit(RLIMIT_AS, &small);
+    int64_t less = nl_memory_available();
+    setrlimit(RLIMIT_AS, &before);
+    assert_true(less >= 0 && less <= have + (1 << 28) && less < INT64_C(1) << 36);
+}
+
 /* What a killed writer has left goes; what one at work has there stays. */
 static void test_temporaries(void **state)
 {
@@ -550,6 +592,7 @@ int main(void)
         TEST(test_full_disk),
         TEST(test_append),
         TEST(test_temporaries),
+        TEST(test_memory_available),
         TEST(test_empty_file),
         TEST(test_places_that_cannot_be_written),
         TEST(test_broken_pipe),

@@ -48,6 +48,13 @@ static nl_status cuda_alloc(nl_device *device, const char *what, int64_t bytes, 
                    bytes / 1048576., left / 1048576., total / 1048576., cudaGetErrorString(error));
 }
 
+static int64_t cuda_memory_left(nl_device *device)
+{
+    size_t left = 0, total = 0;
+    (void)device;
+    return cudaMemGetInfo(&left, &total) == cudaSuccess ? (int64_t)left : INT64_MAX;
+}
+
 static void cuda_free(nl_device *device, void *pointer, int64_t bytes)
 {
     if (!pointer)
@@ -289,6 +296,7 @@ extern "C" const nl_ops nl_cuda_ops = {"cuda",
                                        cuda_copy,
                                        cuda_sync,
                                        cuda_destroy,
+                                       cuda_memory_left,
                                        cuda_download_start,
                                        cuda_download_wait,
                                        nl_cuda_replay,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* --dry-run: what a run takes, and how long. */
+/* --dry-run: how long a run takes; what it takes has been said before (train.c). */
 #include <stdio.h>
 
 #include "trainer.h"
@@ -46,21 +46,12 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
 {
     nl_status status = NL_OK;
     nl_context *context = trainer->context;
-    const double mib = 1 << 20;
     double seconds, warm;
     char whole[32];
-    int64_t of_state = nl_state_bytes(&trainer->state);
     NL_TRY(nl_trainer_time(trainer, WARM_UP, &warm));
     NL_TRY(nl_trainer_time(trainer, warm > 10 ? 1 : TIMED, &seconds));
     double rate = (double)trainer->point.batch / seconds,
            peak = nl_peak_flops(trainer->device) * trainer->group->size;
-    nl_log(context, NL_LOG_INFO,
-           "memory: %.0f MiB for weights, gradient, optimiser and averages; %.0f MiB for "
-           "activations (batch %lld in %lld parts%s); %.0f MiB in all, with batches on the host",
-           (double)of_state / mib, (double)trainer->arena / mib, (long long)trainer->point.batch,
-           (long long)trainer->options->accumulate,
-           trainer->options->checkpointing ? ", checkpointing" : "",
-           (double)context->memory_used / mib);
     nl_log(context, NL_LOG_INFO, "time: %.4g s a step, %.1f images/s, %.3g TFLOP/s", seconds, rate,
            3 * nl_forward_flops(&trainer->config) * rate / 1e12);
     if (peak > 0)

@@ -39,9 +39,13 @@ nl_status nl_feed_open(nl_device *device, const nl_dataset *data, const nl_loss 
     feed->size = options->loader.batch / ranks / options->parts;
     feed->part = options->parts;
     feed->slot_bytes = lay_out(feed, info, NULL);
-    NL_TRY(nl_loader_create(data, &feed->options.loader, &feed->loader));
-    NL_TRY(nl_host_memory_alloc(device, "batches on the host", SLOTS * feed->slot_bytes, &staging));
-    feed->staging = memset(staging, 0, (size_t)(SLOTS * feed->slot_bytes));
+    feed->host_bytes = SLOTS * feed->slot_bytes + nl_loader_bytes(data, &feed->options.loader);
+    if (!device->measuring) {
+        NL_TRY(nl_loader_create(data, &feed->options.loader, &feed->loader));
+        NL_TRY(nl_host_memory_alloc(device, "batches on the host", SLOTS * feed->slot_bytes,
+                                    &staging));
+        feed->staging = memset(staging, 0, (size_t)(SLOTS * feed->slot_bytes));
+    }
     NL_TRY(device->ops->alloc(device, "a batch", feed->slot_bytes, &feed->memory));
     lay_out(feed, info, feed->memory);
 cleanup:

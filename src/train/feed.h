@@ -24,6 +24,7 @@ typedef struct nl_feed {
     uint8_t *staging; /* host, slots of what the device gets in one piece */
     int slot;
     int64_t slot_bytes;
+    int64_t host_bytes;     /* of batches that are made ahead and on their way */
     void *memory;           /* on the device: one slot */
     nl_tensor x;            /* [size, K, H, W] as encoded */
     nl_tensor t;            /* [size] as the network sees it */
@@ -32,6 +33,7 @@ typedef struct nl_feed {
     nl_tensor variational;  /* [size, NL_VB_COLUMNS] */
 } nl_feed;
 
+/* On a measuring device there is no loader, and no batch comes. */
 nl_status nl_feed_open(nl_device *device, const nl_dataset *data, const nl_loss *loss,
                        const nl_feed_options *options, nl_feed *feed);
 void nl_feed_close(nl_feed *feed); /* {0} is allowed */

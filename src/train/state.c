@@ -52,6 +52,8 @@ nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_co
     NL_TRY(nl_dit_segments(state->model, state->master, (float)query_scale, &state->segments,
                            &state->segment_count));
     NL_TRY(create_numbers(state));
+    if (device->measuring) /* which has no values */
+        return NL_OK;
     NL_TRY(nl_dit_initialize(state->master, seed));
     NL_TRY(nl_dit_scale_queries(state->master, (float)query_scale));
     NL_TRY(nl_state_start(state));
@@ -180,10 +182,4 @@ nl_status nl_state_show_average(nl_train_state *state, int index)
 nl_status nl_state_show_weights(nl_train_state *state)
 {
     return nl_dit_copy(state->master, state->model);
-}
-
-int64_t nl_state_bytes(const nl_train_state *state)
-{
-    return state->model->storage_bytes + state->bytes +
-           (4 + state->ema_count) * state->master->storage_bytes;
 }

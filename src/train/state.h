@@ -46,7 +46,4 @@ nl_status nl_state_update(nl_train_state *state);
 nl_status nl_state_show_average(nl_train_state *state, int index);
 nl_status nl_state_show_weights(nl_train_state *state);
 
-/* Bytes on the device that all of this takes. */
-int64_t nl_state_bytes(const nl_train_state *state);
-
 #endif

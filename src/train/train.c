@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a run consists of, made from its options, its data and its folder. */
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -254,14 +255,13 @@ static int find_choice(const char *text, const char *const *names)
     return 0;
 }
 
-/* The loader begins behind the steps that are done. */
-static nl_status open_steps(nl_trainer *trainer)
+/* On the state's device. The loader begins behind the steps that are done. */
+static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl_feed *feed,
+                            nl_stepper *stepper)
 {
     const nl_train_options *options = trainer->options;
-    nl_context *context = trainer->context;
     nl_status status = NL_OK;
-    int slots = (int)NL_MAX(options->log_every, 100);
-    nl_feed_options feed = {
+    nl_feed_options of_feed = {
         .loader = {.seed = options->seed,
                    .batch = options->batch,
                    .rank = trainer->group->rank,
@@ -272,12 +272,51 @@ static nl_status open_steps(nl_trainer *trainer)
                    .count = options->overfit},
         .parts = (int)options->accumulate,
         .times_seed = options->seed};
-    NL_TRY(nl_feed_open(trainer->device, trainer->data, trainer->loss, &feed, &trainer->feed));
-    NL_TRY(nl_stepper_open(trainer->group, &trainer->state, &trainer->feed, options->seed,
-                           options->checkpointing, slots, &trainer->stepper));
-    NL_TRY(NL_NEW_ARRAY(context, "reports of steps", slots, &trainer->reports));
-    NL_TRY(nl_stepper_measure(&trainer->stepper, &trainer->arena));
+    NL_TRY(nl_feed_open(state->device, trainer->data, trainer->loss, &of_feed, feed));
+    NL_TRY(nl_stepper_open(trainer->group, state, feed, options->seed, options->checkpointing,
+                           trainer->slots, stepper));
 cleanup:
+    return status;
+}
+
+/* What the run takes, found out by beginning it on a device without memory; refused where there is less. */
+static nl_status check_memory(nl_trainer *trainer)
+{
+    nl_context *context = trainer->context;
+    const nl_train_options *options = trainer->options;
+    const double mib = 1 << 20;
+    nl_status status = NL_OK;
+    nl_device measuring;
+    nl_train_state state = {0};
+    nl_feed feed = {0};
+    nl_stepper stepper = {0};
+    nl_device_measuring(trainer->device, &measuring);
+    NL_TRY(nl_state_create(&measuring, &trainer->config, trainer->point.ema_count, options->seed,
+                           options->query_scale, &state));
+    NL_TRY(open_steps(trainer, &state, &feed, &stepper));
+    NL_TRY(nl_stepper_measure(&stepper, &trainer->arena));
+    bool host = !nl_device_queues(trainer->device);
+    int64_t of_state = measuring.allocated, batches = host ? feed.host_bytes : 0;
+    int64_t need = of_state + trainer->arena + batches;
+    int64_t have = nl_device_memory_left(trainer->device);
+    char text[256];
+    snprintf(text, sizeof(text),
+             "%.0f MiB: %.0f MiB for weights, gradient, optimiser and averages, %.0f MiB for "
+             "activations (batch %lld in %lld parts%s), %.0f MiB for batches",
+             (double)need / mib, (double)of_state / mib, (double)trainer->arena / mib,
+             (long long)options->batch, (long long)options->accumulate,
+             options->checkpointing ? ", checkpointing" : "", (double)batches / mib);
+    if (options->dry_run)
+        nl_log(context, NL_LOG_INFO, "memory: %s", text);
+    if (need > have)
+        NL_TRY(nl_fail(context, NL_ERROR_MEMORY,
+                       "training takes %s; %s has %.0f MiB left: take the batch in parts "
+                       "(--accumulate), a smaller --batch, or --checkpointing",
+                       text, trainer->device->name, (double)have / mib));
+cleanup:
+    nl_stepper_close(&stepper);
+    nl_feed_close(&feed);
+    nl_state_free(&state);
     return status;
 }
 
@@ -291,6 +330,7 @@ static nl_status open_trainer(nl_trainer *trainer)
     NL_TRY(nl_trainer_check(context, options));
     trainer->point.seed = options->seed;
     trainer->point.batch = options->batch;
+    trainer->slots = (int)NL_MAX(options->log_every, 100);
     if (options->ema)
         NL_TRY(nl_train_parse_ema(context, options->ema, NL_MAX_EMA, trainer->point.ema_decay,
                                   &trainer->point.ema_count));
@@ -313,6 +353,7 @@ static nl_status open_trainer(nl_trainer *trainer)
                                 (nl_weighting)find_choice(options->weighting, nl_train_weightings),
                             .min_snr = options->min_snr};
     NL_TRY(nl_loss_create(context, &trainer->config, &loss, &trainer->loss));
+    NL_TRY(check_memory(trainer));
     NL_TRY(nl_state_create(trainer->device, &trainer->config, trainer->point.ema_count,
                            options->seed, options->query_scale, &trainer->state));
     NL_TRY(start_weights(trainer, init));
@@ -322,7 +363,8 @@ static nl_status open_trainer(nl_trainer *trainer)
             (options->epochs * trainer->point.samples + options->batch - 1) / options->batch;
         trainer->steps = trainer->steps ? NL_MIN(trainer->steps, steps) : steps;
     }
-    NL_TRY(open_steps(trainer));
+    NL_TRY(open_steps(trainer, &trainer->state, &trainer->feed, &trainer->stepper));
+    NL_TRY(NL_NEW_ARRAY(context, "reports of steps", trainer->slots, &trainer->reports));
     nl_log(context, NL_LOG_INFO, "%s, %lld parameters, %lld samples of %d classes, batch %lld, %s",
            nl_config_name(&trainer->config, name, sizeof(name)),
            (long long)nl_dit_parameter_count(trainer->state.model),

@@ -30,7 +30,8 @@ typedef struct nl_trainer {
     bool stopping;      /* one of the ranks was asked to stop, and all know */
     double clock;       /* when the last log line was written, and what was not steps since */
     int64_t clock_step;
-    nl_step_report *reports; /* [log_every] */
+    int slots;               /* steps between two collections at most */
+    nl_step_report *reports; /* [slots] */
     nl_record record;
     int lock;           /* of RUN; -1: none */
     bool folder_is_new; /* RUN was not there */

@@ -158,6 +158,18 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [ -f run/done ]
 }
 
+@test "more memory than there is: refused at once, with the ways out" {
+    data
+    for how in "" --dry-run; do
+        run -4 timeout 30 "$NALAGEN" train --model SiT-XL/2 --data data --batch 4096 --device cpu --out run $how
+        [[ $output == *"training takes "*"MiB for activations (batch 4096 in 1 parts)"*"cpu has "*"--accumulate"*"--batch"*"--checkpointing"* ]]
+        [ ! -e run ]
+    done
+    [[ $output == *"nalagen: memory: "* ]] # said before anything is taken
+    run -4 train --out run --max-memory 8M
+    [[ $output == *"training takes "*"cpu has "[78]" MiB left"* ]]
+}
+
 @test "a signal is heard in the midst of a step, which then has changed nothing" {
     data
     run=("$NALAGEN" train --model SiT-12x384x6/2 --data data --batch 256 --accumulate 64 --device cpu --threads 2 --sample-every 0 --out run)
