@@ -91,7 +91,7 @@ typedef struct nl_nala_attention_args {
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
     float lambda, tau;
-    bool rope;                       /* rotate the features in the numerator (docs/public-code.md E) */
+    bool rope; /* rotate the features in the numerator (docs/public-code.md E) */
     int64_t grid_height, grid_width; /* of the tokens; needed with rope */
 } nl_nala_attention_args;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* numpy arrays: what opens can be read to the last element. */
-#include "nl_npy.h"
 #include "nl_fuzz.h"
+#include "nl_npy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
