@@ -6,28 +6,6 @@
 #include "nl_json.h"
 #include "nl_random.h"
 
-/* 20 evaluations of the network for the methods of second order, whose pictures 40 do not better (docs/results.md), 40
- * for the others; the noisy ones as the public code. */
-static int default_steps(nl_method method)
-{
-    switch (method) {
-    case NL_METHOD_DDPM:
-    case NL_METHOD_SDE_EULER:
-    case NL_METHOD_SDE_HEUN:
-        return 250;
-    case NL_METHOD_DDIM:
-        return 50;
-    case NL_METHOD_EULER:
-        return 40;
-    case NL_METHOD_RK4:
-        return 10;
-    case NL_METHOD_DOPRI5:
-        return 0;
-    default:
-        return 10;
-    }
-}
-
 static nl_status find_name(nl_context *context, const char *what, const char *name,
                            const char *const *names, int *index)
 {
@@ -45,22 +23,23 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
     const nl_config *config = &model->config;
     nl_status status = NL_OK;
     bool dit = config->architecture == NL_ARCH_DIT;
+    char list[128];
     int method;
     *resolved = *given;
     if (!given->sampler)
         resolved->sampler = dit ? "ddpm" : "heun";
     NL_TRY(find_name(context, "sampler", resolved->sampler, nl_method_names, &method));
-    if (dit != (method == NL_METHOD_DDPM || method == NL_METHOD_DDIM))
+    if (dit != nl_method_is_diffusion((nl_method)method))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
                        resolved->sampler, dit ? "DiT" : "SiT",
-                       dit ? "ddpm or ddim"
-                           : "euler, midpoint, heun, heun2, rk4, dopri5, sde-euler or sde-heun"));
-    if (given->steps < 0 || (given->steps && method == NL_METHOD_DOPRI5))
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       given->steps < 0 ? "steps is negative"
-                                        : "dopri5 chooses its steps: give --atol and --rtol"));
+                       nl_method_list(dit, list, sizeof(list))));
+    if (given->steps < 0)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is negative"));
+    if (given->steps && !nl_methods[method].default_steps)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "%s chooses its steps: give --atol and --rtol",
+                       resolved->sampler));
     if (!given->steps && !given->respacing)
-        resolved->steps = default_steps((nl_method)method);
+        resolved->steps = nl_methods[method].default_steps;
     if (dit && !given->respacing)
         resolved->steps = NL_MIN(resolved->steps, config->diffusion_steps);
     if (given->cfg_scale < 0) {

@@ -403,10 +403,11 @@ nl_status nl_generate_observed(nl_model *model, const nl_request *request,
     NL_TRY(check_request(model, request));
     NL_TRY(nl_model_resolve(model, &request->sampling, &work.sampling));
     NL_TRY(nl_sampler_options_for(model, &work.sampling, &options));
-    if (observer && options.method == NL_METHOD_DOPRI5)
+    if (observer && nl_methods[options.method].family == NL_FAMILY_ADAPTIVE)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "sampler dopri5: each picture has times of its own; choose heun or another "
-                       "with a fixed number of steps"));
+                       "sampler %s: each picture has times of its own; choose heun or another "
+                       "with a fixed number of steps",
+                       work.sampling.sampler));
     NL_TRY(nl_sampler_create(context, &options, &work.sampler));
     nl_model_latent_shape(model, work.shape);
     work.elements = (int64_t)work.shape[0] * work.shape[1] * work.shape[2];

@@ -58,9 +58,6 @@ typedef struct nl_run {
     int queued;        /* the last step, not waited for yet */
 } nl_run;
 
-bool nl_method_is_diffusion(nl_method method);
-bool nl_method_is_sde(nl_method method);
-
 nl_status nl_diffusion_plan(nl_sampler *sampler);
 nl_status nl_transport_plan(nl_sampler *sampler);
 /* Refuses with the reason when a coefficient at time t is not finite. */

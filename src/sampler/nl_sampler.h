@@ -23,37 +23,64 @@ typedef struct nl_noise_function {
     void *user;
 } nl_noise_function;
 
-typedef enum nl_method {
-    NL_METHOD_DDPM,
-    NL_METHOD_DDIM,
-    NL_METHOD_EULER,
-    NL_METHOD_MIDPOINT,
-    NL_METHOD_HEUN,
-    NL_METHOD_HEUN2,
-    NL_METHOD_RK4,
-    NL_METHOD_DOPRI5,
-    NL_METHOD_SDE_EULER,
-    NL_METHOD_SDE_HEUN
-} nl_method;
-extern const char *const nl_method_names[]; /* as on the command line, ended by NULL */
+/* How a method works: by the noise levels of a diffusion; along a flow by a Runge-Kutta tableau with fixed steps, with steps
+ * of its own choice, or with noise. */
+typedef enum nl_family {
+    NL_FAMILY_DIFFUSION, /* of a DiT; all others: of a SiT */
+    NL_FAMILY_ODE,
+    NL_FAMILY_ADAPTIVE,
+    NL_FAMILY_SDE
+} nl_family;
 
-typedef enum nl_sde_form {
-    NL_SDE_CONSTANT,
-    NL_SDE_SBDM,
-    NL_SDE_SIGMA,
-    NL_SDE_LINEAR,
-    NL_SDE_DECREASING,
-    NL_SDE_INCREASING_DECREASING
-} nl_sde_form;
-extern const char *const nl_sde_form_names[];
+/* Every method: constant, name on the command line, family, default steps, whether it draws noise (ETA: when eta > 0), the
+ * tableau of its steps and that of the last one (methods.c). Default steps: 20 evaluations of the network for methods of
+ * second order, whose pictures 40 do not better (docs/results.md), 40 for the others; the noisy ones as the public code. */
+#define NL_METHODS(X)                                                                              \
+    X(NL_METHOD_DDPM, "ddpm", DIFFUSION, 250, ALWAYS, none, none)                                  \
+    X(NL_METHOD_DDIM, "ddim", DIFFUSION, 50, ETA, none, none)                                      \
+    X(NL_METHOD_EULER, "euler", ODE, 40, NEVER, euler, euler)                                      \
+    X(NL_METHOD_MIDPOINT, "midpoint", ODE, 10, NEVER, midpoint, midpoint)                          \
+    X(NL_METHOD_HEUN, "heun", ODE, 10, NEVER, trapezoid, euler)                                    \
+    X(NL_METHOD_HEUN2, "heun2", ODE, 10, NEVER, trapezoid, trapezoid)                              \
+    X(NL_METHOD_RK4, "rk4", ODE, 10, NEVER, three_eighths, three_eighths)                          \
+    X(NL_METHOD_DOPRI5, "dopri5", ADAPTIVE, 0, NEVER, none, none)                                  \
+    X(NL_METHOD_SDE_EULER, "sde-euler", SDE, 250, ALWAYS, euler, euler)                            \
+    X(NL_METHOD_SDE_HEUN, "sde-heun", SDE, 250, ALWAYS, trapezoid, trapezoid)
 
-typedef enum nl_last_step {
-    NL_LAST_NONE,
-    NL_LAST_MEAN,
-    NL_LAST_TWEEDIE,
-    NL_LAST_EULER
-} nl_last_step;
-extern const char *const nl_last_step_names[];
+typedef enum nl_method { NL_METHODS(NL_LIST_CONSTANT) } nl_method;
+enum { NL_METHOD_COUNT = 0 NL_METHODS(NL_LIST_COUNT) };
+
+typedef struct nl_method_row {
+    const char *name;
+    nl_family family;
+    int default_steps; /* 0: the method chooses its steps */
+    enum { NL_NOISE_NEVER, NL_NOISE_ETA, NL_NOISE_ALWAYS } noise;
+    const struct nl_tableau *tableau, *last_tableau; /* ODE, SDE: of the steps, of the last one */
+} nl_method_row;
+extern const nl_method_row nl_methods[];
+extern const char *const nl_method_names[]; /* ended by NULL */
+bool nl_method_is_diffusion(nl_method method);
+bool nl_method_is_sde(nl_method method);
+/* "ddpm or ddim", or all others: for messages. */
+const char *nl_method_list(bool diffusion, char *text, size_t size);
+
+/* Of an SDE: its diffusion coefficient, and the step that ends it. */
+#define NL_SDE_FORMS(X)                                                                            \
+    X(NL_SDE_CONSTANT, "constant")                                                                 \
+    X(NL_SDE_SBDM, "sbdm")                                                                         \
+    X(NL_SDE_SIGMA, "sigma")                                                                       \
+    X(NL_SDE_LINEAR, "linear")                                                                     \
+    X(NL_SDE_DECREASING, "decreasing")                                                             \
+    X(NL_SDE_INCREASING_DECREASING, "increasing-decreasing")
+#define NL_LAST_STEPS(X)                                                                           \
+    X(NL_LAST_NONE, "none")                                                                        \
+    X(NL_LAST_MEAN, "mean")                                                                        \
+    X(NL_LAST_TWEEDIE, "tweedie")                                                                  \
+    X(NL_LAST_EULER, "euler")
+
+typedef enum nl_sde_form { NL_SDE_FORMS(NL_LIST_CONSTANT) } nl_sde_form;
+typedef enum nl_last_step { NL_LAST_STEPS(NL_LIST_CONSTANT) } nl_last_step;
+extern const char *const nl_sde_form_names[], *const nl_last_step_names[]; /* ended by NULL */
 
 /* Everything that decides a trajectory besides the network and the noise. */
 typedef struct nl_sampler_options {

@@ -5,23 +5,10 @@
 
 #include "nl_plan.h"
 
-const char *const nl_method_names[] = {"ddpm", "ddim",   "euler",     "midpoint", "heun", "heun2",
-                                       "rk4",  "dopri5", "sde-euler", "sde-heun", NULL};
-const char *const nl_sde_form_names[] = {
-    "constant", "sbdm", "sigma", "linear", "decreasing", "increasing-decreasing", NULL};
-const char *const nl_last_step_names[] = {"none", "mean", "tweedie", "euler", NULL};
+const char *const nl_sde_form_names[] = {NL_SDE_FORMS(NL_LIST_NAME) NULL};
+const char *const nl_last_step_names[] = {NL_LAST_STEPS(NL_LIST_NAME) NULL};
 
 enum { MAX_STEPS = 100000 };
-
-bool nl_method_is_diffusion(nl_method method)
-{
-    return method == NL_METHOD_DDPM || method == NL_METHOD_DDIM;
-}
-
-bool nl_method_is_sde(nl_method method)
-{
-    return method == NL_METHOD_SDE_EULER || method == NL_METHOD_SDE_HEUN;
-}
 
 void nl_sampler_options_init(nl_sampler_options *options)
 {
@@ -82,7 +69,7 @@ static nl_status check_transport_options(nl_context *context, const nl_sampler_o
                        "%s does not run from data to noise: that takes a DiT and ddim", method);
     if (options->sample_eps >= 0 || isnan(options->sample_eps))
         NL_TRY(check_range(context, "sample_eps", options->sample_eps, 0, 0.4));
-    if (options->method == NL_METHOD_DOPRI5) {
+    if (nl_methods[options->method].family == NL_FAMILY_ADAPTIVE) {
         NL_TRY(check_range(context, "atol", options->atol, 1e-12, 1e3));
         NL_TRY(check_range(context, "rtol", options->rtol, 0, 1e3));
         return NL_OK;
@@ -138,9 +125,9 @@ int nl_sampler_steps(const nl_sampler *sampler)
 
 bool nl_sampler_needs_noise(const nl_sampler *sampler)
 {
-    nl_method method = sampler->options.method;
-    return method == NL_METHOD_DDPM || nl_method_is_sde(method) ||
-           (method == NL_METHOD_DDIM && sampler->options.eta > 0);
+    const nl_method_row *method = &nl_methods[sampler->options.method];
+    return method->noise == NL_NOISE_ALWAYS ||
+           (method->noise == NL_NOISE_ETA && sampler->options.eta > 0);
 }
 
 const int *nl_sampler_timesteps(const nl_sampler *sampler, int *count)
@@ -186,9 +173,18 @@ nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, co
     NL_TRY(NL_NEW_ARRAY(device->context, "times", run.batch, &run.t));
     NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){1}, &run.bad));
     NL_TRY(device->ops->upload(device, run.bad.data, &(int32_t){0}, sizeof(int32_t)));
-    NL_TRY(nl_method_is_diffusion(method) ? nl_diffusion_run(&run)
-           : method == NL_METHOD_DOPRI5   ? nl_dopri5_run(&run)
-                                          : nl_transport_run(&run));
+    switch (nl_methods[method].family) {
+    case NL_FAMILY_DIFFUSION:
+        NL_TRY(nl_diffusion_run(&run));
+        break;
+    case NL_FAMILY_ADAPTIVE:
+        NL_TRY(nl_dopri5_run(&run));
+        break;
+    case NL_FAMILY_ODE:
+    case NL_FAMILY_SDE:
+        NL_TRY(nl_transport_run(&run));
+        break;
+    }
     NL_TRY(wait_for_step(&run, run.queued));
 cleanup:
     nl_free(device->context, run.t);

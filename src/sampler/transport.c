@@ -4,31 +4,6 @@
 
 #include "nl_plan.h"
 
-static const nl_tableau euler = {.stages = 1, .b = {1}};
-static const nl_tableau midpoint = {.stages = 2, .c = {0, 0.5}, .a = {{0}, {0.5}}, .b = {0, 1}};
-static const nl_tableau trapezoid = {.stages = 2, .c = {0, 1}, .a = {{0}, {1}}, .b = {0.5, 0.5}};
-static const nl_tableau three_eighths = {.stages = 4,
-                                         .c = {0, 1.0 / 3, 2.0 / 3, 1},
-                                         .a = {{0}, {1.0 / 3}, {-1.0 / 3, 1}, {1, -1, 1}},
-                                         .b = {1.0 / 8, 3.0 / 8, 3.0 / 8, 1.0 / 8}};
-
-static const nl_tableau *tableau_of(nl_method method, bool last)
-{
-    switch (method) {
-    case NL_METHOD_MIDPOINT:
-        return &midpoint;
-    case NL_METHOD_HEUN:
-        return last ? &euler : &trapezoid;
-    case NL_METHOD_HEUN2:
-    case NL_METHOD_SDE_HEUN:
-        return &trapezoid;
-    case NL_METHOD_RK4:
-        return &three_eighths;
-    default:
-        return &euler;
-    }
-}
-
 nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form form)
 {
     const nl_sampler_options *options = &sampler->options;
@@ -91,6 +66,7 @@ static nl_status plan_moves(nl_sampler *sampler)
 {
     nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
+    const nl_method_row *method = &nl_methods[options->method];
     bool sde = nl_method_is_sde(options->method);
     int count = sampler->move_count;
     double h = (sampler->t1 - sampler->t0) / count;
@@ -98,8 +74,9 @@ static nl_status plan_moves(nl_sampler *sampler)
     for (int k = 0; k < count; k++) {
         bool last = k == count - 1;
         nl_move *move = &sampler->moves[k];
-        *move = (nl_move){
-            .t = sampler->t0 + k * h, .h = h, .tableau = tableau_of(options->method, last)};
+        *move = (nl_move){.t = sampler->t0 + k * h,
+                          .h = h,
+                          .tableau = last ? method->last_tableau : method->tableau};
         for (int stage = 0; stage < move->tableau->stages; stage++) {
             double c = move->tableau->c[stage];
             double t =
@@ -124,7 +101,7 @@ nl_status nl_transport_plan(nl_sampler *sampler)
     nl_path_interval(options->path, options->prediction, sde, options->sde_form,
                      options->sample_eps, last_step ? options->last_step_size : 0, &sampler->t0,
                      &sampler->t1);
-    if (options->method == NL_METHOD_DOPRI5) {
+    if (nl_methods[options->method].family == NL_FAMILY_ADAPTIVE) {
         nl_drift drift;
         NL_TRY(drift_at(sampler, sampler->t0, &drift));
         NL_TRY(drift_at(sampler, sampler->t1, &drift));
@@ -189,7 +166,8 @@ static nl_status run_move(nl_run *run, int index, const nl_workspace *work)
     double noise = move->noise;
     if (nl_sampler_needs_noise(run->sampler))
         NL_TRY(job->noise.call(job->noise.user, index, &work->noise));
-    if (run->sampler->options.method == NL_METHOD_SDE_HEUN) {
+    if (nl_method_is_sde(run->sampler->options.method) &&
+        tableau->stages > 1) { /* every stage starts from the state with its noise */
         NL_TRY(advance(run, 0, 0, NULL, NULL, noise, &work->noise, &run->x));
         noise = 0;
     }
