@@ -73,7 +73,7 @@ static nl_status facts_of(nl_session *session, const nl_sample_options *options,
     bool good = object != NULL;
     record.sampler = sampling->sampler;
     record.steps = sampling->steps;
-    record.cfg_scale = sampling->cfg_scale;
+    record.cfg_scale = nl_sampling_scale(sampling);
     record.cfg_interval[0] = sampling->cfg_low;
     record.cfg_interval[1] = sampling->cfg_high;
     record.seed = nl_sample_defaults.seed; /* written below, also when it is 0 */

@@ -105,7 +105,7 @@ nl_sampling nl_sampling_of(const nl_sample_options *options)
         .sampler = options->sampler,
         .steps = (int)options->steps,
         .respacing = options->respacing,
-        .cfg_scale = options->cfg_scale,
+        .cfg_scale = nl_sampling_cfg(options->cfg_scale),
         .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
         .cfg_low = options->cfg_interval[0],
         .cfg_high = options->cfg_interval[1],

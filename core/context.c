@@ -36,16 +36,45 @@ const char *nl_version(void)
     return NL_VERSION;
 }
 
-nl_status nl_core_context_create(const nl_context_options *options, nl_context **context)
+nl_status nl_take_options(nl_context *context, const char *what, const void *from, size_t old_size,
+                          void *to, size_t to_size)
 {
-    nl_context_options defaults = {0};
-    if (!options)
-        options = &defaults;
+    size_t size;
+    memcpy(&size, from, sizeof(size));
+    if (size == 0)
+        size = old_size;
+    for (size_t i = to_size; i < size; i++)
+        if (((const char *)from)[i])
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "%s: of a header newer than this library, %s, which lacks what they ask "
+                           "for",
+                           what, NL_VERSION);
+    memset(to, 0, to_size);
+    memcpy(to, from, NL_MIN(size, to_size));
+    return NL_OK;
+}
+
+void nl_tell_failure(const nl_context_options *options, const char *message)
+{
+    if (options->log)
+        options->log(options->user, NL_LOG_ERROR, message);
+    if (options->message && options->message_size > 0)
+        snprintf(options->message, options->message_size, "%s", message);
+}
+
+nl_status nl_core_context_create(const nl_context_options *given, nl_context **context)
+{
+    nl_context_options taken = {0}, *options = &taken;
     *context = NULL;
     const char *problem = NULL;
     nl_status status = NL_OK;
     nl_context *created = NULL;
-    if (options->threads < 0) {
+    if (given && nl_take_options(NULL, "", given, sizeof(taken), &taken, sizeof(taken)) != NL_OK) {
+        problem = "options of a header newer than this library, " NL_VERSION
+                  ", which lacks what they ask for";
+        status = NL_ERROR_USAGE;
+        memcpy(&taken, given, sizeof(taken));
+    } else if (options->threads < 0) {
         problem = "threads must be 0 (all) or more";
         status = NL_ERROR_USAGE;
     } else if (options->max_memory < 0) {
@@ -56,13 +85,13 @@ nl_status nl_core_context_create(const nl_context_options *options, nl_context *
         status = NL_ERROR_MEMORY;
     }
     if (problem) {
-        if (options->log)
-            options->log(options->user, NL_LOG_ERROR, problem);
+        nl_tell_failure(options, problem);
         return status;
     }
     created->options = *options;
     /* The caller's strings may be gone after this call; the device keeps what it needs of them. */
     created->options.device = created->options.dtype = NULL;
+    created->options.message = NULL;
     atomic_init(&created->cancelled, false);
     atomic_init(&created->memory_used, 0);
     atomic_init(&created->memory_peak, 0);

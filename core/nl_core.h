@@ -68,6 +68,14 @@ double nl_seconds(void); /* of a clock that only goes forward */
 nl_status nl_core_context_create(const nl_context_options *options, nl_context **context);
 void nl_core_context_destroy(nl_context *context);
 
+/* `to`, of to_size bytes, becomes the caller's structure of options, which says its size in its first member and may be
+ * of an older header (what it lacks is 0; it had old_size bytes when it said nothing) or of a newer one
+ * (NL_ERROR_USAGE when that asks for something). */
+nl_status nl_take_options(nl_context *context, const char *what, const void *from, size_t old_size,
+                          void *to, size_t to_size) NL_MUST_CHECK;
+/* For failures without a context: to the log and into options->message. */
+void nl_tell_failure(const nl_context_options *options, const char *message);
+
 /* Records the message and returns `code`, so that `return nl_fail(...)` says everything. The message
  * names the file, tensor or option; what was expected; what was found; what to try. */
 nl_status nl_fail(nl_context *context, nl_status code, const char *format, ...) NL_PRINTF(3, 4);

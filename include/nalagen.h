@@ -12,12 +12,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define NL_VERSION "0.1.0"
+#define NL_VERSION_MAJOR 0
+#define NL_VERSION_MINOR 1
+#define NL_VERSION_PATCH 0
+#define NL_VERSION       "0.1.0"
 
 #if defined(__GNUC__)
 #define NL_API __attribute__((visibility("default")))
@@ -41,7 +45,13 @@ typedef enum nl_status {
 } nl_status;
 
 NL_API const char *nl_status_name(nl_status status);
-NL_API const char *nl_version(void);
+NL_API const char *nl_version(void); /* of the library; NL_VERSION: of this header */
+
+/* Structures of options begin with their size, so that they can grow. NL_INIT clears one, which means
+ * all defaults, and says its size; size 0 is the structure as it was in version 0.1. A library takes
+ * structures of older and of newer headers, and refuses what a newer one asks for that it lacks. */
+#define NL_INIT(options)                                                                           \
+    (memset((options), 0, sizeof(*(options))), (void)((options)->size = sizeof(*(options))))
 
 /* ---- 2. Context --------------------------------------------------------------------------- */
 
@@ -61,6 +71,7 @@ typedef struct nl_progress {
 } nl_progress;
 
 typedef struct nl_context_options {
+    size_t size;
     const char *device; /* "auto" (NULL), "cpu", "cuda", "cuda:1", "reference" (slow, for tests) */
     const char *dtype;  /* arithmetic of matrix products: "auto" (NULL), "f32", "bf16" */
     int threads;        /* of the CPU; 0: all that this process may use (see below) */
@@ -68,9 +79,13 @@ typedef struct nl_context_options {
     void (*log)(void *user, nl_log_level level, const char *message); /* NULL: silent */
     bool (*progress)(void *user, const nl_progress *progress); /* false cancels; may be NULL */
     void *user;
+    char *
+        message; /* takes the reason when there comes no context whose last error would say it; or NULL */
+    size_t message_size;
 } nl_context_options;
 
-/* options may be NULL. On failure *context is NULL and the status says why.
+/* options may be NULL. On failure *context is NULL, the status says why, and options->message and
+ * the log in words.
  *
  * The CPU back end works with OpenMP. An idle thread of GCC's OpenMP spins for milliseconds, which
  * makes everything many times slower where other programs want the processors too: start a program
@@ -91,6 +106,7 @@ NL_API void nl_cancel(nl_context *context);
 typedef struct nl_model nl_model; /* a backbone and its autoencoder, on the context's device */
 
 typedef struct nl_model_options {
+    size_t size;
     const char *path;           /* checkpoint: safetensors, torch's .pt or a folder of diffusers;
                                  NULL: the model that ships */
     const char *config_path;    /* JSON that replaces the checkpoint's own configuration, or NULL */
@@ -115,13 +131,14 @@ NL_API nl_status nl_model_class(nl_model *model, const char *text, int *index);
 
 /* ---- 4. Pictures -------------------------------------------------------------------------- */
 
-typedef struct nl_sampling {
+typedef struct nl_sampling { /* cleared: the model's defaults */
+    size_t size;
     const char *sampler;   /* ddpm ddim euler midpoint heun heun2 rk4 dopri5 sde-euler sde-heun;
                             NULL: the model's default */
     int steps;             /* steps taken; 0: the sampler's default */
     const char *respacing; /* DDPM/DDIM: "250", "ddim50", or NULL: from steps */
     double
-        cfg_scale; /* guidance; 1: none; negative: the model's default, for SiT with its interval */
+        cfg_scale; /* guidance; 1: none; 0 or less: the model's default, for SiT with its interval */
     int cfg_channels;         /* channels guided; 0: all; 3: the public code's habit */
     double cfg_low, cfg_high; /* guidance only for t in [low, high]; both 0: everywhere */
     double eta;               /* DDIM: 0 deterministic, 1 as noisy as DDPM */
@@ -134,7 +151,21 @@ typedef struct nl_sampling {
     bool clip_denoised;    /* DDPM/DDIM: clamp the predicted x_0 to [-1, 1] (pixel-space models) */
 } nl_sampling;
 
-#define NL_SAMPLING_DEFAULT ((nl_sampling){.cfg_scale = -1})
+/* As cfg_scale: the unconditional prediction alone, a scale of 0. */
+#define NL_CFG_UNCONDITIONAL 2.2250738585072014e-308
+
+static inline void nl_sampling_init(nl_sampling *sampling)
+{
+    NL_INIT(sampling);
+}
+
+static inline nl_sampling nl_sampling_default(void)
+{
+    nl_sampling sampling;
+    nl_sampling_init(&sampling);
+    return sampling;
+}
+#define NL_SAMPLING_DEFAULT nl_sampling_default()
 
 /* How x in [-1, 1] becomes a byte. */
 typedef enum nl_rounding {
@@ -143,6 +174,7 @@ typedef enum nl_rounding {
 } nl_rounding;
 
 typedef struct nl_request {
+    size_t size;
     const int *labels; /* [count]; num_classes: unconditional */
     int64_t count;
     uint64_t seed;
@@ -152,7 +184,8 @@ typedef struct nl_request {
     int preview_every;      /* steps between previews through the progress callback; 0: none */
     const float *noise;     /* [count, C, H, W] initial latents, or NULL: drawn */
     nl_rounding rounding;
-    nl_sampling sampling;
+    int64_t reserved[4];  /* 0; for what a request will hold */
+    nl_sampling sampling; /* last, so that it can grow */
 } nl_request;
 
 typedef struct nl_picture {

@@ -221,11 +221,13 @@ nl_status nl_context_create(const nl_context_options *options, nl_context **cont
     nl_status status = nl_core_context_create(options, context);
     if (status != NL_OK)
         return status;
-    const nl_context_options *o = options ? options : &(*context)->options;
-    status = nl_device_create(*context, o->device, o->dtype, o->threads, &(*context)->device);
+    nl_context_options o = {0};
+    if (options)
+        status = nl_take_options(*context, "options", options, sizeof(o), &o, sizeof(o));
+    if (status == NL_OK)
+        status = nl_device_create(*context, o.device, o.dtype, o.threads, &(*context)->device);
     if (status != NL_OK) {
-        /* The message would go with the context. */
-        nl_log(*context, NL_LOG_ERROR, "%s", nl_last_error(*context));
+        nl_tell_failure(&o, nl_last_error(*context)); /* which goes with the context */
         nl_core_context_destroy(*context);
         *context = NULL;
     }

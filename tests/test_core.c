@@ -20,6 +20,54 @@ static void test_status_names(void **state)
     assert_string_equal(nl_version(), NL_VERSION);
 }
 
+/* Structures of options may be of older and of newer headers. */
+static void test_sizes_of_options(void **state)
+{
+    (void)state;
+    typedef struct older {
+        size_t size;
+        int64_t a;
+    } older;
+    typedef struct newer {
+        size_t size;
+        int64_t a, b, c[4];
+    } newer;
+    nl_context *context = test_context(NULL);
+    newer taken, now = {.size = sizeof(now), .a = 1, .b = 2, .c = {3}};
+    assert_ok(context, nl_take_options(context, "x", &now, sizeof(now), &taken, sizeof(taken)));
+    assert_memory_equal(&taken, &now, sizeof(now));
+    older then = {.size = sizeof(then), .a = 7}, unsaid = {.a = 8};
+    assert_ok(context, nl_take_options(context, "x", &then, sizeof(now), &taken, sizeof(taken)));
+    assert_true(taken.a == 7 && taken.b == 0 && taken.c[0] == 0 && taken.c[3] == 0);
+    assert_ok(context, nl_take_options(context, "x", &unsaid, sizeof(then), &taken, sizeof(taken)));
+    assert_true(taken.a == 8 && taken.b == 0 && taken.c[3] == 0);
+    older small;
+    assert_int_equal(nl_take_options(context, "x", &now, sizeof(then), &small, sizeof(small)),
+                     NL_ERROR_USAGE);
+    assert_non_null(strstr(nl_last_error(context), "newer"));
+    now.b = now.c[0] = 0; /* asks for nothing that is not known */
+    assert_ok(context, nl_take_options(context, "x", &now, sizeof(then), &small, sizeof(small)));
+    assert_int_equal(small.a, 1);
+    nl_core_context_destroy(context);
+}
+
+static void test_reason_without_a_context(void **state)
+{
+    (void)state;
+    char reason[64] = "", tiny[4] = "xxx";
+    nl_context *context = (nl_context *)reason;
+    nl_context_options options = {.threads = -1, .message = reason, .message_size = sizeof(reason)};
+    assert_int_equal(nl_context_create(&options, &context), NL_ERROR_USAGE);
+    assert_null(context);
+    assert_string_equal(reason, "threads must be 0 (all) or more");
+    options =
+        (nl_context_options){.device = "abacus", .message = tiny, .message_size = sizeof(tiny)};
+    assert_int_not_equal(nl_context_create(&options, &context), NL_OK);
+    assert_null(context);
+    assert_int_equal(strlen(tiny), 3);
+    assert_string_not_equal(tiny, "xxx");
+}
+
 static void test_messages(void **state)
 {
     (void)state;
@@ -298,12 +346,13 @@ static void test_checked_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status_names), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_logging),      cmocka_unit_test(test_bad_options),
-        cmocka_unit_test(test_cancelling),   cmocka_unit_test(test_allocation),
-        cmocka_unit_test(test_budget),       cmocka_unit_test(test_impossible_sizes),
-        cmocka_unit_test(test_fault_hook),   cmocka_unit_test(test_system_refuses),
-        cmocka_unit_test(test_threads),      cmocka_unit_test(test_checked_sizes),
+        cmocka_unit_test(test_status_names),     cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_sizes_of_options), cmocka_unit_test(test_reason_without_a_context),
+        cmocka_unit_test(test_logging),          cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_cancelling),       cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_budget),           cmocka_unit_test(test_impossible_sizes),
+        cmocka_unit_test(test_fault_hook),       cmocka_unit_test(test_system_refuses),
+        cmocka_unit_test(test_threads),          cmocka_unit_test(test_checked_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

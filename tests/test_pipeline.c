@@ -346,6 +346,31 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
+static nl_status take_nothing(void *user, const nl_picture *picture)
+{
+    (void)user, (void)picture;
+    return NL_OK;
+}
+
+/* Cleared sampling options are the defaults; a scale of 0, which 0 does not say, is the null class alone. */
+static void sampling_left_out(void **state)
+{
+    (void)state;
+    static int classes[] = {1, 2}, null[] = {CLASSES, CLASSES};
+    nl_request request = {.count = 2, .labels = classes};
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_OK);
+    request.sampling = NL_SAMPLING_DEFAULT;
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
+    assert_true(worst_error(&one, 0, &other, 2) == 0);
+    request.sampling.cfg_scale = NL_CFG_UNCONDITIONAL;
+    assert_int_equal(run(ON(0), sit_path, request, &one), NL_OK);
+    assert_true(worst_error(&one, 0, &other, 2) > 1e-3);
+    request.labels = null;
+    request.sampling.cfg_scale = 1;
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
+    assert_true(worst_error(&one, 0, &other, 2) < 1e-5);
+}
+
 static void wrong_requests(void **state)
 {
     (void)state;
@@ -355,6 +380,18 @@ static void wrong_requests(void **state)
     assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     request = REQUEST(.count = 1, .labels = (int[]){-1});
     assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
+    request.labels = NULL;
+    nl_context *context = NULL;
+    nl_model *model = NULL;
+    nl_context_options options = ON(0);
+    assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
+    assert_int_equal(nl_generate(model, &request, take_nothing, NULL), NL_ERROR_USAGE);
+    assert_non_null(strstr(nl_last_error(context), "labels"));
+    request.labels = (int[]){0};
+    assert_int_equal(nl_generate(model, &request, NULL, NULL), NL_ERROR_USAGE);
+    assert_non_null(strstr(nl_last_error(context), "takes the pictures"));
+    nl_model_destroy(model);
+    nl_context_destroy(context);
     request = REQUEST(.count = 1, .batch = -1);
     assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     const char *const wrong[] = {"ddpm", "hen", "", "sde"};
@@ -387,6 +424,10 @@ static void defaults_by_kind_of_model(void **state)
         assert_int_equal(sampling.steps, steps[i]);
         assert_true(sampling.cfg_scale == (i ? 4 : 3));
         assert_true(sampling.cfg_low == (i ? 0 : 0.1) && sampling.cfg_high == (i ? 0 : 0.9));
+        nl_sampling cleared = {0};
+        assert_ok(context, nl_model_resolve(model, &cleared, &cleared));
+        cleared.size = sampling.size;
+        assert_memory_equal(&cleared, &sampling, sizeof(sampling));
         sampling = NL_SAMPLING_DEFAULT;
         sampling.cfg_scale = 3; /* given, so without the default's interval */
         assert_ok(context, nl_model_resolve(model, &sampling, &sampling));
@@ -615,6 +656,7 @@ int main(void)
         cmocka_unit_test(memory_only_sets_the_batch),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(wrong_requests),
+        cmocka_unit_test(sampling_left_out),
         cmocka_unit_test(defaults_by_kind_of_model),
         cmocka_unit_test(classes_hashes_and_sizes),
         cmocka_unit_test(pixels_pass_through),

@@ -42,13 +42,18 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
         resolved->steps = nl_methods[method].default_steps;
     if (dit && !given->respacing)
         resolved->steps = NL_MIN(resolved->steps, config->diffusion_steps);
-    if (given->cfg_scale < 0) {
+    if (given->cfg_scale <= 0) {
         resolved->cfg_scale = !config->num_classes ? 1 : dit ? 4 : 3;
         if (!dit && config->num_classes && given->cfg_low == 0 && given->cfg_high == 0)
             resolved->cfg_low = 0.1, resolved->cfg_high = 0.9;
     }
 cleanup:
     return status;
+}
+
+double nl_sampling_scale(const nl_sampling *resolved)
+{
+    return resolved->cfg_scale == NL_CFG_UNCONDITIONAL ? 0 : resolved->cfg_scale;
 }
 
 nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,

@@ -144,7 +144,7 @@ static nl_status sample_batch(nl_work *work)
                             .network = network,
                             .user = work,
                             .labels = labels,
-                            .scale = sampling->cfg_scale,
+                            .scale = nl_sampling_scale(sampling),
                             .channels = sampling->cfg_channels,
                             .low = sampling->cfg_low,
                             .high = sampling->cfg_high};
@@ -334,9 +334,13 @@ cleanup:
     return status;
 }
 
-static nl_status check_request(const nl_model *model, const nl_request *request)
+static nl_status check_request(const nl_model *model, const nl_request *request, bool taken)
 {
     nl_context *context = model->context;
+    if (!request->labels || !taken)
+        return nl_fail(context, NL_ERROR_USAGE, "request: %s",
+                       taken ? "no labels: give the class of each picture"
+                             : "nothing takes the pictures: give a function");
     if (request->count < 1 || request->batch < 0 || request->preview_every < 0 ||
         request->first_index < 0 || request->first_index > INT64_MAX - request->count)
         return nl_fail(
@@ -387,7 +391,10 @@ cleanup:
 nl_status nl_generate(nl_model *model, const nl_request *request,
                       nl_status (*picture)(void *user, const nl_picture *picture), void *user)
 {
-    return nl_generate_observed(model, request, NULL, picture, user);
+    nl_request taken;
+    nl_status status =
+        nl_take_options(model->context, "request", request, sizeof(taken), &taken, sizeof(taken));
+    return status != NL_OK ? status : nl_generate_observed(model, &taken, NULL, picture, user);
 }
 
 nl_status nl_generate_observed(nl_model *model, const nl_request *request,
@@ -400,7 +407,7 @@ nl_status nl_generate_observed(nl_model *model, const nl_request *request,
     nl_work work = {
         .model = model, .request = request, .observer = observer, .device = context->device};
     nl_sampler_options options;
-    NL_TRY(check_request(model, request));
+    NL_TRY(check_request(model, request, picture != NULL));
     NL_TRY(nl_model_resolve(model, &request->sampling, &work.sampling));
     NL_TRY(nl_sampler_options_for(model, &work.sampling, &options));
     if (observer && nl_methods[options.method].family == NL_FAMILY_ADAPTIVE)

@@ -98,15 +98,16 @@ cleanup:
     return status;
 }
 
-nl_status nl_model_load(nl_context *context, const nl_model_options *options, nl_model **out)
+nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_model **out)
 {
-    const nl_model_options none = {0};
+    nl_model_options taken = {0}, *options = &taken;
     nl_checkpoint *checkpoint = NULL;
     nl_model *model = NULL;
     nl_status status = NL_OK;
     *out = NULL;
-    if (!options)
-        options = &none;
+    if (given)
+        NL_TRY(nl_take_options(context, "options of a model", given, sizeof(taken), &taken,
+                               sizeof(taken)));
     NL_TRY(NL_NEW(context, "model", &model));
     model->context = context;
     nl_config_init(&model->config);

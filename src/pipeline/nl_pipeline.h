@@ -40,6 +40,13 @@ nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65]);
  * belongs to the model. */
 nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved);
 
+/* The scale of guidance as a number, 0 for NL_CFG_UNCONDITIONAL, and the other way round. */
+double nl_sampling_scale(const nl_sampling *resolved);
+static inline double nl_sampling_cfg(double scale)
+{
+    return scale == 0 ? NL_CFG_UNCONDITIONAL : scale;
+}
+
 /* Pictures at once where nothing else is asked for and the memory allows. */
 int nl_model_batch(const nl_model *model);
 

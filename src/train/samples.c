@@ -92,11 +92,11 @@ static nl_status draw(nl_trainer *trainer, nl_grid *grid)
         labels[i] = !classes           ? 0
                     : classes <= count ? i % classes
                                        : nl_draw_class(options->seed, i, classes);
-    nl_request request = {
-        .labels = labels,
-        .count = count,
-        .seed = options->seed,
-        .sampling = {.steps = (int)options->sample_steps, .cfg_scale = options->cfg_scale}};
+    nl_request request = {.labels = labels,
+                          .count = count,
+                          .seed = options->seed,
+                          .sampling = {.steps = (int)options->sample_steps,
+                                       .cfg_scale = nl_sampling_cfg(options->cfg_scale)}};
     return nl_generate(trainer->sampler, &request, take, grid);
 }
 
