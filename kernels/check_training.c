@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The front doors of the operations of ops_training.h. */
+#include <math.h>
+
 #include "check.h"
 
 enum { GRADIENT = NL_ARG_F32 | NL_ARG_OUTPUT }; /* of a parameter */
@@ -206,6 +208,8 @@ static void check_regression_loss(nl_arguments *a, const nl_regression_loss_args
     check_prediction(a, &args->prediction, &args->dprediction, &args->data, 0);
     TENSOR(coefficients, NL_ARG_F32, args->data.shape[0], NL_LOSS_COLUMNS);
     TENSOR(loss, NL_ARG_F32 | NL_ARG_OUTPUT, args->data.shape[0]);
+    nl_check(a, args->adaptive >= 0 && args->adaptive < INFINITY, "adaptive %g",
+             (double)args->adaptive);
 }
 
 static void check_variational_loss(nl_arguments *a, const nl_variational_loss_args *args)

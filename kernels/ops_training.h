@@ -160,7 +160,8 @@ typedef struct nl_diffuse_args {
 } nl_diffuse_args;
 
 /* loss[b] = w mean over the image of (prediction - target)^2, over the first C channels of the prediction.
- * dprediction = gradient_scale dloss[b] (gradient_scale: 1 / global batch); channels beyond C get 0. */
+ * dprediction = gradient_scale dloss[b] (gradient_scale: 1 / global batch); channels beyond C get 0. adaptive c > 0: the
+ * gradient alone is divided by sqrt(e + c), where e is the image's mean squared error without w, taken as a constant. */
 typedef struct nl_regression_loss_args {
     nl_tensor prediction;   /* [B, C or more, ...] F32 */
     nl_tensor data, noise;  /* [B, C, ...] */
@@ -168,6 +169,7 @@ typedef struct nl_regression_loss_args {
     nl_tensor loss;         /* [B] F32, overwritten */
     nl_tensor dprediction;  /* as prediction, or left out */
     float gradient_scale;
+    float adaptive;
 } nl_regression_loss_args;
 
 /* Columns of the variational term's coefficients (docs/public-code.md A4). */

@@ -556,18 +556,22 @@ static const struct regression_loss_case {
     const char *text;
     int64_t batch, channels, predicted, side;
     bool no_gradient;
+    float adaptive;
 } regression_loss_cases[] = {
     CASE(.batch = 1, .channels = 1, .predicted = 1, .side = 1),
     CASE(.batch = 3, .channels = 4, .predicted = 8, .side = 8),
     CASE(.batch = 2, .channels = 3, .predicted = 3, .side = 33),
     CASE(.batch = 2, .channels = 4, .predicted = 8, .side = 5, .no_gradient = true),
+    CASE(.batch = 2, .channels = 4, .predicted = 8, .side = 5, .adaptive = 0.1f),
+    CASE(.batch = 2, .channels = 3, .predicted = 3, .side = 33, .adaptive = 1e-3f),
+    CASE(.batch = 2, .channels = 3, .predicted = 3, .side = 7, .adaptive = 1, .no_gradient = true),
 };
 
 static nl_status run_regression_loss(op_run *run, const void *op_case)
 {
     const struct regression_loss_case *c = op_case;
     run->batch = c->batch;
-    nl_regression_loss_args args = {.gradient_scale = 1 / 7.0f};
+    nl_regression_loss_args args = {.gradient_scale = 1 / 7.0f, .adaptive = c->adaptive};
     args.prediction = OP_TENSOR(run, .shape = {c->batch, c->predicted, c->side, c->side});
     args.data = OP_TENSOR(run, .shape = {c->batch, c->channels, c->side, c->side});
     args.noise = OP_TENSOR(run, .shape = {c->batch, c->channels, c->side, c->side});

@@ -412,6 +412,22 @@ static void test_losses(void **state)
     args.dprediction.data = NULL;
     compare("regression_loss", &l, prediction, dprediction);
 
+    /* adaptive: what was right so far, divided by sqrt(e + c), and the loss as it was */
+    nl_tensor adapted = ZEROS(2, 4, 3);
+    args.dprediction = adapted;
+    args.adaptive = 0.1f;
+    float plain[2];
+    memcpy(plain, total.data, sizeof(plain));
+    evaluate(&l);
+    assert_memory_equal(plain, total.data, sizeof(plain));
+    for (int i = 0; i < 24; i++) {
+        const float *row = (const float *)args.coefficients.data + i / 12 * NL_LOSS_COLUMNS;
+        double wanted = ((float *)dprediction.data)[i] /
+                        sqrt(plain[i / 12] / row[NL_LOSS_WEIGHT] + args.adaptive);
+        assert_true(fabs(((float *)adapted.data)[i] - wanted) <= 1e-6 * (1 + fabs(wanted)));
+    }
+    args.dprediction.data = NULL;
+
     nl_variational_loss_args vb = {.prediction = prediction,
                                    .x = noise,
                                    .data = data,

@@ -24,6 +24,10 @@ nl_status nl_reference_regression_loss(nl_device *device, const nl_regression_lo
                        args->gradient_scale * weight * 2 * difference / size);
         }
         nl_put(&args->loss, 0, image, weight * sum / size);
+        double scale = args->adaptive > 0 ? 1 / sqrt(sum / size + args->adaptive) : 1;
+        for (int64_t i = 0; args->dprediction.data && args->adaptive > 0 && i < size; i++)
+            nl_put(&args->dprediction, 0, image * predicted + i,
+                   scale * nl_at(&args->dprediction, image * predicted + i));
     }
     return NL_OK;
 }
