@@ -44,6 +44,8 @@ static nl_status print_point(nl_context *context, const nl_run_point *point, cha
                  cJSON_AddNumberToObject(json, "batch", (double)point->batch) &&
                  cJSON_AddNumberToObject(json, "samples", (double)point->samples) &&
                  cJSON_AddStringToObject(json, "data_sha256", point->data_sha256) &&
+                 (!*point->teacher_sha256 ||
+                  cJSON_AddStringToObject(json, "teacher_sha256", point->teacher_sha256)) &&
                  cJSON_AddNumberToObject(json, "step", (double)point->step) &&
                  cJSON_AddNumberToObject(json, "applied", (double)point->applied) &&
                  cJSON_AddNumberToObject(json, "skipped", (double)point->skipped) &&
@@ -80,7 +82,7 @@ static nl_status parse_point(nl_context *context, const char *path, const char *
 {
     nl_status status = NL_OK;
     const int64_t most = INT64_C(1) << 53;
-    const char *seed = "0", *sha256 = "";
+    const char *seed = "0", *sha256 = "", *teacher = "";
     cJSON *object = NULL;
     *point = (nl_run_point){0};
     if (!text)
@@ -92,6 +94,7 @@ static nl_status parse_point(nl_context *context, const char *path, const char *
     nl_json json = {context, path, object};
     NL_TRY(nl_json_string(&json, "seed", &seed));
     NL_TRY(nl_json_string(&json, "data_sha256", &sha256));
+    NL_TRY(nl_json_string(&json, "teacher_sha256", &teacher));
     NL_TRY(nl_json_int(&json, "batch", 1, INT32_MAX, &point->batch));
     NL_TRY(nl_json_int(&json, "samples", 1, most, &point->samples));
     NL_TRY(nl_json_int(&json, "step", 0, most, &point->step));
@@ -106,6 +109,7 @@ static nl_status parse_point(nl_context *context, const char *path, const char *
     NL_TRY(read_decays(&json, point));
     point->seed = strtoull(seed, NULL, 10);
     snprintf(point->data_sha256, sizeof(point->data_sha256), "%s", sha256);
+    snprintf(point->teacher_sha256, sizeof(point->teacher_sha256), "%s", teacher);
 cleanup:
     cJSON_Delete(object);
     return status;

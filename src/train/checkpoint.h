@@ -5,13 +5,14 @@
 
 #include "state.h"
 
-/* The part of a checkpoint that is no tensor. Seed, batch, samples and data_sha256 decide which samples a step takes:
- * a run goes on only where these four are the same. */
+/* The part of a checkpoint that is no tensor. Seed, batch, samples and data_sha256 decide which samples a step takes,
+ * teacher_sha256 what they are worth: a run goes on only where these are the same. */
 typedef struct nl_run_point {
     uint64_t seed;
     int64_t batch;             /* of all processes */
     int64_t samples;           /* of the data set, or of its part that is trained on */
     char data_sha256[65];      /* of dataset.json */
+    char teacher_sha256[65];   /* of a distillation, otherwise "" */
     int64_t step;              /* steps done */
     int64_t applied;           /* that changed the weights */
     int64_t skipped;           /* not finite, in all */

@@ -79,7 +79,7 @@ static nl_status write_step(nl_dump *dump)
     NL_TRY(nl_feed_next(&dump->feed));
     NL_TRY(nl_noised_take(&dump->feed, &trainer->config, device, &noised));
     NL_TRY(nl_noised_draw(&dump->feed, device, trainer->options->seed, &noised));
-    NL_TRY(nl_noised_mix(&dump->feed, &trainer->config, device, &noised));
+    NL_TRY(nl_noised_mix(&dump->feed, trainer->state.model, device, &noised));
     NL_TRY(write_tensor(dump, &noised.data));
     NL_TRY(write_tensor(dump, &noised.noise));
     NL_TRY(write_tensor(dump, &dump->feed.t));

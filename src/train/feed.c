@@ -24,6 +24,16 @@ static int64_t lay_out(nl_feed *feed, const nl_dataset_info *info, char *base)
     place(&feed->labels, NL_I32, 1, (int64_t[]){n}, base, &used);
     place(&feed->coefficients, NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
     place(&feed->variational, NL_F32, 2, (int64_t[]){n, NL_VB_COLUMNS}, base, &used);
+    if (!feed->options.teacher)
+        return used;
+    nl_distill_feed *d = &feed->distill;
+    nl_tensor *rows[] = {&d->guide, &d->move, &d->target};
+    place(&d->times, NL_F32, 2, (int64_t[]){2, n}, base, &used);
+    place(&d->later, NL_F32, 2, (int64_t[]){2, n}, base, &used);
+    place(&d->teacher_times, NL_F32, 1, (int64_t[]){2 * n}, base, &used);
+    place(&d->teacher_labels, NL_I32, 1, (int64_t[]){2 * n}, base, &used);
+    for (int i = 0; i < NL_COUNT(rows); i++)
+        place(rows[i], NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
     return used;
 }
 
@@ -77,6 +87,38 @@ const int64_t *nl_feed_samples(const nl_feed *feed)
     return feed->batch.samples + feed->first;
 }
 
+/* Times of the part, and what follows from them, into the slot. */
+static nl_status draw_times(nl_feed *feed)
+{
+    const nl_feed_options *o = &feed->options;
+    const int64_t *samples = nl_feed_samples(feed);
+    int64_t n = feed->size;
+    float *t = in_slot(feed, &feed->t), *coefficients = in_slot(feed, &feed->coefficients);
+    float *variational = in_slot(feed, &feed->variational);
+    double *times = NULL;
+    if (!o->teacher) {
+        nl_loss_draw(feed->loss, o->times_seed, samples, n, t, coefficients, variational);
+        return NL_OK;
+    }
+    nl_status status = NL_NEW_ARRAY(feed->device->context, "times", 2 * n, &times);
+    if (status != NL_OK)
+        return status;
+    const nl_distill_feed *d = &feed->distill;
+    nl_distill_rows rows = {.times = in_slot(feed, &d->times),
+                            .later = in_slot(feed, &d->later),
+                            .teacher_times = in_slot(feed, &d->teacher_times),
+                            .teacher_labels = in_slot(feed, &d->teacher_labels),
+                            .guide = in_slot(feed, &d->guide),
+                            .move = in_slot(feed, &d->move),
+                            .target = in_slot(feed, &d->target)};
+    nl_distill_times(o->times_seed, samples, n, times, times + n);
+    nl_loss_rows(feed->loss, times, n, t, coefficients, variational);
+    nl_distill_fill(&o->distill, nl_distill_alpha(&o->distill, feed->done), times, times + n,
+                    in_slot(feed, &feed->labels), o->teacher->config.num_classes, n, &rows);
+    nl_free(feed->device->context, times);
+    return NL_OK;
+}
+
 nl_status nl_feed_next(nl_feed *feed)
 {
     nl_status status = NL_OK;
@@ -95,9 +137,7 @@ nl_status nl_feed_next(nl_feed *feed)
            (size_t)nl_tensor_bytes(&feed->x));
     memcpy(in_slot(feed, &feed->labels), feed->batch.labels + feed->first,
            (size_t)nl_tensor_bytes(&feed->labels));
-    nl_loss_draw(feed->loss, feed->options.times_seed, nl_feed_samples(feed), feed->size,
-                 in_slot(feed, &feed->t), in_slot(feed, &feed->coefficients),
-                 in_slot(feed, &feed->variational));
+    NL_TRY(draw_times(feed));
     NL_TRY(device->ops->upload(device, feed->memory, feed->staging + feed->slot * feed->slot_bytes,
                                feed->slot_bytes));
     feed->slot++;

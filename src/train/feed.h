@@ -3,6 +3,7 @@
 #ifndef NL_FEED_H
 #define NL_FEED_H
 
+#include "distill.h"
 #include "loss.h"
 #include "nl_data.h"
 
@@ -10,7 +11,16 @@ typedef struct nl_feed_options {
     nl_loader_options loader; /* memory and prefetch are the feed's */
     int parts;                /* that a batch of this rank is taken in */
     uint64_t times_seed;
+    const nl_dit *teacher; /* of a distillation; NULL: none */
+    nl_distill_options distill;
 } nl_feed_options;
+
+/* On the device, as nl_distill_rows; n samples of a part. */
+typedef struct nl_distill_feed {
+    nl_tensor times, later;                  /* [2, n] */
+    nl_tensor teacher_times, teacher_labels; /* [2 n] */
+    nl_tensor guide, move, target;           /* [n, NL_LOSS_COLUMNS] */
+} nl_distill_feed;
 
 typedef struct nl_feed {
     nl_device *device;
@@ -31,6 +41,8 @@ typedef struct nl_feed {
     nl_tensor labels;       /* [size] I32 */
     nl_tensor coefficients; /* [size, NL_LOSS_COLUMNS] */
     nl_tensor variational;  /* [size, NL_VB_COLUMNS] */
+    nl_distill_feed distill;
+    double done; /* of the run, 0 to 1: set by whoever takes the next part; for distillation */
 } nl_feed;
 
 /* On a measuring device there is no loader, and no batch comes. */

@@ -92,12 +92,12 @@ static nl_status search_activations(nl_trainer *trainer, char *name)
     int64_t mark = nl_arena_mark(device);
     NL_TRY(nl_noised_take(feed, &trainer->config, device, &noised));
     NL_TRY(nl_noised_draw(feed, device, trainer->options->seed, &noised));
-    NL_TRY(nl_noised_mix(feed, &trainer->config, device, &noised));
+    NL_TRY(nl_noised_mix(feed, model, device, &noised));
     NL_TRY(search_one(device, &feed->x, "the samples of the data set", name));
     NL_TRY(search_one(device, &noised.data, "the latents", name));
     NL_TRY(search_one(device, &noised.x, "the noisy latents", name));
-    NL_TRY(nl_dit_forward_saving(model, device, &noised.x, &feed->t, &feed->labels, false,
-                                 &noised.prediction, &saved));
+    NL_TRY(nl_dit_forward_saving(model, device, &noised.x, nl_noised_times(feed), &feed->labels,
+                                 false, &noised.prediction, &saved));
     NL_TRY(search_one(device, &saved.c, "the conditioning", name));
     NL_TRY(search_one(device, &saved.modulation, "the modulation", name));
     for (int i = 0; i < trainer->config.depth && !*name; i++)

@@ -24,7 +24,14 @@ typedef struct nl_train_options {
     const char *init;  /* checkpoint whose weights come first; its own model when `model` is NULL */
     const char *config; /* JSON file, or NULL */
     const char *data, *validation, *out;
-    const char *resume; /* "auto", "none", or a checkpoint */
+    /* Distillation into a flow map (distill.h): the model is the teacher's, and starts with its weights. */
+    const char
+        *teacher; /* a SiT that predicts the velocity on the linear path; NULL: ordinary training */
+    double guidance;              /* of the teacher, from now on inside the weights; 1: none */
+    double guidance_interval[2];  /* where it acts */
+    int64_t flow_map;             /* first blocks that see t; 0: two thirds */
+    double alpha_floor, adaptive; /* see nl_distill_options */
+    const char *resume;           /* "auto", "none", or a checkpoint */
     /* how long; what is 0 does not end the run */
     int64_t steps, epochs;
     double minutes;

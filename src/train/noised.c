@@ -15,6 +15,19 @@ static bool has_moments(const nl_feed *feed, const nl_config *config)
     return feed->x.shape[1] == 2 * (int64_t)config->in_channels;
 }
 
+/* Whether the teacher runs without a class, too. */
+static bool guides(const nl_feed *feed)
+{
+    return feed->options.teacher && feed->options.distill.guidance != 1;
+}
+
+enum { DISTILLED = 3 };
+static nl_tensor *distilled(nl_noised *noised, int index)
+{
+    nl_tensor *const tensors[DISTILLED] = {&noised->velocity, &noised->moved, &noised->onward};
+    return tensors[index];
+}
+
 nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device *device,
                          nl_noised *noised)
 {
@@ -26,8 +39,15 @@ nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->data));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->noise));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->x));
+    for (int i = 0; feed->options.teacher && i < DISTILLED; i++)
+        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, distilled(noised, i)));
     shape[1] *= learns_variance(config) ? 2 : 1;
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->prediction));
+    shape[0] *= 2;
+    if (guides(feed)) {
+        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->both));
+        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->of_both));
+    }
 cleanup:
     return status;
 }
@@ -46,17 +66,53 @@ cleanup:
     return status;
 }
 
-nl_status nl_noised_mix(const nl_feed *feed, const nl_config *config, nl_device *device,
+/* The teacher's velocity at x, guided. */
+static nl_status ask_teacher(const nl_feed *feed, nl_device *device, const nl_noised *noised)
+{
+    nl_status status = NL_OK;
+    const nl_distill_feed *d = &feed->distill;
+    const nl_dit *teacher = feed->options.teacher;
+    int64_t b = feed->size;
+    if (!guides(feed))
+        return nl_dit_forward(teacher, device, &noised->x, &feed->t, &feed->labels,
+                              &noised->velocity);
+    for (int half = 0; half < 2; half++) {
+        nl_tensor to = nl_tensor_rows(&noised->both, half * b, b);
+        NL_TRY(device->ops->copy(device, to.data, noised->x.data, nl_tensor_bytes(&noised->x)));
+    }
+    NL_TRY(nl_dit_forward(teacher, device, &noised->both, &d->teacher_times, &d->teacher_labels,
+                          &noised->of_both));
+    NL_TRY(NL_OP(device, diffuse, .data = nl_tensor_rows(&noised->of_both, 0, b),
+                 .noise = nl_tensor_rows(&noised->of_both, b, b), .coefficients = d->guide,
+                 .y = noised->velocity));
+cleanup:
+    return status;
+}
+
+nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *device,
                         const nl_noised *noised)
 {
     nl_status status = NL_OK;
+    const nl_config *config = &student->config;
     NL_TRY(NL_OP(device, latents, .x = feed->x, .noise = noised->posterior, .y = noised->data,
                  .scale = (float)config->latent_scale,
                  .shift = (float)(-config->latent_scale * config->latent_shift)));
     NL_TRY(NL_OP(device, diffuse, .data = noised->data, .noise = noised->noise,
                  .coefficients = feed->coefficients, .y = noised->x));
+    if (!feed->options.teacher)
+        goto cleanup;
+    NL_TRY(ask_teacher(feed, device, noised));
+    NL_TRY(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
+                 .coefficients = feed->distill.move, .y = noised->moved));
+    NL_TRY(nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,
+                          &noised->onward));
 cleanup:
     return status;
+}
+
+const nl_tensor *nl_noised_times(const nl_feed *feed)
+{
+    return feed->options.teacher ? &feed->distill.times : &feed->t;
 }
 
 nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device *device,
@@ -65,10 +121,13 @@ nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device
 {
     nl_status status = NL_OK;
     const nl_tensor none = {0};
-    NL_TRY(NL_OP(device, regression_loss, .prediction = noised->prediction, .data = noised->data,
-                 .noise = noised->noise, .coefficients = feed->coefficients, .loss = *loss,
-                 .dprediction = dprediction ? *dprediction : none,
-                 .gradient_scale = gradient_scale));
+    bool distill = feed->options.teacher != NULL;
+    NL_TRY(NL_OP(device, regression_loss, .prediction = noised->prediction,
+                 .data = distill ? noised->velocity : noised->data,
+                 .noise = distill ? noised->onward : noised->noise,
+                 .coefficients = distill ? feed->distill.target : feed->coefficients, .loss = *loss,
+                 .dprediction = dprediction ? *dprediction : none, .gradient_scale = gradient_scale,
+                 .adaptive = distill ? (float)feed->options.distill.adaptive : 0));
     if (learns_variance(config))
         NL_TRY(NL_OP(device, variational_loss, .prediction = noised->prediction, .x = noised->x,
                      .data = noised->data, .coefficients = feed->variational,

@@ -32,6 +32,9 @@ const nl_train_options nl_train_defaults = {
     .samples = 16,
     .cfg_scale = -1,
     .max_skipped = 10,
+    .guidance = 1,
+    .alpha_floor = 0.05,
+    .adaptive = 1e-3,
 };
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
@@ -45,7 +48,7 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
             context, NL_ERROR_USAGE,
             "expected the data set (--data, made by nalagen encode) and a folder for the "
             "run (--out)");
-    if (!options->model && !options->init)
+    if (!options->model && !options->init && !options->teacher)
         return nl_fail(context, NL_ERROR_USAGE,
                        "expected a model by name, such as --model NaLaSiT-S/2, or a checkpoint to "
                        "start from (--init)");
@@ -147,6 +150,11 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         NL_TRY(parse_file(context, options->config, config));
     if (options->label_dropout >= 0)
         config->class_dropout_prob = options->label_dropout;
+    if (options->teacher) {
+        config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
+        config->guided = options->guidance != 1;
+        config->class_dropout_prob = 0;
+    }
     NL_TRY(nl_config_check(context, options->data, config));
     NL_TRY(check_against_data(context, config, data, options->data));
 cleanup:

@@ -97,10 +97,11 @@ static nl_status run_part(void *user)
     bool reduce = part->last && stepper->group->size > 1;
     if (part->first)
         NL_TRY(NL_OP(device, zero, .x = nl_dit_flat(state->gradient)));
-    NL_TRY(nl_noised_mix(feed, config, device, noised));
+    NL_TRY(nl_noised_mix(feed, state->model, device, noised));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, noised->prediction.shape, &dprediction));
-    NL_TRY(nl_dit_forward_saving(state->model, device, &noised->x, &feed->t, &feed->labels,
-                                 stepper->checkpointing, &noised->prediction, &saved));
+    NL_TRY(nl_dit_forward_saving(state->model, device, &noised->x, nl_noised_times(feed),
+                                 &feed->labels, stepper->checkpointing, &noised->prediction,
+                                 &saved));
     NL_TRY(nl_noised_loss(feed, config, device, noised, &stepper->part_loss, &dprediction,
                           stepper->gradient_scale));
     stepper->ready_count = 0;

@@ -44,20 +44,27 @@ nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_report *reports, int *
 
 /* ---- What a step consists of, for validation and for finding what is not finite. */
 
-/* Clean latents, their noise and the noisy ones of the part that the feed has on the device; from the arena. */
+/* Clean latents, their noise and the noisy ones of the part that the feed has on the device; from the arena. In a
+ * distillation also what the teacher and the student make of the noisy ones. */
 typedef struct nl_noised {
     nl_tensor posterior;      /* noise [b, C, H, W], with moments */
     nl_tensor data, noise, x; /* [b, C, H, W] */
     nl_tensor prediction;     /* [b, C or 2C, H, W] */
+    nl_tensor both,
+        of_both; /* [2b, C, H, W]: x twice, and the teacher's velocity with its class and without */
+    nl_tensor velocity;      /* [b, C, H, W], guided */
+    nl_tensor moved, onward; /* x_m, and the student's u'(x_m, m, s) */
 } nl_noised;
 nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device *device,
                          nl_noised *noised);
 /* Draws both noises, by sample numbers. */
 nl_status nl_noised_draw(const nl_feed *feed, nl_device *device, uint64_t seed,
                          const nl_noised *noised);
-/* data and x. */
-nl_status nl_noised_mix(const nl_feed *feed, const nl_config *config, nl_device *device,
+/* data and x; in a distillation the target too, for which the student runs. */
+nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *device,
                         const nl_noised *noised);
+/* The times at which the network predicts: t, or t and s. */
+const nl_tensor *nl_noised_times(const nl_feed *feed);
 /* loss [b]; dprediction left out: no gradient. */
 nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device *device,
                          const nl_noised *noised, const nl_tensor *loss,

@@ -38,6 +38,7 @@ nl_status nl_trainer_step(nl_trainer *trainer)
     nl_status status = NL_OK;
     if (trainer->stepper.used == trainer->stepper.slots)
         NL_TRY(nl_trainer_collect(trainer));
+    trainer->feed.done = nl_trainer_done(trainer);
     NL_TRY(nl_stepper_run(&trainer->stepper, hyper));
     trainer->point.step++;
 cleanup:

@@ -66,8 +66,16 @@ static nl_status check_same_run(const nl_trainer *trainer, const char *path,
     const nl_run_point *point = &trainer->point;
     nl_context *context = trainer->context;
     if (found->seed == point->seed && found->batch == point->batch &&
-        found->samples == point->samples && !strcmp(found->data_sha256, point->data_sha256))
-        return NL_OK;
+        found->samples == point->samples && !strcmp(found->data_sha256, point->data_sha256)) {
+        if (!strcmp(found->teacher_sha256, point->teacher_sha256))
+            return NL_OK;
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "%s: made with %s teacher, asked for is %s: such a run cannot be resumed; to "
+            "start from its weights, give it as --init with another --out",
+            path, *found->teacher_sha256 ? "another" : "no",
+            *point->teacher_sha256 ? "one" : "none");
+    }
     return nl_fail(
         context, NL_ERROR_USAGE,
         "%s: made with seed %llu, batch %lld and %lld samples%s, asked for are %llu, "
@@ -271,7 +279,13 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
                    .label_dropout = trainer->config.class_dropout_prob,
                    .count = options->overfit},
         .parts = (int)options->accumulate,
-        .times_seed = options->seed};
+        .times_seed = options->seed,
+        .teacher = trainer->teacher,
+        .distill = {.guidance = options->guidance,
+                    .low = options->guidance_interval[0],
+                    .high = options->guidance_interval[1],
+                    .floor = options->alpha_floor,
+                    .adaptive = options->adaptive}};
     NL_TRY(nl_feed_open(state->device, trainer->data, trainer->loss, &of_feed, feed));
     NL_TRY(nl_stepper_open(trainer->group, state, feed, options->seed, options->checkpointing,
                            trainer->slots, stepper));
@@ -325,7 +339,7 @@ static nl_status open_trainer(nl_trainer *trainer)
     const nl_train_options *options = trainer->options;
     nl_context *context = trainer->context;
     nl_status status = NL_OK;
-    nl_checkpoint *init = NULL;
+    nl_checkpoint *init = NULL, *teacher = NULL;
     char name[64];
     NL_TRY(nl_trainer_check(context, options));
     trainer->point.seed = options->seed;
@@ -344,8 +358,13 @@ static nl_status open_trainer(nl_trainer *trainer)
     NL_TRY(open_data(trainer));
     if (options->init)
         NL_TRY(nl_open_backbone(context, options->init, NULL, &init));
-    NL_TRY(nl_trainer_configure(context, options, nl_dataset_get_info(trainer->data), init,
+    if (options->teacher)
+        NL_TRY(nl_open_backbone(context, options->teacher, NULL, &teacher));
+    const nl_checkpoint *start = init ? init : teacher;
+    NL_TRY(nl_trainer_configure(context, options, nl_dataset_get_info(trainer->data), start,
                                 &trainer->config));
+    if (teacher)
+        NL_TRY(nl_trainer_take_teacher(trainer, teacher));
     nl_loss_options loss = {.times = (nl_times)find_choice(options->times, nl_train_times),
                             .times_mean = options->times_mean,
                             .times_deviation = options->times_deviation,
@@ -356,7 +375,7 @@ static nl_status open_trainer(nl_trainer *trainer)
     NL_TRY(check_memory(trainer));
     NL_TRY(nl_state_create(trainer->device, &trainer->config, trainer->point.ema_count,
                            options->seed, options->query_scale, &trainer->state));
-    NL_TRY(start_weights(trainer, init));
+    NL_TRY(start_weights(trainer, start));
     trainer->steps = options->steps;
     if (options->epochs) {
         int64_t steps =
@@ -372,6 +391,7 @@ static nl_status open_trainer(nl_trainer *trainer)
            (long long)options->batch, trainer->device->name);
 cleanup:
     nl_checkpoint_close(init);
+    nl_checkpoint_close(teacher);
     return status;
 }
 
@@ -383,6 +403,7 @@ static void close_trainer(nl_trainer *trainer)
     nl_stepper_close(&trainer->stepper);
     nl_feed_close(&trainer->feed);
     nl_state_free(&trainer->state);
+    nl_dit_destroy(trainer->teacher);
     nl_loss_destroy(trainer->loss);
     nl_config_free(context, &trainer->config);
     nl_dataset_close(trainer->validation);

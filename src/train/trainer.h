@@ -19,6 +19,7 @@ typedef struct nl_trainer {
     nl_config config;
     nl_loss *loss;
     nl_train_state state;
+    nl_dit *teacher; /* of a distillation */
     nl_feed feed;
     nl_stepper stepper;
     nl_run_point point; /* point.step: steps done */
@@ -46,6 +47,9 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
                                const nl_dataset_info *data, const nl_checkpoint *init,
                                nl_config *config);
 nl_status nl_trainer_check(nl_context *context, const nl_train_options *options);
+
+/* teacher.c: trainer->teacher from its file, where it is of the kind that the student is, and classes mean the same. */
+nl_status nl_trainer_take_teacher(nl_trainer *trainer, const nl_checkpoint *checkpoint);
 
 /* RUN/config.json */
 nl_status nl_trainer_write_config(const nl_trainer *trainer);

@@ -23,9 +23,9 @@ static nl_status forward(nl_validation *validation)
     nl_device *device = validation->device;
     nl_feed *feed = &validation->feed;
     nl_status status = NL_OK;
-    NL_TRY(nl_noised_mix(feed, config, device, &validation->noised));
-    NL_TRY(nl_dit_forward(trainer->state.model, device, &validation->noised.x, &feed->t,
-                          &feed->labels, &validation->noised.prediction));
+    NL_TRY(nl_noised_mix(feed, trainer->state.model, device, &validation->noised));
+    NL_TRY(nl_dit_forward(trainer->state.model, device, &validation->noised.x,
+                          nl_noised_times(feed), &feed->labels, &validation->noised.prediction));
     NL_TRY(nl_noised_loss(feed, config, device, &validation->noised, &validation->loss, NULL, 0));
 cleanup:
     return status;
@@ -111,10 +111,13 @@ static nl_status open_validation(nl_trainer *trainer, nl_validation *validation)
                                        .ranks = trainer->group->size,
                                        .in_order = true},
                             .parts = 1,
-                            .times_seed = SEED};
+                            .times_seed = SEED,
+                            .teacher = trainer->teacher,
+                            .distill = trainer->feed.options.distill};
     *validation = (nl_validation){.trainer = trainer, .device = trainer->device};
     NL_TRY(nl_feed_open(trainer->device, trainer->validation, trainer->loss, &feed,
                         &validation->feed));
+    validation->feed.done = 1;
     NL_TRY(reserve(validation));
 cleanup:
     if (status != NL_OK)

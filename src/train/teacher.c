@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* The teacher of a distillation: loaded, and held against the student that is to learn from it. */
+#include <string.h>
+
+#include "trainer.h"
+
+static bool same_text(const char *a, const char *b)
+{
+    return a && b ? !strcmp(a, b) : a == b;
+}
+
+/* The first class that is another one in the other model, or -1. Without names on a side nothing is known. */
+static int other_class(const nl_config *a, const nl_config *b)
+{
+    for (int i = 0; a->class_names && b->class_names && i < a->num_classes; i++) {
+        const nl_class_name *x = &a->class_names[i], *y = &b->class_names[i];
+        bool by_wnid = x->wnid && y->wnid;
+        if (!same_text(by_wnid ? x->wnid : x->name, by_wnid ? y->wnid : y->name))
+            return i;
+    }
+    return -1;
+}
+
+static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
+                       const nl_config *teacher)
+{
+    nl_context *context = trainer->context;
+    nl_config student = trainer->config;
+    if (teacher->flow_map)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: is a flow map itself: the teacher is a network of one time",
+                       checkpoint->path);
+    if (trainer->options->guidance != 1 &&
+        (teacher->guided || !teacher->num_classes || teacher->class_dropout_prob == 0))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: cannot be guided (%s): distil it with --guidance 1", checkpoint->path,
+                       teacher->guided         ? "guidance is inside its weights"
+                       : !teacher->num_classes ? "it has no classes"
+                                               : "it was trained without dropped labels");
+    student.flow_map = teacher->flow_map;
+    student.guided = teacher->guided;
+    const char *key = nl_config_difference(teacher, &student);
+    if (key)
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "%s: teacher and student, which follows from it and from %s, differ in \"%s\"",
+            checkpoint->path, trainer->options->data, key);
+    int number = other_class(teacher, &student);
+    if (number >= 0)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: class %d has another name than in %s: the teacher would be asked for "
+                       "the wrong pictures",
+                       checkpoint->path, number, trainer->options->data);
+    return NL_OK;
+}
+
+nl_status nl_trainer_take_teacher(nl_trainer *trainer, const nl_checkpoint *checkpoint)
+{
+    nl_status status = NL_OK;
+    nl_config config;
+    NL_TRY(nl_config_from_checkpoint(checkpoint, NULL, &config));
+    NL_TRY(check(trainer, checkpoint, &config));
+    NL_TRY(nl_dit_create(trainer->device, &config, &trainer->teacher));
+    NL_TRY(nl_dit_load(trainer->teacher, checkpoint));
+    NL_TRY(nl_checkpoint_sha256(checkpoint, trainer->point.teacher_sha256));
+cleanup:
+    nl_config_free(trainer->context, &config);
+    return status;
+}
