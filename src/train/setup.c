@@ -60,6 +60,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--batch %lld cannot be taken in %lld equal parts (--accumulate)",
                        (long long)options->batch, (long long)options->accumulate);
+    if (options->dump && options->teacher)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--dump writes down what ordinary training draws: a distillation has more");
     if (!(options->query_scale > 0))
         return nl_fail(context, NL_ERROR_USAGE, "--query-scale %g: expected more than 0",
                        options->query_scale);
