@@ -7,7 +7,7 @@
 Without a word: everything. One line for each measurement, name, value and unit between tabs: the median of timed
 calls after warm-up, bf16, random weights and inputs, eager and torch.compile; the FID network in fp16, TF32 and fp32;
 a training step with autocast to bf16, fused AdamW and an average of the weights, with the memory that it takes.
-tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_bench_attention`, `nl_bench_forward`,
+tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_bench_operations attention`, `nl_bench_forward`,
 `nl_bench_images` and tests/gpu.sh, with "eager" or "compiled" behind them.
 
 torch.compile works for a minute or more on the processor, so each row is a process, and all compile at the same time.

@@ -171,7 +171,7 @@ if wanted speed; then
     figure "empty CUDA program" "$empty" ms
     figure "first picture" "$first" ms
     figure "first picture beyond an empty program" $((first - empty)) ms
-    "$build/bench/nl_bench_attention" --device cuda --dtype bf16 >>"$out/ours.tsv" || status=1
+    "$build/bench/nl_bench_operations" --device cuda --dtype bf16 attention >>"$out/ours.tsv" || status=1
     # 65,536 tokens in all but the batches of XL/2.
     "$build/bench/nl_bench_forward" --device cuda --dtype bf16 NaLaSiT-S/2:256 SiT-S/2:256 NaLaDiT-XL/2:64 DiT-XL/2:64 \
         NaLaSiT-S/2:64:64 SiT-S/2:64:64 NaLaSiT-S/2:16:128 SiT-S/2:16:128 NaLaSiT-S/2:4:256 SiT-S/2:4:256 \

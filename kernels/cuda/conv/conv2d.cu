@@ -127,9 +127,8 @@ static nl_conv_problem problem_of(const nl_conv2d_args *a)
     return p;
 }
 
-/* Folding rounds sums of weights where the plain way rounds weights, so strict fp32 keeps the plain
- * way's digits too. */
-/* A 3 x 3 convolution of a doubled picture as one of the picture as it is. */
+/* A 3 x 3 convolution of a doubled picture as one of the picture as it is; false: it is not such a one. Weights that meet the
+ * same pixel are summed before they are rounded to the type, where the plain way rounds each. */
 static bool fold(const nl_conv2d_args *a, nl_conv_problem *p)
 {
     *p = problem_of(a);
@@ -163,7 +162,7 @@ static bool is_product(const nl_conv_problem *p, const void *x)
            p->y_pixel % unit == 0 && p->activation != NL_ACT_SILU;
 }
 
-/* Where cuBLASLt gains more on the direct kernel than writing and reading patches takes (H200: kernels/lab/convolutions.cu). */
+/* Where cuBLASLt gains more on the direct kernel than writing and reading patches takes (bench/results/2026-11-28-h200-inception.md). */
 static bool is_deep(const nl_conv_problem *p)
 {
     return p->kernel_height * p->kernel_width * p->channels >= 1536;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* What the two ways of a convolution share: its shape, and the passes before and after it. */
+/* What the ways of a convolution share (cuDNN, gathered patches, the direct kernel): its shape, and the passes before and
+ * after it. */
 #ifndef NL_CUDA_CONV2D_CUH
 #define NL_CUDA_CONV2D_CUH
 
 #include "weight.cuh"
 
-/* Everything that the way of a convolution depends on; compared byte by byte. x [batch, height,
- * width, channels], weight [outputs, kernel_height, kernel_width, channels], y and residual are of
- * one type, the bias is F32. */
+/* Everything that the way of a convolution depends on; compared byte by byte. x [batch, height, width, channels], weight
+ * [outputs, kernel_height, kernel_width, channels], y [batch, out_height, out_width, outputs] and residual (as y) are of one
+ * type, the bias is F32. */
 struct nl_conv_problem {
     int64_t y_pixel; /* elements between pixels of y */
     int64_t batch;
@@ -44,7 +45,7 @@ void nl_conv_finish(const nl_conv_problem *problem, const nl_conv_problem *done,
 /* cuDNN (cudnn.cu), or products over gathered patches (gather.cu). The weight comes as the files have it. */
 nl_status nl_conv_run(nl_device *device, const nl_conv_problem *problem, const nl_tensor *weight,
                       const nl_conv_operands *operands);
-/* The second of these ways. In F32 bias and ReLU are part of the product. */
+/* The latter whatever the build. In F32 bias and ReLU are part of the product. */
 nl_status nl_conv_gather(nl_device *device, const nl_conv_problem *problem, const nl_tensor *weight,
                          const nl_conv_operands *operands);
 /* Whether a problem that is doubled can be run. */
