@@ -282,27 +282,29 @@ static nl_status cuda_create(nl_device *device, int index)
     return status;
 }
 
-#define NL_OPERATION(operation) nl_cuda_##operation,
 extern "C" void nl_cuda_describe(nl_device *device,
                                  void (*fact)(void *user, const char *name, const char *text),
                                  void *user);
 
-extern "C" const nl_ops nl_cuda_ops = {"cuda",
-                                       cuda_create,
-                                       cuda_alloc,
-                                       cuda_free,
-                                       cuda_upload,
-                                       cuda_download,
-                                       cuda_copy,
-                                       cuda_sync,
-                                       cuda_destroy,
-                                       cuda_memory_left,
-                                       cuda_download_start,
-                                       cuda_download_wait,
-                                       nl_cuda_replay,
-                                       cuda_upload_beside,
-                                       nl_cuda_nuclear_norm,
-                                       cuda_host_alloc,
-                                       cuda_host_free,
-                                       nl_cuda_describe,
-                                       NL_ALL_OPERATIONS(NL_OPERATION)};
+static constexpr nl_ops table()
+{
+    nl_ops ops = {};
+    ops.name = "cuda";
+    ops.create = cuda_create, ops.destroy = cuda_destroy;
+    ops.alloc = cuda_alloc, ops.free = cuda_free;
+    ops.upload = cuda_upload, ops.download = cuda_download, ops.copy = cuda_copy;
+    ops.sync = cuda_sync, ops.memory_left = cuda_memory_left;
+    ops.download_start = cuda_download_start, ops.download_wait = cuda_download_wait;
+    ops.upload_beside = cuda_upload_beside;
+    ops.replay = nl_cuda_replay;
+    ops.nuclear_norm = nl_cuda_nuclear_norm;
+    ops.host_alloc = cuda_host_alloc, ops.host_free = cuda_host_free;
+    ops.describe = nl_cuda_describe;
+#define NL_OPERATION(operation) ops.operation = nl_cuda_##operation;
+    NL_ALL_OPERATIONS(NL_OPERATION)
+#undef NL_OPERATION
+    return ops;
+}
+
+/* Constant: whoever has an operation of the list without a function here does not link. */
+extern "C" constexpr nl_ops nl_cuda_ops = table();
