@@ -162,7 +162,7 @@ static bool is_product(const nl_conv_problem *p, const void *x)
            p->y_pixel % unit == 0 && p->activation != NL_ACT_SILU;
 }
 
-/* Where cuBLASLt gains more on the direct kernel than writing and reading patches takes (bench/results/2026-11-28-h200-inception.md). */
+/* Where cuBLASLt gains more on the direct kernel than writing and reading patches takes (bench/results/evaluation.md). */
 static bool is_deep(const nl_conv_problem *p)
 {
     return p->kernel_height * p->kernel_width * p->channels >= 1536;

@@ -84,7 +84,7 @@ static cudnnStatus_t open_library(nl_cuda *cuda)
 }
 
 /* TILE_SIZE by cuDNN's numbers for the FID network, -1: the heuristics'. These take other tiles for 1 x 7 than for 7 x 1 and
- * other ones than the best for 8 x 8 (bench/results/2026-11-28-h200-inception.md: on an H200, batch 128, 6.04 ms of a batch to 5.66 in TF32,
+ * other ones than the best for 8 x 8 (bench/results/evaluation.md: on an H200, batch 128, 6.04 ms of a batch to 5.66 in TF32,
  * 4.03 to 3.73 in fp16). */
 static int tile_of(const nl_cuda *cuda, const nl_conv_problem *p)
 {

@@ -74,7 +74,7 @@ static cublasLtEpilogue_t epilogue_of(const nl_product *p)
 
 /* Which of the heuristic's answers? Large products with an epilogue: the first with tiles of 128 x 128 and clusters of
  * two, whose kernels run the epilogue of one tile beside the multiplications of the next (on an H200 5 to 25 % faster
- * than the first answer at the sizes of S/2 and XL/2: bench/results/2026-11-28-h200-forward.md). Otherwise the first. */
+ * than the first answer at the sizes of S/2 and XL/2: bench/results/forward.md). Otherwise the first. */
 enum { ANSWERS = 8 };
 static int choose_answer(const nl_product *p, const cublasLtMatmulHeuristicResult_t *results,
                          int found)
