@@ -201,6 +201,12 @@ static int terminal_columns(void)
     return 80;
 }
 
+int nl_terminal_rows(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 2 ? size.ws_row - 2 : 0;
+}
+
 static void time_text(double seconds, char *text, size_t size)
 {
     int64_t whole = (int64_t)(seconds + 0.5);

@@ -158,7 +158,8 @@ static nl_status preview(nl_job *job, const nl_progress *progress)
                             &height, &width));
     if (job->options->show) {
         nl_console_clear(session->console);
-        NL_TRY(nl_image_show(context, stderr, NL_SHOW_AUTO, rgb, height, width, 40));
+        NL_TRY(nl_image_show(context, stderr, NL_SHOW_AUTO, rgb, height, width, 40,
+                             nl_terminal_rows() / 2));
     } else if (job->output.kind != NL_OUTPUT_STDOUT && job->output.kind != NL_OUTPUT_ARCHIVE) {
         NL_TRY(nl_job_picture_name(job, job->numbers[progress->image], &path));
         NL_TRY(nl_output_preview_name(context, path, progress->step, &name));

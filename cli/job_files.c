@@ -57,12 +57,13 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
     NL_TRY(nl_png_write(context, path, options->force, rgb, height, width,
                         options->no_metadata ? NULL : text));
     if (options->show) {
-        static const char *const hows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
+        static const char *const hows[] = {"auto", "kitty", "iterm2", "blocks", "letters", NULL};
         int how = 0;
         while (hows[how] && strcmp(hows[how], options->show) != 0)
             how++;
         nl_console_clear(session->console);
-        NL_TRY(nl_image_show(context, stderr, (nl_show)how, rgb, height, width, 80));
+        NL_TRY(nl_image_show(context, stderr, (nl_show)how, rgb, height, width, 80,
+                             nl_terminal_rows()));
     }
 cleanup:
     cJSON_free(json);

@@ -21,6 +21,9 @@ void nl_console_log(nl_console *console, nl_log_level level, const char *message
 void nl_console_progress(nl_console *console, const nl_progress *progress);
 void nl_console_clear(nl_console *console); /* takes the progress line away */
 
+/* Rows of the terminal behind standard error but for two, the file's name and the prompt; 0: unknown. */
+int nl_terminal_rows(void);
+
 /* Prints the message of a failure; returns the status. */
 nl_status nl_console_error(nl_console *console, nl_context *context, nl_status status);
 

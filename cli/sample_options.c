@@ -11,7 +11,7 @@
 #define SAMPLE_NUMBER   "one for each class named"
 
 const char *const nl_channels[] = {"all", "3", NULL};
-static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", NULL};
+static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", "letters", NULL};
 const char *const nl_roundings[] = {"dit", "adm", NULL};
 
 enum {
@@ -44,7 +44,8 @@ static const nl_option options_table[] = {
     {"preview-every", 0, NL_OPTION_INT, FIELD(preview_every), "K", 1, 10000, .where = REQUEST,
      .help = "show, or write NAME-stepNNNN.png, every K steps"},
     {"show", 0, NL_OPTION_CHOICE, FIELD(show), "HOW", .choices = shows,
-     .where = REQUEST | NL_OPTIONAL_VALUE, .help = "in the terminal: kitty, iterm2 or blocks"},
+     .where = REQUEST | NL_OPTIONAL_VALUE,
+     .help = "in the terminal: kitty, iterm2, blocks, letters"},
     FLAG("json", 0, json, .help = "a JSON object for each picture on standard output"),
     FLAG("no-metadata", 0, no_metadata, .where = REQUEST, .help = "no parameters in the picture"),
     FLAG("force", 'f', force, .where = REQUEST, .help = "overwrite files (never without)"),

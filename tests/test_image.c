@@ -635,7 +635,7 @@ static void test_faults(void **state)
     for (int n = 1; n <= 2; n++) {
         FILE *sink = tmpfile();
         context->fail_allocation = context->allocations + n;
-        assert_int_equal(nl_image_show(context, sink, NL_SHOW_KITTY, samples, 8, 8, 80),
+        assert_int_equal(nl_image_show(context, sink, NL_SHOW_KITTY, samples, 8, 8, 80, 0),
                          NL_ERROR_MEMORY);
         fclose(sink);
     }
@@ -678,6 +678,8 @@ static void test_grid(void **state)
 
 /* ---- The terminal */
 
+static int rows_of_terminal; /* 0: unknown */
+
 /* What is written to the terminal, ended by 0. */
 static char *show(nl_context *context, nl_show how, const uint8_t *rgb, int height, int width,
                   int columns)
@@ -685,7 +687,8 @@ static char *show(nl_context *context, nl_show how, const uint8_t *rgb, int heig
     enum { LARGEST = 1 << 20 };
     FILE *stream = tmpfile();
     char *text = malloc(LARGEST);
-    assert_ok(context, nl_image_show(context, stream, how, rgb, height, width, columns));
+    assert_ok(context,
+              nl_image_show(context, stream, how, rgb, height, width, columns, rows_of_terminal));
     rewind(stream);
     text[fread(text, 1, LARGEST - 1, stream)] = '\0';
     fclose(stream);
@@ -779,9 +782,43 @@ static void test_show_blocks(void **state)
     assert_string_equal(text, "\033[38;2;67;7;8m\033[49m\xe2\x96\x80\033[0m\n");
     free(text);
     FILE *full = fopen("/dev/full", "w");
-    assert_int_equal(nl_image_show(context, full, NL_SHOW_BLOCKS, rgb, 3, 2, 80), NL_ERROR_WRITE);
+    assert_int_equal(nl_image_show(context, full, NL_SHOW_BLOCKS, rgb, 3, 2, 80, 0),
+                     NL_ERROR_WRITE);
     fclose(full);
-    assert_int_equal(nl_image_show(context, stdout, NL_SHOW_BLOCKS, rgb, 3, 2, 0), NL_ERROR_USAGE);
+    assert_int_equal(nl_image_show(context, stdout, NL_SHOW_BLOCKS, rgb, 3, 2, 0, 0),
+                     NL_ERROR_USAGE);
+    nl_core_context_destroy(context);
+}
+
+/* No wider and no higher than the terminal, and no control sequence where there may be none. */
+static void test_show_fits(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    static const int sizes[][2] = {{64, 64}, {200, 20}, {20, 200}, {1, 500}, {500, 1}};
+    for (int i = 0; i < NL_COUNT(sizes); i++)
+        for (int rows = 1; rows < 60; rows += 7)
+            for (nl_show how = NL_SHOW_BLOCKS; how <= NL_SHOW_LETTERS; how++) {
+                uint8_t *rgb = drawn_picture(sizes[i][0], sizes[i][1]);
+                rows_of_terminal = rows;
+                char *text = show(context, how, rgb, sizes[i][0], sizes[i][1], 40);
+                int lines = 0, across = 0, first = 0;
+                for (const char *c = text; *c; c++) {
+                    lines += *c == '\n';
+                    bool block = how == NL_SHOW_BLOCKS && !strncmp(c, "\xe2\x96\x80", 3);
+                    across += lines == 0 && (how == NL_SHOW_LETTERS || block);
+                    first += *c == '\033';
+                }
+                assert_in_range(lines, 1, rows);
+                assert_in_range(across, 1, 40);
+                assert_int_equal(first > 0, how == NL_SHOW_BLOCKS);
+                free(text), free(rgb);
+            }
+    rows_of_terminal = 0;
+    const uint8_t rgb[] = {0, 0, 0, 255, 255, 255, 0, 0, 0, 255, 255, 255};
+    char *text = show(context, NL_SHOW_LETTERS, rgb, 2, 2, 80);
+    assert_string_equal(text, " @\n");
+    free(text);
     nl_core_context_destroy(context);
 }
 
@@ -789,10 +826,10 @@ static void test_show_blocks(void **state)
 static void test_show_auto(void **state)
 {
     (void)state;
-    static const char *const variables[] = {"TMUX", "TERM", "KITTY_WINDOW_ID", "TERM_PROGRAM",
-                                            "COLORTERM"};
+    static const char *const variables[] = {"TMUX",         "TERM",      "KITTY_WINDOW_ID",
+                                            "TERM_PROGRAM", "COLORTERM", "NO_COLOR"};
     static const struct {
-        const char *values[5], *start;
+        const char *values[6], *start;
     } cases[] = {
         {{NULL, "xterm-256color", NULL, NULL, NULL}, "\033[38;5;16m"},
         {{NULL, "xterm-256color", NULL, NULL, "truecolor"}, "\033[38;2;1;2;3m"},
@@ -800,11 +837,14 @@ static void test_show_auto(void **state)
         {{NULL, "xterm", "1", NULL, "truecolor"}, "\033_G"},
         {{NULL, "xterm", NULL, "iTerm.app", "truecolor"}, "\033]1337"},
         {{"/tmp/tmux", "screen", "1", "iTerm.app", "truecolor"}, "\033[38;2;1;2;3m"},
+        {{NULL, "xterm-kitty", "1", NULL, "truecolor", "1"}, " \n"},
+        {{NULL, "xterm", NULL, NULL, NULL, ""}, "\033[38;5;16m"}, /* empty: not asked for */
+        {{NULL, "dumb", NULL, NULL, "truecolor"}, " \n"},
     };
     nl_context *context = test_context(NULL);
     const uint8_t rgb[] = {1, 2, 3};
     for (int i = 0; i < NL_COUNT(cases); i++) {
-        for (int j = 0; j < 5; j++) {
+        for (int j = 0; j < 6; j++) {
             unsetenv(variables[j]);
             if (cases[i].values[j])
                 setenv(variables[j], cases[i].values[j], 1);
@@ -835,6 +875,7 @@ int main(void)
         cmocka_unit_test(test_show_kitty),
         cmocka_unit_test(test_show_iterm2),
         cmocka_unit_test(test_show_blocks),
+        cmocka_unit_test(test_show_fits),
         cmocka_unit_test(test_show_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

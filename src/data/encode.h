@@ -77,4 +77,7 @@ nl_status nl_encoding_text(const nl_encode_job *job, char **text);
 /* NL_ERROR_WRITE naming the first difference. */
 nl_status nl_encoding_compare(const nl_encode_job *job, const char *path, const char *found);
 
+/* The name of a class in the text of --class-names, into `name`, or the id itself. */
+const char *nl_class_name(const nl_mapping *text, const char *id, char *name, size_t size);
+
 #endif

@@ -108,8 +108,7 @@ static bool take_name(const char *line, const char *end, const char *id, char *n
     return n > 0;
 }
 
-/* The name of a class in the text, or the id itself. */
-static const char *find_name(const nl_mapping *text, const char *id, char *name, size_t size)
+const char *nl_class_name(const nl_mapping *text, const char *id, char *name, size_t size)
 {
     const char *line = (const char *)text->data, *end = line ? line + text->size : line;
     while (line < end) {
@@ -128,7 +127,7 @@ static bool add_classes(const nl_encode_job *job, cJSON *root)
     char name[256];
     for (int i = 0; classes && i < job->source->classes; i++) {
         const char *id = job->source->class_ids[i];
-        const char *pair[] = {id, find_name(&job->class_names, id, name, sizeof(name))};
+        const char *pair[] = {id, nl_class_name(&job->class_names, id, name, sizeof(name))};
         if (!cJSON_AddItemToArray(classes, cJSON_CreateStringArray(pair, 2)))
             return false;
     }

@@ -46,9 +46,16 @@ nl_status nl_image_fit_part(nl_context *context, int height, int width, double z
                             double right, nl_image *image);
 
 /* A picture in the terminal behind `stream`. AUTO picks by the environment (KITTY_WINDOW_ID, TERM, TERM_PROGRAM,
- * COLORTERM). Half blocks are scaled down to `columns` characters. */
-typedef enum nl_show { NL_SHOW_AUTO, NL_SHOW_KITTY, NL_SHOW_ITERM2, NL_SHOW_BLOCKS } nl_show;
+ * COLORTERM). Half blocks, and letters for a terminal without colours (NO_COLOR) or without any control sequence (TERM is
+ * dumb), are scaled down to `columns` times `rows` characters; rows 0: as many as it takes. */
+typedef enum nl_show {
+    NL_SHOW_AUTO,
+    NL_SHOW_KITTY,
+    NL_SHOW_ITERM2,
+    NL_SHOW_BLOCKS,
+    NL_SHOW_LETTERS
+} nl_show;
 nl_status nl_image_show(nl_context *context, void *stream /* FILE * */, nl_show how,
-                        const uint8_t *rgb, int height, int width, int columns);
+                        const uint8_t *rgb, int height, int width, int columns, int rows);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A picture in the terminal: kitty's graphics protocol, iTerm2's inline images, or half blocks.
+ * A picture in the terminal: kitty's graphics protocol, iTerm2's inline images, half blocks, or letters.
  *
  * kitty:  ESC _ G a=T,f=100,m=<more follow> ; at most 4096 characters of base64 ESC \, repeated
  * iTerm2: ESC ] 1337 ; File=inline=1;size=<bytes> : base64 BEL
@@ -22,6 +22,9 @@ static bool names(const char *variable, const char *part)
 
 static nl_show choose(void)
 {
+    const char *no_colour = getenv("NO_COLOR"), *terminal = getenv("TERM");
+    if ((no_colour && *no_colour) || (terminal && !strcmp(terminal, "dumb")))
+        return NL_SHOW_LETTERS;
     if (getenv("TMUX") || names("TERM", "screen")) /* they pass neither protocol on */
         return NL_SHOW_BLOCKS;
     if (getenv("KITTY_WINDOW_ID") || names("TERM", "kitty") || names("TERM_PROGRAM", "ghostty"))
@@ -91,12 +94,21 @@ static void set_colour(FILE *stream, int ground, const int rgb[3], bool true_col
     fprintf(stream, "\033[%d;5;%dm", ground, 16 + 36 * level[0] + 6 * level[1] + level[2]);
 }
 
-/* A character is twice as high as wide: its upper half block and its background are two pixels. */
-static void show_blocks(FILE *stream, const uint8_t *rgb, int height, int width, int columns,
-                        bool true_colour)
+/* Square places for pixels; a character holds two of them, one above the other. */
+static void fit(int height, int width, int columns, int rows, int *across, int *down)
 {
-    int across = NL_MIN(columns, width);
-    int down = (int)NL_MAX(1, ((int64_t)height * across + width / 2) / width);
+    *across = NL_MIN(columns, width);
+    *down = (int)NL_MAX(1, ((int64_t)height * *across + width / 2) / width);
+    if (rows > 0 && *down > 2 * rows) {
+        *down = 2 * rows;
+        *across = (int)NL_MAX(1, ((int64_t)width * *down + height / 2) / height);
+    }
+}
+
+/* The upper half block and its background are two pixels. */
+static void show_blocks(FILE *stream, const uint8_t *rgb, int height, int width, int across,
+                        int down, bool true_colour)
+{
     for (int row = 0; row < down; row += 2) {
         for (int column = 0; column < across; column++) {
             int left = (int)((int64_t)column * width / across);
@@ -118,13 +130,33 @@ static void show_blocks(FILE *stream, const uint8_t *rgb, int height, int width,
     }
 }
 
+/* The brighter, the more ink: most terminals are dark. */
+static void show_letters(FILE *stream, const uint8_t *rgb, int height, int width, int across,
+                         int down)
+{
+    static const char letters[] = " .:-=+*#%@";
+    for (int row = 0; row < down; row += 2) {
+        int top = (int)((int64_t)row * height / down);
+        int bottom = (int)((int64_t)NL_MIN(row + 2, down) * height / down), mean[3];
+        for (int column = 0; column < across; column++) {
+            box_mean(rgb, width, top, NL_MAX(bottom, top + 1),
+                     (int)((int64_t)column * width / across),
+                     (int)((int64_t)(column + 1) * width / across), mean);
+            int light = (299 * mean[0] + 587 * mean[1] + 114 * mean[2]) / 1000;
+            fputc(letters[light * 10 / 256], stream);
+        }
+        fputc('\n', stream);
+    }
+}
+
 nl_status nl_image_show(nl_context *context, void *stream, nl_show how, const uint8_t *rgb,
-                        int height, int width, int columns)
+                        int height, int width, int columns, int rows)
 {
     FILE *file = stream;
     uint8_t *png = NULL;
     char *text = NULL;
     size_t size;
+    int across, down;
     nl_status status;
     NL_TRY(nl_image_check_size(context, NL_ERROR_USAGE, "the picture to show", height, width));
     if (columns < 1 || columns > MAX_COLUMNS) {
@@ -137,8 +169,11 @@ nl_status nl_image_show(nl_context *context, void *stream, nl_show how, const ui
         how = choose();
         true_colour = names("COLORTERM", "truecolor") || names("COLORTERM", "24bit");
     }
+    fit(height, width, columns, rows, &across, &down);
     if (how == NL_SHOW_BLOCKS) {
-        show_blocks(file, rgb, height, width, columns, true_colour);
+        show_blocks(file, rgb, height, width, across, down, true_colour);
+    } else if (how == NL_SHOW_LETTERS) {
+        show_letters(file, rgb, height, width, across, down);
     } else {
         NL_TRY(nl_png_encode(context, rgb, height, width, NULL, &png, &size));
         NL_TRY(base64(context, png, size, &text));

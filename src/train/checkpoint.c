@@ -77,8 +77,8 @@ static nl_status read_decays(const nl_json *json, nl_run_point *point)
     return NL_OK;
 }
 
-static nl_status parse_point(nl_context *context, const char *path, const char *text,
-                             nl_run_point *point)
+nl_status nl_parse_point(nl_context *context, const char *path, const char *text,
+                         nl_run_point *point)
 {
     nl_status status = NL_OK;
     const int64_t most = INT64_C(1) << 53;
@@ -328,7 +328,7 @@ nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *p
     int count = list_models(state, models, prefixes);
     NL_TRY(nl_checkpoint_open_shard(context, path, NULL, &file)); /* all prefixes */
     NL_TRY(nl_checkpoint_sort(file));
-    NL_TRY(parse_point(context, path, nl_checkpoint_metadata(file, POINT_KEY), point));
+    NL_TRY(nl_parse_point(context, path, nl_checkpoint_metadata(file, POINT_KEY), point));
     NL_TRY(check_kind(state, file, point));
     for (int i = 0; i < count; i++)
         NL_TRY(nl_dit_load_named((nl_dit *)models[i].dit, file, models[i].prefix));

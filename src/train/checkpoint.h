@@ -39,6 +39,11 @@ bool nl_never_saved(nl_context *context, const char *folder);
  * it is of another model or has another number of averages. */
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point);
 
+/* What the metadata "nalagen.training" of a checkpoint says; NULL, that it has none, is an error. `path` is for
+ * messages. */
+nl_status nl_parse_point(nl_context *context, const char *path, const char *text,
+                         nl_run_point *point);
+
 /* Paths of the checkpoints in `folder`, the newest first: allocated, to be freed by nl_free_points. None where there is no
  * such folder. */
 nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count);
