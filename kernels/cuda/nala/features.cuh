@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The feature maps of norm-aware linear attention on the GPU (docs/formats.md, nala-attention.md), one element at a
- * time, from scalars that belong to the whole query or key:
+ * The feature maps of norm-aware linear attention on the GPU (docs/formats.md, nala-attention.md), each a specialisation of
+ * nl_map, one element at a time, from scalars that belong to the whole query or key:
  *
  *   scale   multiplies the element first: 1 / (norm2 + 1e-6) where the map wants the direction
  *   power   exponent of the magnitude
@@ -11,6 +11,8 @@
  */
 #ifndef NL_NALA_FEATURES_CUH
 #define NL_NALA_FEATURES_CUH
+
+#include <type_traits>
 
 #include "ops.h"
 #include "prim/convert.cuh"
@@ -87,102 +89,197 @@ template <bool EXACT> __device__ __forceinline__ float2 nl_angle(float a)
     return make_float2(c, s * a);
 }
 
-/* What a map sums over the elements of a row before its scalars are known: (x^2) or (relu^2, relu^2lambda). */
-template <int MAP, bool EXACT, bool CUBE>
-__device__ __forceinline__ float2 nl_row_terms(float x, float lambda)
-{
-    if (MAP == NL_FEATURES_POWER) {
-        const float r = fmaxf(x, 0.f);
-        const float m = nl_key_power<EXACT, CUBE>(r, lambda);
-        return make_float2(r * r, m * m);
-    }
-    return make_float2(x * x, 0.f);
-}
+/* ---- A map. There is no primary definition, so that a map that is forgotten does not compile. It has
+ *
+ *   HALVES          of features: 2 of width d, or 1
+ *   TERMS           sums over a row that its scalars are made of
+ *   PACKED          works on two elements at a time in bf16 (below)
+ *   OF_ZERO         features of 0 are not 0
+ *   POWER           has an exponent, for which CUBE makes a difference
+ *   row_terms       of an element, for these sums
+ *   query_scalars, key_scalars     from the sums
+ *   query_feature, key_feature     (first half, second half) of an element, or (feature, 0)
+ */
+template <int MAP, bool EXACT, bool CUBE> struct nl_map;
 
-template <int MAP, bool EXACT>
-__device__ __forceinline__ nl_row_scalars nl_query_scalars(float2 sums, float lambda, float tau)
-{
-    nl_row_scalars row = {1.f, lambda};
-    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_SPLIT ||
-        MAP == NL_FEATURES_COSINE_CONSTANT) {
+/* The maps that know a query's direction and norm: x^2 is summed up. */
+template <bool EXACT> struct nl_map_of_direction {
+    static constexpr int HALVES = 2, TERMS = 1;
+    static constexpr bool PACKED = false, OF_ZERO = false, POWER = true;
+
+    __device__ __forceinline__ static float2 row_terms(float x, float)
+    {
+        return make_float2(x * x, 0.f);
+    }
+    __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda,
+                                                                   float tau)
+    {
+        nl_row_scalars row = {1.f, lambda};
         const float norm = nl_root<EXACT>(sums.x);
         row.scale = nl_reciprocal<EXACT>(norm + NL_NORM_EPS);
-        if (MAP != NL_FEATURES_COSINE_CONSTANT)
-            row.power = lambda * (tau + nl_tanh<EXACT>(norm));
-    } else if (MAP == NL_FEATURES_POWER) {
-        row.scale =
-            nl_root<EXACT>(sums.x) * nl_reciprocal<EXACT>(nl_root<EXACT>(sums.y) + NL_NORM_EPS);
+        row.power = lambda * (tau + nl_tanh<EXACT>(norm));
+        return row;
     }
-    return row;
-}
-
-template <int MAP, bool EXACT>
-__device__ __forceinline__ nl_row_scalars nl_key_scalars(float2 sums, float lambda)
-{
-    nl_row_scalars row = {1.f, lambda};
-    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT)
+    __device__ __forceinline__ static nl_row_scalars key_scalars(float2 sums, float lambda)
+    {
+        nl_row_scalars row = {1.f, lambda};
         row.scale = nl_reciprocal<EXACT>(nl_root<EXACT>(sums.x) + NL_NORM_EPS);
-    else if (MAP == NL_FEATURES_POWER)
-        row.scale =
-            nl_root<EXACT>(sums.x) * nl_reciprocal<EXACT>(nl_root<EXACT>(sums.y) + NL_NORM_EPS);
-    return row;
-}
+        return row;
+    }
+};
 
-/* The features of one element: (first half, second half) for the maps of width 2d, (feature, 0) otherwise. */
-template <int MAP, bool EXACT, bool CUBE>
-__device__ __forceinline__ float2 nl_query_feature(float x, nl_row_scalars row)
-{
-    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT) {
+template <bool EXACT, bool CUBE>
+struct nl_map<NL_FEATURES_COSINE, EXACT, CUBE> : nl_map_of_direction<EXACT> {
+    static constexpr bool PACKED = true;
+
+    __device__ __forceinline__ static float2 query_feature(float x, nl_row_scalars row)
+    {
         const float a = x * row.scale;
         const float m = nl_safe_pow<EXACT>(fabsf(a), row.power);
         const float2 angle = nl_angle<EXACT>(a);
         return make_float2(m * angle.x, m * angle.y);
     }
-    if (MAP == NL_FEATURES_SPLIT) {
-        const float a = x * row.scale;
-        const float m = nl_safe_pow<EXACT>(fabsf(a), row.power);
-        return make_float2(a > 0.f ? m : 0.f, a < 0.f ? m : 0.f);
-    }
-    if (MAP == NL_FEATURES_POWER) {
-        const float r = fmaxf(x, 0.f);
-        return make_float2(row.scale * nl_key_power<EXACT, CUBE>(r, row.power), 0.f);
-    }
-    if (MAP == NL_FEATURES_RELU)
-        return make_float2(fmaxf(x, 0.f), 0.f);
-    return make_float2(x > 0.f ? 1.f + x : expf(x), 0.f); /* 1 + elu */
-}
-
-template <int MAP, bool EXACT, bool CUBE>
-__device__ __forceinline__ float2 nl_key_feature(float x, nl_row_scalars row)
-{
-    if (MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT) {
+    __device__ __forceinline__ static float2 key_feature(float x, nl_row_scalars row)
+    {
         const float k = fabsf(x);
         const float m = nl_key_power<EXACT, CUBE>(k, row.power);
         const float2 angle = nl_angle<EXACT>(x * row.scale);
         return make_float2(m * angle.x, m * angle.y);
     }
-    if (MAP == NL_FEATURES_SPLIT) {
+};
+
+/* The exponent of a query is that of a key. */
+template <bool EXACT, bool CUBE>
+struct nl_map<NL_FEATURES_COSINE_CONSTANT, EXACT, CUBE> : nl_map<NL_FEATURES_COSINE, EXACT, CUBE> {
+    __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda, float)
+    {
+        return nl_map_of_direction<EXACT>::key_scalars(sums, lambda);
+    }
+};
+
+/* A half for each sign. */
+template <bool EXACT, bool CUBE>
+struct nl_map<NL_FEATURES_SPLIT, EXACT, CUBE> : nl_map_of_direction<EXACT> {
+    __device__ __forceinline__ static nl_row_scalars key_scalars(float2, float lambda)
+    {
+        return {1.f, lambda};
+    }
+    __device__ __forceinline__ static float2 query_feature(float x, nl_row_scalars row)
+    {
+        const float a = x * row.scale;
+        const float m = nl_safe_pow<EXACT>(fabsf(a), row.power);
+        return make_float2(a > 0.f ? m : 0.f, a < 0.f ? m : 0.f);
+    }
+    __device__ __forceinline__ static float2 key_feature(float x, nl_row_scalars row)
+    {
         const float k = fabsf(x);
         const float m = nl_key_power<EXACT, CUBE>(k, row.power);
         return make_float2(x > 0.f ? m : 0.f, x < 0.f ? m : 0.f);
     }
-    return nl_query_feature<MAP, EXACT, CUBE>(x, row);
-}
-
-/* Two halves of features, or one? */
-template <int MAP> struct nl_map_halves {
-    static const int value =
-        MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT || MAP == NL_FEATURES_SPLIT
-            ? 2
-            : 1;
 };
+
+/* The maps whose keys are as their queries. */
+template <typename MAP> struct nl_map_of_both : MAP {
+    __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda, float)
+    {
+        return MAP::key_scalars(sums, lambda);
+    }
+    __device__ __forceinline__ static float2 query_feature(float x, nl_row_scalars row)
+    {
+        return MAP::key_feature(x, row);
+    }
+};
+
+/* relu(x)^lambda, with the norm of relu(x): relu^2 and relu^2lambda are summed up. */
+template <bool EXACT, bool CUBE> struct nl_power_map {
+    static constexpr int HALVES = 1, TERMS = 2;
+    static constexpr bool PACKED = false, OF_ZERO = false, POWER = true;
+
+    __device__ __forceinline__ static float2 row_terms(float x, float lambda)
+    {
+        const float r = fmaxf(x, 0.f);
+        const float m = nl_key_power<EXACT, CUBE>(r, lambda);
+        return make_float2(r * r, m * m);
+    }
+    __device__ __forceinline__ static nl_row_scalars key_scalars(float2 sums, float lambda)
+    {
+        nl_row_scalars row = {1.f, lambda};
+        row.scale =
+            nl_root<EXACT>(sums.x) * nl_reciprocal<EXACT>(nl_root<EXACT>(sums.y) + NL_NORM_EPS);
+        return row;
+    }
+    __device__ __forceinline__ static float2 key_feature(float x, nl_row_scalars row)
+    {
+        const float r = fmaxf(x, 0.f);
+        return make_float2(row.scale * nl_key_power<EXACT, CUBE>(r, row.power), 0.f);
+    }
+};
+template <bool EXACT, bool CUBE>
+struct nl_map<NL_FEATURES_POWER, EXACT, CUBE> : nl_map_of_both<nl_power_map<EXACT, CUBE>> {
+};
+
+/* The maps that look at nothing but the element. */
+struct nl_map_of_element {
+    static constexpr int HALVES = 1, TERMS = 1;
+    static constexpr bool PACKED = false, OF_ZERO = false, POWER = false;
+
+    __device__ __forceinline__ static float2 row_terms(float x, float)
+    {
+        return make_float2(x * x, 0.f);
+    }
+    __device__ __forceinline__ static nl_row_scalars key_scalars(float2, float lambda)
+    {
+        return {1.f, lambda};
+    }
+};
+struct nl_relu_map : nl_map_of_element {
+    __device__ __forceinline__ static float2 key_feature(float x, nl_row_scalars)
+    {
+        return make_float2(fmaxf(x, 0.f), 0.f);
+    }
+};
+/* 1 + elu */
+struct nl_elu1_map : nl_map_of_element {
+    static constexpr bool OF_ZERO = true;
+
+    __device__ __forceinline__ static float2 key_feature(float x, nl_row_scalars)
+    {
+        return make_float2(x > 0.f ? 1.f + x : expf(x), 0.f);
+    }
+};
+template <bool EXACT, bool CUBE>
+struct nl_map<NL_FEATURES_RELU, EXACT, CUBE> : nl_map_of_both<nl_relu_map> {
+};
+template <bool EXACT, bool CUBE>
+struct nl_map<NL_FEATURES_ELU1, EXACT, CUBE> : nl_map_of_both<nl_elu1_map> {
+};
+
+template <int MAP> constexpr int nl_halves = nl_map<MAP, true, true>::HALVES;
+template <int MAP> constexpr bool nl_packed = nl_map<MAP, true, true>::PACKED;
+
+/* use(a constant of the map's value); a map that is not in the list does not compile. */
+template <int VALUE> using nl_constant = std::integral_constant<int, VALUE>;
+template <typename Use> auto nl_for_feature_map(nl_feature_map map, Use use)
+{
+    switch (map) {
+    case NL_FEATURES_SPLIT:
+        return use(nl_constant<NL_FEATURES_SPLIT>());
+    case NL_FEATURES_RELU:
+        return use(nl_constant<NL_FEATURES_RELU>());
+    case NL_FEATURES_ELU1:
+        return use(nl_constant<NL_FEATURES_ELU1>());
+    case NL_FEATURES_POWER:
+        return use(nl_constant<NL_FEATURES_POWER>());
+    case NL_FEATURES_COSINE_CONSTANT:
+        return use(nl_constant<NL_FEATURES_COSINE_CONSTANT>());
+    case NL_FEATURES_COSINE:
+        break;
+    }
+    return use(nl_constant<NL_FEATURES_COSINE>());
+}
 
 /* ---- Two elements at a time, in bf16 from end to end, for the cosine maps: the features become bf16 operands of tensor
  * cores anyway, and packed arithmetic halves the instructions, which is what bounds these kernels. */
-
-template <int MAP> struct nl_map_packed {
-    static const bool value = MAP == NL_FEATURES_COSINE || MAP == NL_FEATURES_COSINE_CONSTANT;
-};
 
 /* magnitude * (cos, sin)(pi/4 tanh a); relative error of a few bf16 roundings (1.2e-3 and 2.7e-3 rms). */
 __device__ __forceinline__ void nl_angle_pair(__nv_bfloat162 a, __nv_bfloat162 magnitude,

@@ -6,7 +6,7 @@
 using namespace nl_nala;
 
 template <int D, int MAP, bool CUBE> struct launcher {
-    using S = shape<D, nl_map_halves<MAP>::value>;
+    using S = shape<D, nl_halves<MAP>>;
 
     static int64_t workspace(int64_t pairs, int chunks)
     {
@@ -45,55 +45,37 @@ template <int D, int MAP, bool CUBE> struct launcher {
     static cudaError_t run(const nl_nala_problem &p, int64_t batch, void *workspace,
                            cudaStream_t stream)
     {
-        if constexpr (nl_map_packed<MAP>::value)
+        if constexpr (nl_packed<MAP>)
             if (p.rope)
                 return run_as<true>(p, batch, workspace, stream);
         return p.rope ? cudaErrorInvalidValue : run_as<false>(p, batch, workspace, stream);
     }
 };
 
-/* Calls BODY with `launch` the launcher of head_size, map and lambda. Maps without a power know no CUBE. */
-#define WITH(D, MAP, CUBE, BODY)                                                                   \
-    {                                                                                              \
-        using launch = launcher<D, MAP, CUBE>;                                                     \
-        BODY;                                                                                      \
-    }
-#define WITH_POWER(D, MAP, BODY)                                                                   \
-    if (cube)                                                                                      \
-        WITH(D, MAP, true, BODY)                                                                   \
-    else                                                                                           \
-        WITH(D, MAP, false, BODY)                                                                  \
-    break;
-#define FOR_MAP(D, BODY)                                                                           \
-    switch (map) {                                                                                 \
-    case NL_FEATURES_COSINE:                                                                       \
-        WITH_POWER(D, NL_FEATURES_COSINE, BODY)                                                    \
-    case NL_FEATURES_COSINE_CONSTANT:                                                              \
-        WITH_POWER(D, NL_FEATURES_COSINE_CONSTANT, BODY)                                           \
-    case NL_FEATURES_SPLIT:                                                                        \
-        WITH_POWER(D, NL_FEATURES_SPLIT, BODY)                                                     \
-    case NL_FEATURES_POWER:                                                                        \
-        WITH_POWER(D, NL_FEATURES_POWER, BODY)                                                     \
-    case NL_FEATURES_RELU:                                                                         \
-        WITH(D, NL_FEATURES_RELU, true, BODY)                                                      \
-        break;                                                                                     \
-    case NL_FEATURES_ELU1:                                                                         \
-        WITH(D, NL_FEATURES_ELU1, true, BODY)                                                      \
-        break;                                                                                     \
-    }
-/* A head size between those that have a kernel of their own takes the next larger one's. */
-#define HEAD(D, BODY)                                                                              \
-    if (head_size <= D) {                                                                          \
-        FOR_MAP(D, BODY)                                                                           \
-    } else
-#define FOR_HEAD_SIZE(BODY)                                                                        \
-    HEAD(32, BODY)                                                                                 \
-    HEAD(48, BODY)                                                                                 \
-    HEAD(64, BODY)                                                                                 \
-    HEAD(72, BODY)                                                                                 \
-    HEAD(80, BODY)                                                                                 \
-    HEAD(96, BODY)                                                                                 \
-    HEAD(128, BODY) {}
+/* use(a constant: the head size whose kernels serve). One between those that have some takes the next larger one's. */
+template <int D, int... LARGER, typename Use> static auto for_head_size(int64_t head_size, Use use)
+{
+    if constexpr (sizeof...(LARGER) > 0)
+        if (head_size > D)
+            return for_head_size<LARGER...>(head_size, use);
+    return use(nl_constant<D>());
+}
+
+/* use(the launcher of head_size, map and lambda). A map without an exponent knows no CUBE. */
+template <typename Use>
+static auto for_launcher(int64_t head_size, nl_feature_map map, bool cube, Use use)
+{
+    return for_head_size<32, 48, 64, 72, 80, 96, 128>(head_size, [&](auto size) {
+        constexpr int D = size.value;
+        return nl_for_feature_map(map, [&](auto known) {
+            constexpr int MAP = known.value;
+            if constexpr (nl_map<MAP, false, false>::POWER)
+                if (!cube)
+                    return use(launcher<D, MAP, false>());
+            return use(launcher<D, MAP, true>());
+        });
+    });
+}
 
 bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope)
 {
@@ -105,10 +87,9 @@ int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t 
                           nl_feature_map map, int64_t positions)
 {
     const int chunks = chunk_count(tokens);
-    const bool cube = true; /* sizes do not depend on it */
-    FOR_HEAD_SIZE(return nl_nala_rope_bytes(positions, head_size) +
-                         launch::workspace(batch * heads, chunks));
-    return 0;
+    return nl_nala_rope_bytes(positions, head_size) +
+           for_launcher(head_size, map, true /* sizes do not depend on it */,
+                        [&](auto launch) { return launch.workspace(batch * heads, chunks); });
 }
 
 cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map,
@@ -126,6 +107,6 @@ cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size,
         p.rope = (const float2 *)workspace;
         workspace = (char *)workspace + nl_nala_rope_bytes(positions, head_size);
     }
-    FOR_HEAD_SIZE(return launch::run(p, batch, workspace, stream));
-    return cudaErrorInvalidValue;
+    return for_launcher(head_size, map, cube,
+                        [&](auto launch) { return launch.run(p, batch, workspace, stream); });
 }

@@ -182,7 +182,7 @@ __device__ __forceinline__ void key_scales(const nl_nala_problem &p, const __nv_
                                            float *scale)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if constexpr (nl_map_packed<MAP>::value) {
+    if constexpr (nl_packed<MAP>) {
         float sums[4] = {};
 #pragma unroll
         for (int m = 0; m < S::WARPS + S::ODD; m++) {
@@ -192,8 +192,8 @@ __device__ __forceinline__ void key_scales(const nl_nala_problem &p, const __nv_
         }
         if (lane % 4 < 2) {
             const float sum = lane % 4 == 0 ? sums[0] : sums[2];
-            ((__nv_bfloat16 *)scale)[warp * 16 + lane / 4 + lane % 4 * 8] =
-                __float2bfloat16(nl_key_scalars<MAP, false>(make_float2(sum, 0.f), p.lambda).scale);
+            ((__nv_bfloat16 *)scale)[warp * 16 + lane / 4 + lane % 4 * 8] = __float2bfloat16(
+                nl_map<MAP, false, CUBE>::key_scalars(make_float2(sum, 0.f), p.lambda).scale);
         }
     } else { /* two threads a token */
         const int row = threadIdx.x / 2, side = threadIdx.x % 2;
@@ -201,13 +201,13 @@ __device__ __forceinline__ void key_scales(const nl_nala_problem &p, const __nv_
         for (int column = side * 8; column < D; column += 16)
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const float2 a = nl_row_terms<MAP, false, CUBE>(
+                const float2 a = nl_map<MAP, false, CUBE>::row_terms(
                     __bfloat162float(kt[row * S::STRIDE + column + i]), p.lambda);
                 sums.x += a.x, sums.y += a.y;
             }
         sums.x += __shfl_xor_sync(~0u, sums.x, 1), sums.y += __shfl_xor_sync(~0u, sums.y, 1);
         if (side == 0)
-            scale[row] = nl_key_scalars<MAP, false>(sums, p.lambda).scale;
+            scale[row] = nl_map<MAP, false, CUBE>::key_scalars(sums, p.lambda).scale;
     }
 }
 
@@ -217,13 +217,15 @@ __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
                                               const uint32_t (&raw)[S::WARPS + S::ODD][4],
                                               nl_row_scalars (&row)[2])
 {
-    if constexpr (nl_map_packed<MAP>::value) {
+    if constexpr (nl_packed<MAP>) {
         float sums[4] = {};
 #pragma unroll
         for (int m = 0; m < S::WARPS + S::ODD; m++)
             add_squares(sums, raw[m]);
-        row[0] = nl_query_scalars<MAP, false>(make_float2(sums[0], 0.f), p.lambda, p.tau);
-        row[1] = nl_query_scalars<MAP, false>(make_float2(sums[2], 0.f), p.lambda, p.tau);
+        row[0] =
+            nl_map<MAP, false, CUBE>::query_scalars(make_float2(sums[0], 0.f), p.lambda, p.tau);
+        row[1] =
+            nl_map<MAP, false, CUBE>::query_scalars(make_float2(sums[2], 0.f), p.lambda, p.tau);
     } else {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -233,8 +235,8 @@ __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
 #pragma unroll
                 for (int i = r; i < 4; i += 2) {
                     const float2 pair = unpack_bf16x2(raw[m][i]);
-                    const float2 a = nl_row_terms<MAP, false, CUBE>(pair.x, p.lambda);
-                    const float2 b = nl_row_terms<MAP, false, CUBE>(pair.y, p.lambda);
+                    const float2 a = nl_map<MAP, false, CUBE>::row_terms(pair.x, p.lambda);
+                    const float2 b = nl_map<MAP, false, CUBE>::row_terms(pair.y, p.lambda);
                     sums.x += a.x + b.x, sums.y += a.y + b.y;
                 }
 #pragma unroll
@@ -242,7 +244,7 @@ __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
                 sums.x += __shfl_xor_sync(~0u, sums.x, offset);
                 sums.y += __shfl_xor_sync(~0u, sums.y, offset);
             }
-            row[r] = nl_query_scalars<MAP, false>(sums, p.lambda, p.tau);
+            row[r] = nl_map<MAP, false, CUBE>::query_scalars(sums, p.lambda, p.tau);
         }
     }
 }
@@ -253,14 +255,14 @@ template <int MAP, bool CUBE>
 __device__ __forceinline__ void key_features(uint32_t raw, const float *scale, int at, int left,
                                              float lambda, uint32_t &first, uint32_t &second)
 {
-    if constexpr (nl_map_packed<MAP>::value) {
+    if constexpr (nl_packed<MAP>) {
         nl_key_pair<CUBE>(raw, *(const uint32_t *)((const __nv_bfloat16 *)scale + at), lambda,
                           &first, &second);
     } else {
         const float2 pair = unpack_bf16x2(raw), s = *(const float2 *)(scale + at);
-        float2 a = nl_key_feature<MAP, false, CUBE>(pair.x, nl_row_scalars{s.x, lambda});
-        float2 b = nl_key_feature<MAP, false, CUBE>(pair.y, nl_row_scalars{s.y, lambda});
-        if (MAP == NL_FEATURES_ELU1) { /* the only one whose feature of 0 is not 0 */
+        float2 a = nl_map<MAP, false, CUBE>::key_feature(pair.x, nl_row_scalars{s.x, lambda});
+        float2 b = nl_map<MAP, false, CUBE>::key_feature(pair.y, nl_row_scalars{s.y, lambda});
+        if (nl_map<MAP, false, CUBE>::OF_ZERO) { /* keys that are not there count for nothing */
             a.x = at < left ? a.x : 0.f;
             b.x = at + 1 < left ? b.x : 0.f;
         }
@@ -353,12 +355,12 @@ __device__ __forceinline__ void fetch_queries(const nl_nala_problem &p, const __
 /* The state of tokens [first, last), unscaled. The stages go round so that the last tile lies in the last one, and
  * then(i) may fill the others: it is called for each of them as it becomes free, and queues one group of copies. */
 template <int D, int MAP, bool CUBE, bool ROPE, typename S, typename Then>
-__device__ __forceinline__ void
-accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k, const __nv_bfloat16 *v,
-                 int first, int last, __nv_bfloat16 *stages, float *scales,
-                 partial_state<S, nl_map_halves<MAP>::value> &sums, Then then)
+__device__ __forceinline__ void accumulate_state(const nl_nala_problem &p, const __nv_bfloat16 *k,
+                                                 const __nv_bfloat16 *v, int first, int last,
+                                                 __nv_bfloat16 *stages, float *scales,
+                                                 partial_state<S, nl_halves<MAP>> &sums, Then then)
 {
-    constexpr int HALVES = nl_map_halves<MAP>::value;
+    constexpr int HALVES = nl_halves<MAP>;
     constexpr uint32_t ONES = 0x3f803f80;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
@@ -456,7 +458,7 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
                                             __nv_bfloat16 *out, int first, int last,
                                             const __nv_bfloat16 *state, __nv_bfloat16 *tiles)
 {
-    constexpr int HALVES = nl_map_halves<MAP>::value;
+    constexpr int HALVES = nl_halves<MAP>;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
     const __nv_bfloat16 *z = state + S::F * S::STRIDE;
@@ -477,13 +479,13 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
                                  row[1].power * __log2f(row[1].scale)};
         const __nv_bfloat162 scale[2] = {nl_pair_of(row[0].scale), nl_pair_of(row[1].scale)};
         auto query_features = [&](uint32_t x, int r, int column, uint32_t &one, uint32_t &two) {
-            if constexpr (nl_map_packed<MAP>::value) {
+            if constexpr (nl_packed<MAP>) {
                 nl_query_pair<CUBE>(x, scale[r], row[r].power, offset[r], &one, &two);
             } else {
                 const float2 pair = unpack_bf16x2(x);
-                const float2 a = nl_query_feature<MAP, false, CUBE>(pair.x, row[r]);
-                const float2 b = nl_query_feature<MAP, false, CUBE>(pair.y, row[r]);
-                const bool there = MAP != NL_FEATURES_ELU1 || column < p.head_size;
+                const float2 a = nl_map<MAP, false, CUBE>::query_feature(pair.x, row[r]);
+                const float2 b = nl_map<MAP, false, CUBE>::query_feature(pair.y, row[r]);
+                const bool there = !nl_map<MAP, false, CUBE>::OF_ZERO || column < p.head_size;
                 two = pack_bf16x2(a.y, b.y);
                 one = there ? pack_bf16x2(a.x, b.x) : 0; /* last: with one half they are the same */
             }
@@ -560,11 +562,11 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
 
 /* One block for each (image, head): grid (heads, batch). */
 template <int D, int MAP, bool CUBE, bool ROPE>
-__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
-                                  shape<D, nl_map_halves<MAP>::value>::RESIDENT)
+__global__ void __launch_bounds__(shape<D, nl_halves<MAP>>::THREADS,
+                                  shape<D, nl_halves<MAP>>::RESIDENT)
     fused_kernel(const nl_nala_problem p)
 {
-    constexpr int HALVES = nl_map_halves<MAP>::value;
+    constexpr int HALVES = nl_halves<MAP>;
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
     __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STATE_AT;
@@ -606,11 +608,11 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
 
 /* grid (heads, batch, chunks): partial sums of one chunk. */
 template <int D, int MAP, bool CUBE, bool ROPE>
-__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
-                                  shape<D, nl_map_halves<MAP>::value>::RESIDENT)
+__global__ void __launch_bounds__(shape<D, nl_halves<MAP>>::THREADS,
+                                  shape<D, nl_halves<MAP>>::RESIDENT)
     partial_kernel(const nl_nala_problem p)
 {
-    constexpr int HALVES = nl_map_halves<MAP>::value;
+    constexpr int HALVES = nl_halves<MAP>;
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
     __nv_bfloat16 *stages = (__nv_bfloat16 *)shared;
@@ -636,7 +638,7 @@ __global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
 template <int D, int MAP>
 static __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_t pairs)
 {
-    constexpr int HALVES = nl_map_halves<MAP>::value;
+    constexpr int HALVES = nl_halves<MAP>;
     using S = shape<D, HALVES>;
     const int i = (blockIdx.x * blockDim.x + threadIdx.x) * 2, d = p.head_size;
     if (i >= S::PARTIAL_ELEMENTS)
@@ -669,7 +671,7 @@ static __global__ void reduce_kernel(const nl_nala_problem p, int chunks, int64_
 template <int D, int MAP>
 static cudaError_t reduce(const nl_nala_problem &p, int chunks, int64_t pairs, cudaStream_t stream)
 {
-    using S = shape<D, nl_map_halves<MAP>::value>;
+    using S = shape<D, nl_halves<MAP>>;
     reduce_kernel<D, MAP>
         <<<dim3((S::PARTIAL_ELEMENTS + 511) / 512, (unsigned)pairs), 256, 0, stream>>>(p, chunks,
                                                                                        pairs);
@@ -678,11 +680,11 @@ static cudaError_t reduce(const nl_nala_problem &p, int chunks, int64_t pairs, c
 
 /* grid (heads, batch, chunks) */
 template <int D, int MAP, bool CUBE, bool ROPE>
-__global__ void __launch_bounds__(shape<D, nl_map_halves<MAP>::value>::THREADS,
-                                  shape<D, nl_map_halves<MAP>::value>::RESIDENT)
+__global__ void __launch_bounds__(shape<D, nl_halves<MAP>>::THREADS,
+                                  shape<D, nl_halves<MAP>>::RESIDENT)
     apply_kernel(const nl_nala_problem p)
 {
-    using S = shape<D, nl_map_halves<MAP>::value>;
+    using S = shape<D, nl_halves<MAP>>;
     extern __shared__ __align__(16) unsigned char shared[];
     __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STATE_AT;
     const int64_t index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;

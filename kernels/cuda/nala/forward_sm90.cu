@@ -127,8 +127,8 @@ __device__ __forceinline__ void key_scales(uint32_t rows, float lambda, __nv_bfl
     }
     if (lane % 4 < 2) {
         const float2 sum = make_float2(lane % 4 == 0 ? sums[0] : sums[2], 0.f);
-        scales[lane / 4 + lane % 4 * 8] =
-            __float2bfloat16(nl_key_scalars<NL_FEATURES_COSINE, false>(sum, lambda).scale);
+        scales[lane / 4 + lane % 4 * 8] = __float2bfloat16(
+            nl_map<NL_FEATURES_COSINE, false, true>::key_scalars(sum, lambda).scale);
     }
 }
 
@@ -274,7 +274,7 @@ __device__ __forceinline__ void apply_state(const nala_params &p, const shared_m
         float power[2], offset[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const nl_row_scalars row = nl_query_scalars<NL_FEATURES_COSINE, false>(
+            const nl_row_scalars row = nl_map<NL_FEATURES_COSINE, false, true>::query_scalars(
                 make_float2(norms[2 * i], 0.f), p.lambda, p.tau);
             scale[i] = nl_pair_of(row.scale), power[i] = row.power;
             offset[i] = row.power * __log2f(row.scale);

@@ -37,13 +37,13 @@ __device__ static void make_state(const tile_args &p, const nl_nala_tile &m, con
         const int f = i / l.padded, column = i % l.padded, half = f / l.padded, dim = f % l.padded;
         const float x = m.matrix[f * l.stride + column] *= mean;
         if (p.state && dim < d && column < d)
-            p.state[((pair * nl_map_halves<MAP>::value + half) * d + dim) * d + column] = x;
+            p.state[((pair * nl_halves<MAP> + half) * d + dim) * d + column] = x;
     }
     for (int f = threadIdx.x; f < l.width; f += NL_TILE_THREADS) {
         const int half = f / l.padded, dim = f % l.padded;
         const float x = m.totals[0][f] *= mean;
         if (p.total && dim < d)
-            p.total[(pair * nl_map_halves<MAP>::value + half) * d + dim] = x;
+            p.total[(pair * nl_halves<MAP> + half) * d + dim] = x;
     }
     __syncthreads();
 }
@@ -94,12 +94,15 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_args *a)
     nl_status status = nl_nala_make_map(device, a, &p.map);
     if (status != NL_OK)
         return status;
-    NL_FOR_TYPE(a->out, T,
-                NL_FOR_FEATURE_MAP(a->feature_map, MAP, NL_FOR_ELEMENTS(a->head_size, E, {
-                                       status = nl_nala_launch_tiles(device, tile_kernel<T, MAP, E>,
-                                                                     nl_map_halves<MAP>::value,
-                                                                     a->batch, &p);
-                                   })));
+    NL_FOR_TYPE(a->out, T, {
+        status = nl_for_feature_map(a->feature_map, [&](auto map) {
+            constexpr int MAP = map.value;
+            return nl_for_elements(a->head_size, [&](auto elements) {
+                return nl_nala_launch_tiles(device, tile_kernel<T, MAP, elements.value>,
+                                            nl_halves<MAP>, a->batch, &p);
+            });
+        });
+    });
     return status;
 }
 

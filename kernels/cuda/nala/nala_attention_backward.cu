@@ -47,15 +47,15 @@ __device__ __forceinline__ void store_row_gradient(const nl_nala_map &map, int t
     for (int e = 0; e < E; e++) {
         dx[e] = 0.f;
         if (nl_column(e) < map.head_size)
-            dx[e] = nl_feature_gradient<MAP, QUERY>(
+            dx[e] = nl_map_gradient<MAP, QUERY>::own(
                 x[e], make_float2(fmaf(factor, z[0][e], g[0][e]), fmaf(factor, z[1][e], g[1][e])),
                 row, &sums);
     }
     sums.x = nl_warp_sum(sums.x), sums.y = nl_warp_sum(sums.y);
-    const float shared = nl_shared_factor<MAP, QUERY>(row, sums);
+    const float shared = nl_map_gradient<MAP, QUERY>::factor(row, sums);
 #pragma unroll
     for (int e = 0; e < E; e++)
-        dx[e] = nl_shared_gradient<MAP>(x[e], dx[e], shared, row, sums);
+        dx[e] = nl_map_gradient<MAP, QUERY>::whole(x[e], dx[e], shared, row, sums);
     nl_store_row(to, map.head_size, dx);
 }
 
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
 {
     extern __shared__ __align__(16) float shared[];
     const nl_nala_layout &l = p.layout;
-    const int d = p.map.head_size, features = nl_map_halves<MAP>::value * d;
+    const int d = p.map.head_size, features = nl_halves<MAP> * d;
     const int64_t hidden = (int64_t)p.heads * d, image = blockIdx.y * (int64_t)p.tokens;
     const int64_t pair = (int64_t)blockIdx.y * p.heads + blockIdx.x, column = blockIdx.x * d;
     const nl_nala_tile m = nl_nala_place(l, shared);
@@ -210,12 +210,15 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_backward_a
     nl_status status = nl_nala_make_map(device, a, &p.map);
     if (status != NL_OK)
         return status;
-    NL_FOR_TYPE(a->out, T,
-                NL_FOR_FEATURE_MAP(a->feature_map, MAP, NL_FOR_ELEMENTS(a->head_size, E, {
-                                       status = nl_nala_launch_tiles(
-                                           device, tile_backward_kernel<T, MAP, E>,
-                                           nl_map_halves<MAP>::value, a->batch, &p);
-                                   })));
+    NL_FOR_TYPE(a->out, T, {
+        status = nl_for_feature_map(a->feature_map, [&](auto map) {
+            constexpr int MAP = map.value;
+            return nl_for_elements(a->head_size, [&](auto elements) {
+                return nl_nala_launch_tiles(device, tile_backward_kernel<T, MAP, elements.value>,
+                                            nl_halves<MAP>, a->batch, &p);
+            });
+        });
+    });
     return status;
 }
 

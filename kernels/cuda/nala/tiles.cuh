@@ -14,25 +14,6 @@
 #include "features.cuh"
 #include "rope.cuh"
 
-/* Calls BODY with MAP the feature map as a constant. */
-#define NL_FOR_FEATURE_MAP(map, MAP, ...)                                                          \
-    do {                                                                                           \
-        switch (map) {                                                                             \
-            NL_FEATURE_MAP_CASE(NL_FEATURES_COSINE, MAP, __VA_ARGS__)                              \
-            NL_FEATURE_MAP_CASE(NL_FEATURES_SPLIT, MAP, __VA_ARGS__)                               \
-            NL_FEATURE_MAP_CASE(NL_FEATURES_RELU, MAP, __VA_ARGS__)                                \
-            NL_FEATURE_MAP_CASE(NL_FEATURES_ELU1, MAP, __VA_ARGS__)                                \
-            NL_FEATURE_MAP_CASE(NL_FEATURES_POWER, MAP, __VA_ARGS__)                               \
-            NL_FEATURE_MAP_CASE(NL_FEATURES_COSINE_CONSTANT, MAP, __VA_ARGS__)                     \
-        }                                                                                          \
-    } while (0)
-#define NL_FEATURE_MAP_CASE(value, MAP, ...)                                                       \
-    case value: {                                                                                  \
-        constexpr int MAP = value;                                                                 \
-        __VA_ARGS__;                                                                               \
-        break;                                                                                     \
-    }
-
 /* Blocks of a multiprocessor, for the register budget. */
 #define NL_TILE_RESIDENT(E) ((E) == 2 ? 3 : 2)
 enum { NL_TILE_THREADS = 256, NL_TILE_WARPS = NL_TILE_THREADS / 32, NL_TILE_MAX_HEAD = 128 };
@@ -64,17 +45,11 @@ static inline int nl_nala_tile_bytes(const nl_nala_layout *l)
     return 4 * (l->width * (l->stride + 2) + l->tile * (l->feature_stride + l->stride + 1));
 }
 
-/* Calls BODY with E the elements of a row in a lane. */
-#define NL_FOR_ELEMENTS(head_size, E, ...)                                                         \
-    do {                                                                                           \
-        if ((head_size) <= 64) {                                                                   \
-            constexpr int E = 2;                                                                   \
-            __VA_ARGS__;                                                                           \
-        } else {                                                                                   \
-            constexpr int E = 4;                                                                   \
-            __VA_ARGS__;                                                                           \
-        }                                                                                          \
-    } while (0)
+/* use(a constant: elements of a row in a lane) */
+template <typename Use> auto nl_for_elements(int64_t head_size, Use use)
+{
+    return head_size <= 64 ? use(nl_constant<2>()) : use(nl_constant<4>());
+}
 
 /* The map of an operation's arguments, if tiles can hold its heads; rope's angles into scratch memory. */
 template <typename Args>
@@ -173,17 +148,18 @@ __device__ __forceinline__ float2 nl_row_sums(const nl_nala_map &map, const floa
     float2 sums = make_float2(0.f, 0.f);
 #pragma unroll
     for (int e = 0; e < E; e++) {
-        const float2 terms = nl_row_terms<MAP, true, false>(x[e], map.lambda);
+        const float2 terms = nl_map<MAP, true, false>::row_terms(x[e], map.lambda);
         sums.x += terms.x, sums.y += terms.y;
     }
-    return make_float2(nl_warp_sum(sums.x), MAP == NL_FEATURES_POWER ? nl_warp_sum(sums.y) : 0.f);
+    return make_float2(nl_warp_sum(sums.x),
+                       nl_map<MAP, true, false>::TERMS == 2 ? nl_warp_sum(sums.y) : 0.f);
 }
 
 template <int MAP, bool QUERY>
 __device__ __forceinline__ nl_row_scalars nl_scalars_of(const nl_nala_map &map, float2 sums)
 {
-    return QUERY ? nl_query_scalars<MAP, true>(sums, map.lambda, map.tau)
-                 : nl_key_scalars<MAP, true>(sums, map.lambda);
+    return QUERY ? nl_map<MAP, true, false>::query_scalars(sums, map.lambda, map.tau)
+                 : nl_map<MAP, true, false>::key_scalars(sums, map.lambda);
 }
 
 /* f: halves of features. */
@@ -197,8 +173,8 @@ __device__ __forceinline__ void nl_row_features(const nl_nala_map &map, const fl
         f[0][e] = f[1][e] = 0.f;
         if (nl_column(e) >= map.head_size) /* 1 + elu of 0 is not 0 */
             continue;
-        const float2 pair = QUERY ? nl_query_feature<MAP, true, false>(x[e], row)
-                                  : nl_key_feature<MAP, true, false>(x[e], row);
+        const float2 pair = QUERY ? nl_map<MAP, true, false>::query_feature(x[e], row)
+                                  : nl_map<MAP, true, false>::key_feature(x[e], row);
         f[0][e] = pair.x, f[1][e] = pair.y;
     }
 }
@@ -247,15 +223,14 @@ __device__ __forceinline__ void nl_load_halves(const nl_nala_layout &l, const fl
 {
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        nl_load_row(from + half * l.padded, half < nl_map_halves<MAP>::value ? l.padded : 0,
-                    f[half]);
+        nl_load_row(from + half * l.padded, half < nl_halves<MAP> ? l.padded : 0, f[half]);
 }
 template <int MAP, int E>
 __device__ __forceinline__ void nl_store_halves(const nl_nala_layout &l, float *to,
                                                 const float (&f)[2][E])
 {
 #pragma unroll
-    for (int half = 0; half < nl_map_halves<MAP>::value; half++)
+    for (int half = 0; half < nl_halves<MAP>; half++)
         nl_store_row(to + half * l.padded, l.padded, f[half]);
 }
 
