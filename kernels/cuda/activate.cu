@@ -2,7 +2,7 @@
 /* Elementwise activations, eight elements a thread where the addresses allow it. */
 #include "cuda_common.cuh"
 
-__device__ __forceinline__ float activated(float v, nl_activation activation)
+template <typename T> __device__ __forceinline__ float activated(float v, nl_activation activation)
 {
     switch (activation) {
     case NL_ACT_RELU:
@@ -12,7 +12,7 @@ __device__ __forceinline__ float activated(float v, nl_activation activation)
     case NL_ACT_SOFT_CLAMP:
         return 3.f * tanhf(v / 3.f);
     case NL_ACT_GELU_TANH:
-        return nl_gelu(v);
+        return nl_gelu<T>(v);
     default:
         return v;
     }
@@ -22,7 +22,7 @@ template <typename T>
 __global__ void activate_kernel(const T *x, T *y, int64_t count, nl_activation activation)
 {
     NL_GRID_LOOP(i, count)
-    nl_put(y + i, activated(nl_get(x + i), activation));
+    nl_put(y + i, activated<T>(nl_get(x + i), activation));
 }
 
 template <typename T>
@@ -34,7 +34,7 @@ __global__ void activate_eights_kernel(const T *x, T *y, int64_t eights, nl_acti
         nl_load8(x + 8 * i, v);
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            v[e] = activated(v[e], activation);
+            v[e] = activated<T>(v[e], activation);
         nl_store8(y + 8 * i, v);
     }
 }

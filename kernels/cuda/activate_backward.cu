@@ -2,7 +2,7 @@
 /* dx = dy activation'(x). */
 #include "cuda_common.cuh"
 
-__device__ __forceinline__ float derivative(float x, nl_activation activation)
+template <typename T> __device__ __forceinline__ float derivative(float x, nl_activation activation)
 {
     switch (activation) {
     case NL_ACT_RELU:
@@ -14,7 +14,7 @@ __device__ __forceinline__ float derivative(float x, nl_activation activation)
         return 1.f - t * t;
     }
     case NL_ACT_GELU_TANH:
-        return nl_gelu_derivative(x);
+        return nl_gelu_derivative<T>(x);
     default:
         return 1.f;
     }
@@ -25,7 +25,7 @@ __global__ void activate_gradient_kernel(const T *x, const T *dy, T *dx, int64_t
                                          nl_activation activation)
 {
     NL_GRID_LOOP(i, count)
-    nl_put(dx + i, nl_get(dy + i) * derivative(nl_get(x + i), activation));
+    nl_put(dx + i, nl_get(dy + i) * derivative<T>(nl_get(x + i), activation));
 }
 
 extern "C" nl_status nl_cuda_activate_backward(nl_device *device,

@@ -19,9 +19,9 @@ __global__ void epilogue_kernel(const T *x, int64_t x_stride, T *y, int64_t y_st
     {
         float v = nl_get(x + i / width * x_stride + i % width);
         if (epilogue == NL_EPILOGUE_GELU_TANH)
-            v = nl_gelu(v);
+            v = nl_gelu<T>(v);
         else if (epilogue == NL_EPILOGUE_SILU)
-            v = v / (1.f + expf(-v));
+            v = nl_silu(v);
         nl_put(y + i / width * y_stride + i % width, v);
     }
 }
@@ -41,7 +41,7 @@ __global__ void plain_kernel(const X *x, int64_t x_stride, const W *w, const B *
         sum = fmaf(nl_get(x + row * x_stride + k), nl_get(w + column * depth + k), sum);
     sum = nl_warp_sum(sum) + (bias ? nl_get(bias + column) : 0.f);
     if (gelu)
-        sum *= 1.f / (1.f + expf(-1.5957691216057308f * (sum + 0.044715f * sum * sum * sum)));
+        sum = nl_gelu<Y>(sum);
     if (threadIdx.x % 32 == 0)
         nl_put(y + row * y_stride + column, sum);
 }

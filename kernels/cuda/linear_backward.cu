@@ -13,7 +13,7 @@ __global__ void derivative_kernel(const T *pre, T *dx, int64_t rows, int64_t wid
     {
         T *at = dx + i / width * stride + i % width;
         const float x = nl_get(pre + i);
-        nl_put(at, nl_get(at) * (epilogue == NL_EPILOGUE_GELU_TANH ? nl_gelu_derivative(x)
+        nl_put(at, nl_get(at) * (epilogue == NL_EPILOGUE_GELU_TANH ? nl_gelu_derivative<T>(x)
                                                                    : nl_silu_derivative(x)));
     }
 }

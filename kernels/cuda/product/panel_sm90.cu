@@ -11,6 +11,7 @@
  */
 #include "panel_sm90.cuh"
 
+#include "prim/activation.cuh"
 #include "prim/convert.cuh"
 #include "prim/is_hopper.cuh"
 #include "prim/reduce.cuh"
@@ -54,20 +55,6 @@ int shared_bytes(int steps)
     /* 1,024 for the alignment, then bias, parts and barriers at the end. */
     return 1024 + steps * W_BYTES + STAGES * X_BYTES + (1 + WARPS) * PANEL * 4 +
            (2 * STAGES + 1) * 8;
-}
-
-/* GELU of 2 h, h (1 + tanh(sqrt(2 / pi) (2 h + 0.044715 (2 h)^3))) */
-__device__ __forceinline__ float gelu_of_twice(float h)
-{
-    return fmaf(h, tanh_approx(h * fmaf(h * h, 0.28541926512f, 1.5957691216f)), h);
-}
-/* With g = (1 + tanh) / 2: GELU is x g, its derivative g + 2 x g (1 - g) sqrt(2 / pi) (1 + 0.134145 x^2). */
-__device__ __forceinline__ float gelu_and_derivative(float x, float *derivative)
-{
-    const float g = fmaf(0.5f, tanh_approx(x * fmaf(x * x, 0.03567740814f, 0.7978845608f)), 0.5f),
-                y = x * g;
-    *derivative = fmaf(fmaf(-y, g, y), fmaf(x * x, 0.2140644488f, 1.595769122f), g);
-    return y;
 }
 
 /* ---- A thread's part of a tile: rows `row` and row + 8, in each run of 32 columns eight neighbouring ones. The
@@ -127,14 +114,14 @@ __device__ __forceinline__ void write_tile(const float (&d)[PANEL / 2], const ui
                 const float sum = sum_at(d, run, r, i);
                 if (EPILOGUE == NL_PANEL_GELU_GRADIENT) {
                     float derivative;
-                    other[i] = gelu_and_derivative(other[i], &derivative);
+                    other[i] = nl_gelu_and_derivative(other[i], &derivative);
                     y[i] = sum * derivative;
                     sums[i] = r ? sums[i] + y[i] : y[i];
                 } else {
                     other[i] = EPILOGUE == NL_PANEL_GELU ? fmaf(0.5f, sum, b[i]) : sum + b[i];
                     y[i] = EPILOGUE == NL_PANEL_PLAIN  ? other[i]
-                           : EPILOGUE == NL_PANEL_GELU ? gelu_of_twice(other[i])
-                                                       : gelu_of_twice(0.5f * other[i]);
+                           : EPILOGUE == NL_PANEL_GELU ? nl_gelu_of_twice(other[i])
+                                                       : nl_gelu<__nv_bfloat16>(other[i]);
                 }
             }
             const uint4 packed = pack_bf16x8(y), other_packed = pack_bf16x8(other);

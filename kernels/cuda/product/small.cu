@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(THREADS) small_product_kernel(const small_para
                 float2 y =
                     make_float2(sums[m][n][2 * half] + left, sums[m][n][2 * half + 1] + right);
                 if (p.gelu)
-                    y = make_float2(nl_gelu(y.x), nl_gelu(y.y));
+                    y = make_float2(nl_gelu<T>(y.x), nl_gelu<T>(y.y));
                 if (p.relu)
                     y = make_float2(fmaxf(y.x, 0.f), fmaxf(y.y, 0.f));
                 if (row < p.rows)
