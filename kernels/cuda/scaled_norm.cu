@@ -5,7 +5,6 @@
 __global__ void norm_kernel(const float *x, const float *a, const float *b, int64_t per_image,
                             double atol, double rtol, double *rms)
 {
-    __shared__ double partial[32];
     const int64_t first = blockIdx.x * per_image;
     double sum = 0;
     for (int64_t i = threadIdx.x; i < per_image; i += blockDim.x) {
@@ -15,18 +14,9 @@ __global__ void norm_kernel(const float *x, const float *a, const float *b, int6
         const double e = x[first + i] / (atol + rtol * scale);
         sum += e * e;
     }
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
-        sum += __shfl_xor_sync(~0u, sum, offset);
-    if (threadIdx.x % 32 == 0)
-        partial[threadIdx.x / 32] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        sum = 0;
-        for (int i = 0; i < blockDim.x / 32; i++)
-            sum += partial[i];
+    sum = nl_block_sum_double(sum);
+    if (threadIdx.x == 0)
         rms[blockIdx.x] = sqrt(sum / per_image);
-    }
 }
 
 extern "C" nl_status nl_cuda_scaled_norm(nl_device *device, const nl_scaled_norm_args *a)

@@ -257,25 +257,23 @@ struct nl_map<NL_FEATURES_ELU1, EXACT, CUBE> : nl_map_of_both<nl_elu1_map> {
 template <int MAP> constexpr int nl_halves = nl_map<MAP, true, true>::HALVES;
 template <int MAP> constexpr bool nl_packed = nl_map<MAP, true, true>::PACKED;
 
-/* use(a constant of the map's value); a map that is not in the list does not compile. */
+#define NL_CHECK(map, name, halves, aware)                                                         \
+    static_assert(nl_halves<map> == halves, "features of " name " are not as wide as ops.h says");
+NL_FEATURE_MAPS(NL_CHECK)
+#undef NL_CHECK
+
+/* use(a constant of the map's value) */
 template <int VALUE> using nl_constant = std::integral_constant<int, VALUE>;
 template <typename Use> auto nl_for_feature_map(nl_feature_map map, Use use)
 {
     switch (map) {
-    case NL_FEATURES_SPLIT:
-        return use(nl_constant<NL_FEATURES_SPLIT>());
-    case NL_FEATURES_RELU:
-        return use(nl_constant<NL_FEATURES_RELU>());
-    case NL_FEATURES_ELU1:
-        return use(nl_constant<NL_FEATURES_ELU1>());
-    case NL_FEATURES_POWER:
-        return use(nl_constant<NL_FEATURES_POWER>());
-    case NL_FEATURES_COSINE_CONSTANT:
-        return use(nl_constant<NL_FEATURES_COSINE_CONSTANT>());
-    case NL_FEATURES_COSINE:
-        break;
+#define NL_CASE(map, ...)                                                                          \
+    case map:                                                                                      \
+        return use(nl_constant<map>());
+        NL_FEATURE_MAPS(NL_CASE)
+#undef NL_CASE
     }
-    return use(nl_constant<NL_FEATURES_COSINE>());
+    return use(nl_constant<NL_FEATURES_COSINE>()); /* not reached: arguments are checked */
 }
 
 /* ---- Two elements at a time, in bf16 from end to end, for the cosine maps: the features become bf16 operands of tensor

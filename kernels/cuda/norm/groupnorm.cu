@@ -149,11 +149,7 @@ __global__ void take_moments(const float2 *partial, const float *pivots, group_m
         const float2 part = partial[(image * slices + i) * p.groups + group];
         s += part.x, q += part.y;
     }
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-        s += __shfl_xor_sync(~0u, s, offset);
-        q += __shfl_xor_sync(~0u, q, offset);
-    }
+    s = nl_warp_sum(s), q = nl_warp_sum(q);
     if (lane == 0) {
         const double difference = s / count,
                      variance = fmax(q / count - difference * difference, 0.);

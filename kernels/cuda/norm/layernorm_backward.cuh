@@ -65,20 +65,6 @@ __device__ __forceinline__ void nl_normalise_gradient(const float (&normalised)[
 }
 
 /* For any width: a block for a row. */
-__device__ __forceinline__ float nl_block_sum(float x)
-{
-    __shared__ float partial[32];
-    x = nl_warp_sum(x);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        partial[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = 0.f;
-    for (int i = 0; i < blockDim.x / 32; i++)
-        x += partial[i];
-    return x;
-}
-
 template <typename T>
 __device__ __forceinline__ nl_moments nl_block_moments(const T *row, int width, float eps)
 {

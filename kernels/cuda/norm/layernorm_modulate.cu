@@ -97,19 +97,7 @@ template <typename T, typename M>
 __global__ void modulate_any_kernel(const modulate_problem<T, M> p)
 {
     extern __shared__ float values[];
-    __shared__ float partial[32];
     const int64_t row = blockIdx.x, image = row / p.rows_per_image;
-    auto block_sum = [&](float value) {
-        value = nl_warp_sum(value);
-        __syncthreads();
-        if (threadIdx.x % 32 == 0)
-            partial[threadIdx.x / 32] = value;
-        __syncthreads();
-        float sum = 0.f;
-        for (int i = 0; i < blockDim.x / 32; i++)
-            sum += partial[i];
-        return sum;
-    };
     float sum = 0.f, rest = 0.f, squares = 0.f;
     for (int i = threadIdx.x; i < p.width; i += blockDim.x) {
         float v = nl_get(p.x + row * p.width + i);
@@ -121,15 +109,15 @@ __global__ void modulate_any_kernel(const modulate_problem<T, M> p)
         values[i] = v;
         sum += v;
     }
-    const float center = block_sum(sum) / p.width;
+    const float center = nl_block_sum(sum) / p.width;
     for (int i = threadIdx.x; i < p.width; i += blockDim.x) {
         const float difference = values[i] - center;
         rest += difference;
         squares = fmaf(difference, difference, squares);
     }
-    rest = block_sum(rest);
+    rest = nl_block_sum(rest);
     const nl_moments moments =
-        nl_moments_of(center, rest, block_sum(squares), (float)p.width, p.eps);
+        nl_moments_of(center, rest, nl_block_sum(squares), (float)p.width, p.eps);
     for (int i = threadIdx.x; i < p.width; i += blockDim.x)
         nl_put(p.y + row * p.width + i,
                fmaf(moments(values[i]), 1.f + nl_get(p.scale + image * p.scale_stride + i),

@@ -20,7 +20,7 @@ __device__ __forceinline__ float nl_quad_max(float x)
 
 /* ---- A warp */
 
-__device__ __forceinline__ float nl_warp_sum(float x)
+template <typename T> __device__ __forceinline__ T nl_warp_sum(T x)
 {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2)
@@ -50,13 +50,26 @@ __device__ __forceinline__ int nl_column_of_sum()
 
 /* ---- A block */
 
-/* The sum in double, valid in thread 0. */
+/* For all threads, again and again. */
+__device__ __forceinline__ float nl_block_sum(float x)
+{
+    __shared__ float partial[32];
+    x = nl_warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        partial[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0.f;
+    for (int i = 0; i < blockDim.x / 32; i++)
+        x += partial[i];
+    return x;
+}
+
+/* In double, once; valid in thread 0. */
 __device__ __forceinline__ double nl_block_sum_double(double x)
 {
     __shared__ double partial[32];
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
-        x += __shfl_xor_sync(~0u, x, offset);
+    x = nl_warp_sum(x);
     if (threadIdx.x % 32 == 0)
         partial[threadIdx.x / 32] = x;
     __syncthreads();

@@ -10,6 +10,8 @@
 #ifndef NL_SOFTMAX_FLASH_CUH
 #define NL_SOFTMAX_FLASH_CUH
 
+#include <utility>
+
 #include "prim/convert.cuh"
 #include "prim/cp_async.cuh"
 #include "prim/mma.cuh"
@@ -30,6 +32,18 @@ namespace nl_flash
 using namespace nl_prim;
 
 constexpr int TILE = 64, THREADS = 128;
+
+/* use(a constant: the head size), if it is one of those that have kernels. */
+template <int... SIZES, typename Use>
+static bool for_head_size_of(std::integer_sequence<int, SIZES...>, int64_t head_size, Use use)
+{
+    return ((head_size == SIZES && (use(std::integral_constant<int, SIZES>()), true)) || ...);
+}
+template <typename Use> static bool for_head_size(int64_t head_size, Use use)
+{
+    return for_head_size_of(std::integer_sequence<int, 32, 48, 64, 72, 80, 96, 128>(), head_size,
+                            use);
+}
 
 template <int D> struct shape {
     static constexpr int DP = (D + 15) / 16 * 16, KT = DP / 16, NT = D / 8;

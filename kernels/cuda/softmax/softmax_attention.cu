@@ -129,22 +129,10 @@ extern "C" nl_status nl_cuda_softmax_attention(nl_device *device,
         if (error != cudaErrorNotSupported)
             return nl_cuda_check(device, error, "softmax_attention");
     }
-    if (bf16 && a->qkv.row_stride % 8 == 0)
-        switch (a->head_size) {
-        case 32:
-            return nl_cuda_check(device, flash<32>(p, a->batch, stream), "softmax_attention");
-        case 48:
-            return nl_cuda_check(device, flash<48>(p, a->batch, stream), "softmax_attention");
-        case 64:
-            return nl_cuda_check(device, flash<64>(p, a->batch, stream), "softmax_attention");
-        case 72:
-            return nl_cuda_check(device, flash<72>(p, a->batch, stream), "softmax_attention");
-        case 80:
-            return nl_cuda_check(device, flash<80>(p, a->batch, stream), "softmax_attention");
-        case 96:
-            return nl_cuda_check(device, flash<96>(p, a->batch, stream), "softmax_attention");
-        case 128:
-            return nl_cuda_check(device, flash<128>(p, a->batch, stream), "softmax_attention");
-        }
+    cudaError_t error = cudaSuccess;
+    if (bf16 && a->qkv.row_stride % 8 == 0 && nl_flash::for_head_size(a->head_size, [&](auto size) {
+            error = flash<size.value>(p, a->batch, stream);
+        }))
+        return nl_cuda_check(device, error, "softmax_attention");
     return by_products(device, a);
 }

@@ -168,23 +168,10 @@ extern "C" nl_status nl_cuda_softmax_attention_backward(nl_device *device,
     p.lse = (const float *)a->lse.data, p.delta = (float *)delta;
     p.stride = a->qkv.row_stride, p.out_stride = hidden, p.gradient_stride = a->dqkv.row_stride;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.scale = a->scale;
-    const char *what = "softmax_attention_backward";
-    if (a->qkv.dtype == NL_BF16 && a->qkv.row_stride % 8 == 0 && a->dqkv.row_stride % 2 == 0)
-        switch (a->head_size) {
-        case 32:
-            return nl_cuda_check(device, flash<32>(p, a->batch, stream), what);
-        case 48:
-            return nl_cuda_check(device, flash<48>(p, a->batch, stream), what);
-        case 64:
-            return nl_cuda_check(device, flash<64>(p, a->batch, stream), what);
-        case 72:
-            return nl_cuda_check(device, flash<72>(p, a->batch, stream), what);
-        case 80:
-            return nl_cuda_check(device, flash<80>(p, a->batch, stream), what);
-        case 96:
-            return nl_cuda_check(device, flash<96>(p, a->batch, stream), what);
-        case 128:
-            return nl_cuda_check(device, flash<128>(p, a->batch, stream), what);
-        }
+    cudaError_t error = cudaSuccess;
+    if (a->qkv.dtype == NL_BF16 && a->qkv.row_stride % 8 == 0 && a->dqkv.row_stride % 2 == 0 &&
+        nl_flash::for_head_size(a->head_size,
+                                [&](auto size) { error = flash<size.value>(p, a->batch, stream); }))
+        return nl_cuda_check(device, error, "softmax_attention_backward");
     return run_plain(device, a, (float *)delta);
 }
