@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Gradients of depthwise_conv: dx += dout convolved with the turned kernel; dW and db in parts of fixed tiles, then the
- * parts in their order. 5 x 5: depthwise_conv.cuh. */
+ * parts in their order. 5 x 5 with tiles of x and dout in shared memory and the kernel's sums in registers:
+ * depthwise_conv.cuh; other sizes element by element. */
 #include "column_sums.cuh"
 #include "depthwise_conv.cuh"
 

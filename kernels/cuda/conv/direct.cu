@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions in strict fp32 as products whose first factor is read from x where it is needed, without patches in memory.
- * Each product's sum runs over taps and channels in their order, whatever the batch. */
+/*
+ * Convolutions in strict fp32 as products whose first factor is read from x where it is needed, without patches in memory.
+ * Each product's sum runs over taps and channels in their order, whatever the batch.
+ *
+ * A block has a tile of ROWS pixels of y and 32, 64 or 96 outputs, a warp 64 x 32 of it, a thread 8 x 8, whose sums stay in
+ * registers: 16 numbers read from shared memory serve 64 multiplications, which is what the FMA units need to be kept busy.
+ * In shared memory is a ring of STAGES, each SLAB channels of one tap of the tile's pixels and of its outputs' weights, which
+ * cp.async fills; a pixel's tap outside of x is filled with zeros. Rows there are PITCH floats apart, so that 16 bytes each of
+ * 8 neighbouring rows lie in different banks.
+ */
 #include "direct.cuh"
 
 #include "prim/cp_async.cuh"
 
 using namespace nl_prim;
 
-/* A tile of y is ROWS pixels of COLUMNS = 32, 64 or 96 outputs: each warp computes 64 x 32 of it, each thread 8 x 8. SLAB channels of one
- * tap are in a stage; rows in shared memory are PITCH floats apart, so that 16 bytes each of 8 neighbouring rows lie in
- * different banks. */
 enum { ROWS = 128, SLAB = 16, PITCH = 20, STAGES = 3, WARP_COLUMNS = 32 };
 
 template <int COLUMNS> struct tile_of {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Weights of convolutions in the order of their readers: weight.cuh. A thread for each element of the result. */
 #include "weight.cuh"
 
 #include <cstdlib>

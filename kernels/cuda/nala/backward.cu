@@ -1,5 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels and launchers of NaLa attention backward; backward_kernel.cuh has the arithmetic. */
+/*
+ * Kernels and launchers of NaLa attention backward; backward_kernel.cuh has the arithmetic.
+ *
+ *   whole_kernel   a head of up to 512 tokens: a block, queries and then keys
+ *   query_kernel   a chunk of queries: dq, partial dS and dz
+ *   reduce_kernel  dS and dz of the chunks, added in order
+ *   key_kernel     a chunk of keys: dk, dv
+ *
+ * In shared memory are a tile of queries, [q | o], whose place their features take, and do; S in bf16 and z in fp32, then dS
+ * and dz; for keys two stages of k and v. A warp's 16 tokens, their scalars and gradients stay in registers, and so do its
+ * 16 features' rows of dS over all tiles, so that dS needs no sum between warps. What a block reads next is brought into the
+ * second level cache meanwhile: registers and shared memory have no room for a second tile of queries.
+ */
 #include "backward_kernel.cuh"
 
 using namespace nl_nala_gradients;

@@ -2,8 +2,8 @@
 /*
  * NaLa attention forward on Hopper: forward_kernel.cuh with the products of a warp group.
  *
- * A block is one warp group and has one (image, head), or a chunk of its tokens. A tile is 64 tokens of 64 dimensions, rows of 128 bytes, swizzled
- * as TMA leaves them. Fragments of features stay in registers as A operands; v and the state S [128, 64] are B operands,
+ * A block is one warp group and has one (image, head), or a chunk of its tokens. A tile is 64 tokens of 64 dimensions, rows
+ * of 128 bytes, swizzled as TMA leaves them. Fragments of features stay in registers as A operands; v and the state S [128, 64] are B operands,
  * read from shared memory once for four warps:
  *
  *   state   S[f, j] += phi_k^T [64 features, 16 tokens] v [16 tokens, 64], warp w: dimensions 16 w .. 16 w + 15

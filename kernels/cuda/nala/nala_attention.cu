@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* NaLa attention forward: the tensor core kernels where they serve (bf16), otherwise tiles in fp32, one block for a
- * (image, head): first S and z, then the queries. The latter is the parity mode. */
+/* NaLa attention forward: the tensor core kernels where they serve (bf16), otherwise tiles in fp32 (tiles.cuh), one block for a
+ * (image, head): first S and z, then the queries. The latter is the parity mode. S and a tile's features and values lie in
+ * shared memory; a lane has two or four elements of a token's row in registers, and 4 x 4 sums of a product between tiles. */
 #include "forward.cuh"
 #include "forward_sm90.cuh"
 #include "tiles.cuh"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* The table of rope's angles: rope.cuh. A thread for each position and frequency. */
 #include "rope.cuh"
 
 static __global__ void rope_kernel(float2 *table, int positions, int quarter)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* y = (LN(x) weight + bias) SiLU(g) over all heads. */
+/* y = (LN(x) weight + bias) SiLU(g) over all heads: each activation crosses memory once each way. A row lies in the registers
+ * of its lanes (layernorm.cuh), or where it is too wide is walked over three times by a warp; nothing lies in shared memory. */
 #include "layernorm.cuh"
 
 template <typename T, typename S> struct gate_rows {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* x += gate * branch, then y = LN(x) (1 + scale) + shift: each activation crosses memory once each way. */
+/* x += gate * branch, then y = LN(x) (1 + scale) + shift: each activation crosses memory once each way. A row lies in the
+ * registers of its lanes, and with it its image's modulation for as long as rows are of that image (layernorm.cuh); nothing
+ * lies in shared memory, but rows that are too wide for registers: a block has one there in fp32. */
 #include "layernorm.cuh"
 
 /* What a kernel is given; pieces of the modulation have rows gate_stride and mod_stride apart, one for an image. */

@@ -4,7 +4,8 @@
  * narrow backbone, where K is a few hundred, M is in the ten thousands and a general product spends as long on its
  * epilogue as on multiplying.
  *
- * A block owns a panel of PANEL columns, whose weights [PANEL, K] stay in shared memory, and walks over tiles of 64 rows.
+ * A block owns a panel of PANEL columns, whose weights [PANEL, K] stay in shared memory beside a ring of STAGES for steps of
+ * x, and walks over tiles of 64 rows, whose sums [64, PANEL] stay in the registers of a warp group, 96 a thread.
  * Two warp groups take tiles in turn, so that one multiplies while the other runs its epilogue on the ordinary units. A
  * third queues the copies of x: one of its threads would do, but it has registers to give up to the two, and what a
  * thread has changes for a warp group at a time.

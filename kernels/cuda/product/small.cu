@@ -4,8 +4,9 @@
  * long as a picture takes. Those of a single picture of a small network, and by request (nl_product.alone) those of its
  * autoencoder, run here. bf16 factors, fp32 sums, on the tensor cores of every card.
  *
- * A block makes 64 x 64 elements of y; four warps have 32 x 32 each. Steps of 64 in depth come through a ring of stages,
- * rows of 128 bytes whose 16-byte units are swizzled by the row, so that eight rows fall into eight bank groups.
+ * A block makes 64 x 64 elements of y; four warps have the sums of 32 x 32 each in registers, 32 a thread, so that two
+ * fragments of x and two of w make eight products. Steps of 64 in depth of both tiles come through a ring of stages in shared
+ * memory, rows of 128 bytes whose 16-byte units are swizzled by the row, so that eight rows fall into eight bank groups.
  */
 #include "small.cuh"
 

@@ -7,8 +7,10 @@
  *
  * Two kernels, so that no sum needs atomics: a block owns 64 queries and walks over keys (dq, and delta for the other
  * one), or owns 64 keys and walks over queries (dk, dv). A warp owns 16 of them; scores of 32 opposite rows at a time stay
- * in registers, where their fp32 accumulators are the A fragments of the next product. Rows that are not there are
- * zeros, and so is all that they add.
+ * in registers, where their fp32 accumulators are the A fragments of the next product, beside the fragments of its own rows
+ * and the sums of their gradients. In shared memory are the block's own two tiles (q and do, or k and v), read once, and two
+ * stages of the opposite two. More than 32 rows at a time would not leave registers for three blocks a multiprocessor. Rows
+ * that are not there are zeros, and so is all that they add.
  */
 #ifndef NL_SOFTMAX_BACKWARD_CUH
 #define NL_SOFTMAX_BACKWARD_CUH

@@ -2,10 +2,13 @@
 /*
  * softmax(q k^T scale) v on tensor cores, bf16 in and out, fp32 sums; never a T x T matrix.
  *
- * A block of four warps owns 64 M queries of one head and walks over tiles of 64 keys. The scores of a warp's 16 M
- * queries stay in registers: their fp32 accumulators, as exponentials in bf16, are exactly the A fragments of the
- * product with v. Reading k and v from shared memory is what bounds a warp of 16 queries; with M = 2 every fragment
- * serves twice. The running maximum is rescaled lazily as usual (online softmax); exponentials base 2, scale folded in.
+ * A block of four warps owns 64 M queries of one head and walks over tiles of 64 keys. In registers a warp has its 16 M
+ * queries as A fragments, their scores with a tile and their sums o: the fp32 accumulators of the scores, as exponentials in
+ * bf16, are exactly the A fragments of the product with v. In shared memory are the queries, whose place the result takes on
+ * its way out, and two stages of k and v, one filled by cp.async while the other is worked on. Reading k and v from there is
+ * what bounds a warp of 16 queries; with M = 2 every fragment serves twice (bench/results/attention.md), but
+ * for heads beyond 72 that would not fit the registers. o and the sum of exponentials are rescaled to each new maximum
+ * (online softmax); exponentials are base 2, the scale folded in.
  */
 #ifndef NL_SOFTMAX_FLASH_CUH
 #define NL_SOFTMAX_FLASH_CUH
