@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Activations and their derivatives, one element at a time, by one approximation for each type T of the result: to 2 ulp in
- * fp32, by the hardware's tanh for results in bf16. */
+ * fp32, by the hardware's tanh for results in bf16. (GELU inside of cuBLASLt is the library's.) */
 #ifndef NL_CUDA_PRIM_ACTIVATION_CUH
 #define NL_CUDA_PRIM_ACTIVATION_CUH
 
