@@ -53,14 +53,20 @@ uint32_t nl_blues(double part)
 
 /* ---- Axes */
 
+/* What lies beyond has no place: differences and the room at the ends must stay finite. */
+static const double largest = 1e300;
+
 static double onto(const nl_axis *axis, double value)
 {
-    return axis->logarithmic ? (value > 0 ? log10(value) : NAN) : value;
+    if (!(fabs(value) <= largest) || (axis->logarithmic && !(value >= 1 / largest)))
+        return NAN;
+    return axis->logarithmic ? log10(value) : value;
 }
 
 static double back(const nl_axis *axis, double value)
 {
-    return axis->logarithmic ? pow(10, value) : value;
+    value = axis->logarithmic ? pow(10, value) : value;
+    return fmax(axis->logarithmic ? 1 / largest : -largest, fmin(largest, value));
 }
 
 double nl_axis_part(const nl_axis *axis, double value)

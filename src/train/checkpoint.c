@@ -106,6 +106,14 @@ nl_status nl_parse_point(nl_context *context, const char *path, const char *text
     NL_TRY(nl_json_double(&json, "norm_sum", 0, DBL_MAX, &point->norm_sum));
     NL_TRY(nl_json_int(&json, "finite_steps", 0, most, &point->finite_steps));
     NL_TRY(nl_json_int(&json, "bad_steps", 0, most, &point->bad_steps));
+    int64_t seen;
+    if (!point->batch || !point->samples || !nl_mul_size(point->step, point->batch, &seen))
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s: its metadata \"" POINT_KEY
+                       "\" is none of a run: expected the numbers batch, samples and step, found "
+                       "%lld, %lld and %lld",
+                       path, (long long)point->batch, (long long)point->samples,
+                       (long long)point->step));
     NL_TRY(read_decays(&json, point));
     point->seed = strtoull(seed, NULL, 10);
     snprintf(point->data_sha256, sizeof(point->data_sha256), "%s", sha256);

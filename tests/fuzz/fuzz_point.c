@@ -14,6 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     nl_status status = nl_parse_point(context, "fuzz", text, &point);
     if (status == NL_OK) {
         FUZZ_CHECK(point.step >= 0 && point.batch >= 1 && point.samples >= 1);
+        FUZZ_CHECK(point.step <= INT64_MAX / point.batch);
         FUZZ_CHECK(point.ema_count >= 0 && point.ema_count <= NL_MAX_EMA);
         FUZZ_CHECK(strlen(point.data_sha256) < sizeof(point.data_sha256));
     }
