@@ -11,7 +11,6 @@
 #define FIELD(member)   offsetof(nl_analyze_options, member)
 #define SAMPLE(member)  offsetof(nl_analyze_options, sample.member)
 #define MACHINE(member) offsetof(nl_analyze_options, sample.machine.member)
-#define SAMPLE_NUMBER   "one for each class named"
 
 static const nl_option options_table[] = {
     {"at", 0, NL_OPTION_TEXT, FIELD(at), "LIST", .group = "Analysis",
@@ -25,11 +24,12 @@ static const nl_option options_table[] = {
      .help = "what is written goes there (analysis)"},
     {"json", 0, NL_OPTION_FLAG, SAMPLE(json), .help = "analysis.json on standard output, too"},
     {"force", 'f', NL_OPTION_FLAG, SAMPLE(force), .help = "overwrite files (never without)"},
-#include "sampling_rows.inc"
-    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {.include = nl_sampling_options, .offset = FIELD(sample)},
+    {.include = nl_device_options, .offset = offsetof(nl_analyze_options, sample.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: auto, f32 or bf16"},
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_common_options, .offset = offsetof(nl_analyze_options, sample.machine)},
+    {0},
 };
 
 enum { MOST_NUMBERS = 4096, MOST_TIMES = 64, MOST_PICTURES = 100000 };

@@ -40,7 +40,8 @@ static const nl_option options_table[] = {
     {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = nl_architecture_names,
      .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite OUT"},
-    NL_COMMON_OPTIONS(FIELD),
+    {.include = nl_common_options},
+    {0},
 };
 
 typedef struct nl_conversion {

@@ -50,10 +50,11 @@ static const nl_option options_table[] = {
     {"strict", 0, NL_OPTION_FLAG, FIELD(strict),
      .help = "a broken picture is an error, not left out"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "begin anew, whatever is in DATA"},
-    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {.include = nl_device_options, .offset = offsetof(nl_encode_command_options, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = dtypes,
      .help = "arithmetic of the autoencoder: f32, bf16 (f32)"},
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_common_options, .offset = offsetof(nl_encode_command_options, machine)},
+    {0},
 };
 
 typedef struct nl_encode_session {

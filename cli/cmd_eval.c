@@ -10,7 +10,6 @@
 #define NETWORK(member) offsetof(nl_eval_options, network.member)
 #define MACHINE(member) offsetof(nl_eval_options, network.machine.member)
 #define SAMPLE(member)  offsetof(nl_eval_options, sample.member)
-#define SAMPLE_NUMBER   "50000"
 
 static const char *const distance_types[] = {"f32", "f16", NULL};
 
@@ -20,7 +19,7 @@ static const nl_option options_table[] = {
      .detail = "An .npz has mu, sigma (and mu_s, sigma_s for sFID), or pictures as arr_0, or both: "
                "then the statistics are taken for FID and sFID and the pictures for precision, "
                "recall and KID, as in the OpenAI evaluator."},
-    NL_NETWORK_OPTIONS(NETWORK),
+    {.include = nl_network_rows, .offset = offsetof(nl_eval_options, network)},
     {"metrics", 0, NL_OPTION_TEXT, FIELD(metrics), "LIST",
      .help = "of fid,sfid,is,precision,recall,kid (all)"},
     {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = nl_feature_choices,
@@ -53,13 +52,16 @@ static const nl_option options_table[] = {
          "--model and the results appended to RUN/metrics.jsonl; what stands there already "
          "is not done again. Ends when RUN/done is there."},
     {"once", 0, NL_OPTION_FLAG, FIELD(once), .help = "with --watch: those that are there"},
-#include "sampling_rows.inc"
-    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {.include = nl_sampling_options, .offset = FIELD(sample)},
+    {"number", 'n', NL_OPTION_INT, SAMPLE(n), "N", 1, 1e9, .where = NL_IN_BOTH,
+     .help = "pictures in all (50000)"},
+    {.include = nl_device_options, .offset = offsetof(nl_eval_options, network.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(machine.dtype), "NAME", .choices = nl_dtypes,
      .help = "of the model's products: auto, f32 or bf16"},
     {"batch", 'b', NL_OPTION_INT, SAMPLE(batch), "N", 1, 65536,
      .help = "samples of the model at once (as fits)"},
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_common_options, .offset = offsetof(nl_eval_options, network.machine)},
+    {0},
 };
 
 static nl_status parse_metrics(nl_context *context, const char *list, bool wanted[NL_METRICS])

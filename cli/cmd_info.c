@@ -31,7 +31,8 @@ static const nl_option options_table[] = {
     {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .choices = devices,
      .where = NL_OPTIONAL_VALUE,
      .help = "a device in place of a file: auto, cpu, cuda:N; with measured rates"},
-    NL_COMMON_OPTIONS(FIELD),
+    {.include = nl_common_options},
+    {0},
 };
 
 /* {"BF16": 12, ...}: tensors of each type. */

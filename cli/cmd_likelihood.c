@@ -31,12 +31,13 @@ static const nl_option options_table[] = {
     {"seed", 's', NL_OPTION_SEED, FIELD(likelihood.seed), "N",
      .help = "of these, of the posterior and of dequantisation (0)"},
     {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object"},
-    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {.include = nl_device_options, .offset = offsetof(nl_likelihood_values, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: f32 or bf16 (f32)"},
     {"batch", 'b', NL_OPTION_INT, FIELD(likelihood.batch), "N", 1, 65536,
      .help = "pictures at once (16)"},
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_common_options, .offset = offsetof(nl_likelihood_values, machine)},
+    {0},
 };
 
 static nl_status measure(nl_command_line *line, void *values)

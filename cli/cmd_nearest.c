@@ -38,12 +38,13 @@ static const nl_option options_table[] = {
      .help = "pixels of a picture in it (128)"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite FILE"},
     {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object on stdout"},
-    NL_NETWORK_OPTIONS(NETWORK),
+    {.include = nl_network_rows, .offset = offsetof(nl_nearest_options, network)},
     {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = nl_feature_choices,
      .help = "pool_3, mixed_7, pool_192, pool_64 (pool_3)",
      .detail = "Without a complete Inception the default is mixed_7."},
-    NL_DEVICE_OPTIONS(MACHINE, 0),
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_device_options, .offset = offsetof(nl_nearest_options, network.machine)},
+    {.include = nl_common_options, .offset = offsetof(nl_nearest_options, network.machine)},
+    {0},
 };
 
 static const char *space_name(const nl_eval_session *session, nl_space space)

@@ -29,7 +29,8 @@ static const nl_option options_table[] = {
      .help = "weight of what came before, 0 to 1 (0.9)"},
     {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 200, 8192, .help = "pixels (600x1000)"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(plot.overwrite), .help = "overwrite the file of --out"},
-    NL_COMMON_OPTIONS(FIELD),
+    {.include = nl_common_options},
+    {0},
 };
 
 static nl_status plot(nl_command_line *line, void *values)

@@ -23,7 +23,7 @@ typedef struct nl_stats_options {
 static const nl_option options_table[] = {
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .group = "Reference",
      .help = "the .npz to write"},
-    NL_NETWORK_OPTIONS(NETWORK),
+    {.include = nl_network_rows, .offset = offsetof(nl_stats_options, network)},
     {"images", 0, NL_OPTION_INT, FIELD(images), "N", 0, 1e9,
      .help = "pictures to store, evenly chosen (10000)",
      .detail = "As arr_0: for precision, recall and KID, and because the OpenAI evaluator does not "
@@ -38,8 +38,9 @@ static const nl_option options_table[] = {
     {"allow-small", 0, NL_OPTION_FLAG, FIELD(allow_small),
      .help = "fewer pictures than a covariance needs"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite FILE"},
-    NL_DEVICE_OPTIONS(MACHINE, 0),
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_device_options, .offset = offsetof(nl_stats_options, network.machine)},
+    {.include = nl_common_options, .offset = offsetof(nl_stats_options, network.machine)},
+    {0},
 };
 
 static nl_status check_out(nl_context *context, const nl_stats_options *options)

@@ -4,6 +4,25 @@
 
 #include <string.h>
 
+#define FIELD(member) offsetof(nl_machine_options, member)
+
+const nl_option nl_device_options[] = {
+    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine",
+     .help = "auto, cpu, cuda, cuda:1"},
+    {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
+     .help = "CPU threads (all that the process may use)"},
+    {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",
+     .help = "limit, such as 4G (none)"},
+    {0},
+};
+
+const nl_option nl_common_options[] = {
+    {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},
+    {"verbose", 'v', NL_OPTION_FLAG, FIELD(verbose), .help = "say more"},
+    {"help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"},
+    {0},
+};
+
 const char *const nl_dtypes[] = {"auto", "f32", "bf16", NULL};
 
 static void log_message(void *user, nl_log_level level, const char *message)
@@ -25,7 +44,8 @@ bool nl_command_progress(void *line, const nl_progress *now)
 
 static bool has_flag(const nl_command *command, const void *values, const char *name)
 {
-    for (const nl_option *o = command->options; o->name; o++)
+    nl_option rows[NL_MOST_OPTIONS];
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++)
         if (!strcmp(o->name, name))
             return *(const bool *)((const char *)values + o->offset);
     return false;

@@ -6,9 +6,30 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const nl_preset_names[] = {"openai", "pytorch-fid", "clean-fid", "torch-fidelity",
-                                       NULL};
+static const char *const presets[] = {"openai", "pytorch-fid", "clean-fid", "torch-fidelity", NULL};
 const char *const nl_feature_choices[] = {"pool_3", "mixed_7", "pool_192", "pool_64", NULL};
+
+#define FIELD(member) offsetof(nl_network_options, member)
+
+const nl_option nl_network_rows[] = {
+    {"weights", 'w', NL_OPTION_FILE, FIELD(weights), "FILE",
+     .help = "Inception: pytorch-fid's .pth, or .safetensors",
+     .detail = "pt_inception-2015-12-05-6726825d.pth of pytorch-fid, or the TensorFlow graph's "
+               "tensors under their names with batch norm folded. Without this option "
+               "pt_inception-2015-12-05-6726825d.pth or inception-2015-12-05.safetensors in "
+               "NALAGEN_WEIGHTS."},
+    {"preset", 'p', NL_OPTION_CHOICE, FIELD(preset), "NAME", .choices = presets,
+     .help = "openai, pytorch-fid, clean-fid, torch-fidelity",
+     .detail = "openai: bilinear as TensorFlow 1; pytorch-fid: bilinear with half-pixel centres; "
+               "clean-fid: antialiased bicubic; torch-fidelity: as openai, the Inception Score "
+               "in ten splits."},
+    {"precision", 0, NL_OPTION_CHOICE, FIELD(precision), "TYPE", .choices = nl_precision_names,
+     .help = "of Inception on a GPU: fp32, tf32, fp16 (tf32)",
+     .detail = "fp16 keeps weights and activations in 16 bits, tf32 rounds the factors of "
+               "products to 10 bits of mantissa; sums are fp32. "
+               "A CPU computes in fp32 only."},
+    {0},
+};
 
 bool nl_eval_progress(void *user, const char *what, int64_t done, int64_t count)
 {

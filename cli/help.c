@@ -31,9 +31,10 @@ static const char *stop(const char *text)
 
 void nl_print_help(FILE *stream, const nl_command *command)
 {
+    nl_option rows[NL_MOST_OPTIONS];
     fprintf(stream, "Usage: nalagen %s %s\n%s%s\n", command->name, command->arguments,
             command->summary, stop(command->summary));
-    for (const nl_option *o = command->options; o->name; o++) {
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++) {
         char head[80];
         if (o->where & NL_ONLY_MAN)
             continue;
@@ -68,6 +69,7 @@ static void roff(FILE *stream, const char *text)
 
 static void roff_command(FILE *stream, const nl_command *command)
 {
+    nl_option rows[NL_MOST_OPTIONS];
     fputs(".SH ", stream);
     for (const char *c = command->name; *c; c++)
         fputc(*c >= 'a' && *c <= 'z' ? *c - 32 : *c, stream);
@@ -76,7 +78,7 @@ static void roff_command(FILE *stream, const nl_command *command)
     fputs("\n.PP\n", stream);
     roff(stream, command->summary);
     fprintf(stream, "%s\n", stop(command->summary));
-    for (const nl_option *o = command->options; o->name; o++) {
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++) {
         char head[80];
         if (o->group) {
             fputs(".SS ", stream);
@@ -116,6 +118,7 @@ static void roff_command(FILE *stream, const nl_command *command)
 
 void nl_print_man(FILE *stream, const nl_command *commands)
 {
+    nl_option rows[NL_MOST_OPTIONS];
     fprintf(stream, ".TH NALAGEN 1 \"\" \"nalagen %s\" \"User Commands\"\n", nl_version());
     fputs(".SH NAME\nnalagen \\- class\\-conditional image generation with DiT, SiT, NaLaDiT and "
           "NaLaSiT\n.SH SYNOPSIS\n",
@@ -127,7 +130,7 @@ void nl_print_man(FILE *stream, const nl_command *commands)
             fputs(c->arguments[0] ? "\n.br\n" : ".br\n", stream);
         }
     for (const nl_command *c = commands; c->name; c++)
-        if (!c->hidden && c->options->name)
+        if (!c->hidden && nl_options_of(c, rows)->name)
             roff_command(stream, c);
     fputs(".SH EXIT STATUS\n.nf\n", stream);
     roff(stream, nl_exit_codes);
@@ -145,8 +148,9 @@ static void print_choices(FILE *stream, const nl_option *option, const char *bet
 
 static void bash_command(FILE *stream, const nl_command *command)
 {
+    nl_option rows[NL_MOST_OPTIONS];
     fprintf(stream, "    %s)\n        case $prev in\n", command->name);
-    for (const nl_option *o = command->options; o->name; o++) {
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++) {
         char letter[8] = "";
         if (o->letter)
             snprintf(letter, sizeof(letter), "|-%c", o->letter);
@@ -164,8 +168,8 @@ static void bash_command(FILE *stream, const nl_command *command)
         }
     }
     fputs("        esac\n        options=\"", stream);
-    for (const nl_option *o = command->options; o->name; o++)
-        fprintf(stream, "%s--%s", o == command->options ? "" : " ", o->name);
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++)
+        fprintf(stream, "%s--%s", o == rows ? "" : " ", o->name);
     fputs("\" ;;\n", stream);
 }
 
@@ -228,6 +232,7 @@ static void zsh_option(FILE *stream, const nl_option *o)
 
 static void zsh(FILE *stream, const nl_command *commands)
 {
+    nl_option rows[NL_MOST_OPTIONS];
     fputs("#compdef nalagen\n_nalagen()\n{\n    if (( CURRENT == 2 )); then\n"
           "        local -a commands=(\n",
           stream);
@@ -245,7 +250,7 @@ static void zsh(FILE *stream, const nl_command *commands)
         if (c->hidden)
             continue;
         fprintf(stream, "    %s)\n        _arguments \\\n", c->name);
-        for (const nl_option *o = c->options; o->name; o++)
+        for (const nl_option *o = nl_options_of(c, rows); o->name; o++)
             zsh_option(stream, o);
         fputs("        '*:file:_files' ;;\n", stream);
     }
@@ -254,6 +259,7 @@ static void zsh(FILE *stream, const nl_command *commands)
 
 static void fish(FILE *stream, const nl_command *commands)
 {
+    nl_option rows[NL_MOST_OPTIONS];
     fputs("# fish completion of nalagen\n", stream);
     for (const nl_command *c = commands; c->name; c++) {
         if (c->hidden)
@@ -261,7 +267,7 @@ static void fish(FILE *stream, const nl_command *commands)
         fprintf(stream, "complete -c nalagen -n __fish_use_subcommand -f -a %s -d '", c->name);
         quoted(stream, c->summary, "\\");
         fputs("'\n", stream);
-        for (const nl_option *o = c->options; o->name; o++) {
+        for (const nl_option *o = nl_options_of(c, rows); o->name; o++) {
             fprintf(stream, "complete -c nalagen -n '__fish_seen_subcommand_from %s' -l %s",
                     c->name, o->name);
             if (o->letter)

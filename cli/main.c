@@ -135,7 +135,7 @@ static nl_status help_main(int argc, char **argv)
     const nl_command *command = argc > 1 ? find_command(argv[1]) : NULL;
     if (argc > 1 && !command)
         return unknown_command(argv[1]);
-    if (command && command->options->name)
+    if (command && command->options != no_options)
         nl_print_help(stdout, command);
     else
         print_help(stdout);

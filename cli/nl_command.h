@@ -12,37 +12,9 @@ typedef struct nl_machine_options {
     int64_t threads, max_memory;
 } nl_machine_options;
 
-/* Rows of option tables. FIELD(member): the offset of a member of nl_machine_options. */
-#define NL_DEVICE_OPTIONS(FIELD, WHERE)                                                            \
-    {"device",                                                                                     \
-     0,                                                                                            \
-     NL_OPTION_TEXT,                                                                               \
-     FIELD(device),                                                                                \
-     "NAME",                                                                                       \
-     .where = WHERE,                                                                               \
-     .group = "Machine",                                                                           \
-     .help = "auto, cpu, cuda, cuda:1"},                                                           \
-        {"threads",                                                                                \
-         't',                                                                                      \
-         NL_OPTION_INT,                                                                            \
-         FIELD(threads),                                                                           \
-         "N",                                                                                      \
-         1,                                                                                        \
-         1024,                                                                                     \
-         .where = WHERE,                                                                           \
-         .help = "CPU threads (all that the process may use)"},                                    \
-    {                                                                                              \
-        "max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",                               \
-            .where = WHERE, .help = "limit, such as 4G (none)"                                     \
-    }
-/* These end the table of every command; nl_command_main finds them by their names. */
-#define NL_COMMON_OPTIONS(FIELD)                                                                   \
-    {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},                           \
-        {"verbose", 'v', NL_OPTION_FLAG, FIELD(verbose), .help = "say more"},                      \
-        {"help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"},                           \
-    {                                                                                              \
-        0                                                                                          \
-    }
+/* For the tables of commands, of a member of type nl_machine_options: where it runs, and what ends every table
+ * (nl_command_main finds these by their names). */
+extern const nl_option nl_device_options[], nl_common_options[];
 
 /* Choices of --dtype; ended by NULL. */
 extern const char *const nl_dtypes[];

@@ -15,40 +15,10 @@ typedef struct nl_network_options {
     const char *weights, *preset, *precision;
 } nl_network_options;
 
-/* Rows of the option tables; FIELD(member) is a member of nl_network_options. */
-#define NL_NETWORK_OPTIONS(FIELD)                                                                  \
-    {"weights",                                                                                    \
-     'w',                                                                                          \
-     NL_OPTION_FILE,                                                                               \
-     FIELD(weights),                                                                               \
-     "FILE",                                                                                       \
-     .help = "Inception: pytorch-fid's .pth, or .safetensors",                                     \
-     .detail = "pt_inception-2015-12-05-6726825d.pth of pytorch-fid, or the TensorFlow graph's "   \
-               "tensors under their names with batch norm folded. Without this option "            \
-               "pt_inception-2015-12-05-6726825d.pth or inception-2015-12-05.safetensors in "      \
-               "NALAGEN_WEIGHTS."},                                                                \
-        {"preset",                                                                                 \
-         'p',                                                                                      \
-         NL_OPTION_CHOICE,                                                                         \
-         FIELD(preset),                                                                            \
-         "NAME",                                                                                   \
-         .choices = nl_preset_names,                                                               \
-         .help = "openai, pytorch-fid, clean-fid, torch-fidelity",                                 \
-         .detail =                                                                                 \
-             "openai: bilinear as TensorFlow 1; pytorch-fid: bilinear with half-pixel "            \
-             "centres; "                                                                           \
-             "clean-fid: antialiased bicubic; torch-fidelity: as openai, the Inception Score "     \
-             "in ten splits."},                                                                    \
-    {                                                                                              \
-        "precision", 0, NL_OPTION_CHOICE, FIELD(precision), "TYPE",                                \
-            .choices = nl_precision_names,                                                         \
-            .help = "of Inception on a GPU: fp32, tf32, fp16 (tf32)",                              \
-            .detail = "fp16 keeps weights and activations in 16 bits, tf32 rounds the factors of " \
-                      "products to 10 bits of mantissa; sums are fp32. "                           \
-                      "A CPU computes in fp32 only."                                               \
-    }
+/* For the tables of commands, of a member of type nl_network_options. */
+extern const nl_option nl_network_rows[];
 
-extern const char *const nl_preset_names[], *const nl_feature_choices[];
+extern const char *const nl_feature_choices[];
 
 typedef struct nl_eval_session {
     nl_console *console;
@@ -90,7 +60,7 @@ nl_status nl_generated_facts(nl_generated *generated, cJSON **facts);
 
 typedef struct nl_eval_options {
     nl_network_options network;
-    nl_sample_options sample; /* of a model: the members in sampling_rows.inc, dtype and batch */
+    nl_sample_options sample; /* of a model: those of nl_sampling_options, dtype and batch */
     bool json, allow_small, fid_infinity, once;
     const char *ref, *features, *metrics, *distances, *watch;
     int64_t kid_subsets, kid_subset_size, is_split, bootstrap;

@@ -43,6 +43,9 @@ typedef struct nl_option {
     const char *group;          /* starts this heading in --help; NULL: goes on */
     const char *help;           /* one line */
     const char *detail;         /* more, for the man page; or NULL */
+    /* In place of all these: a table whose rows stand here, `offset` being that of the structure which their offsets are
+     * of, `where` theirs too. A later row of the same name takes the place of one of them. */
+    const struct nl_option *include;
 } nl_option;
 
 typedef struct nl_command {
@@ -58,6 +61,11 @@ typedef struct nl_command {
     bool hidden;
     nl_status (*run)(int argc, char **argv); /* argv[0] is the command's name */
 } nl_command;
+
+enum { NL_MOST_OPTIONS = 80 /* of a command, with the end of the table */ };
+
+/* The rows of a command's table with those of the tables that it includes, into `rows`, which is returned. */
+const nl_option *nl_options_of(const nl_command *command, nl_option rows[NL_MOST_OPTIONS]);
 
 /* Reads argv into `values`. *operands: index in argv (which is permuted) of the first argument that is not an
  * option. */

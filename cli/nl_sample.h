@@ -39,9 +39,8 @@ typedef struct nl_sample_options {
 extern const nl_command nl_sample_command;
 extern const nl_sample_options nl_sample_defaults;
 nl_status nl_sample_main(int argc, char **argv);
-/* Choices of the rows in sampling_rows.inc; ended by NULL. */
-extern const char *const nl_channels[];
-extern const char *const nl_roundings[];
+/* Of the members from `model` to `clip_denoised`, for the tables of commands that sample. */
+extern const nl_option nl_sampling_options[];
 nl_sampling nl_sampling_of(const nl_sample_options *options);
 nl_rounding nl_rounding_of(const nl_sample_options *options);
 

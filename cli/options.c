@@ -8,7 +8,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTIONS = 64 };
+enum { MAX_OPTIONS = NL_MOST_OPTIONS };
+
+static void add_rows(const nl_option *table, size_t offset, unsigned where, nl_option *rows,
+                     int *count)
+{
+    for (const nl_option *o = table; o->name || o->include; o++) {
+        if (o->include) {
+            add_rows(o->include, offset + o->offset, where | o->where, rows, count);
+            continue;
+        }
+        int at = 0;
+        while (at < *count && strcmp(rows[at].name, o->name) != 0)
+            at++;
+        if (at == NL_MOST_OPTIONS - 1)
+            return; /* --help, the last of every table, would not be there */
+        rows[at] = *o;
+        rows[at].offset += offset;
+        rows[at].where |= where;
+        *count = NL_MAX(*count, at + 1);
+    }
+}
+
+const nl_option *nl_options_of(const nl_command *command, nl_option rows[NL_MOST_OPTIONS])
+{
+    int count = 0;
+    add_rows(command->options, 0, 0, rows, &count);
+    rows[count] = (nl_option){0};
+    return rows;
+}
 
 static void *place_of(const nl_option *option, const void *values)
 {
@@ -160,7 +188,8 @@ static nl_status bad_option(nl_context *context, const nl_command *command, cons
     const char *names[MAX_OPTIONS + 1];
     char list[256] = "";
     int count = 0, same = 0;
-    for (const nl_option *o = command->options; o->name && count < MAX_OPTIONS; o++) {
+    nl_option rows[NL_MOST_OPTIONS];
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++) {
         names[count++] = o->name;
         if (!strncmp(o->name, plain, strlen(plain))) {
             size_t used = strlen(list);
@@ -187,9 +216,8 @@ nl_status nl_options_parse(nl_context *context, const nl_command *command, int a
     struct option longs[MAX_OPTIONS + 1] = {{0}};
     char shorts[2 * MAX_OPTIONS + 2] = ":";
     int count = 0;
-    for (const nl_option *o = command->options; o->name; o++, count++) {
-        if (count == MAX_OPTIONS)
-            return nl_fail(context, NL_ERROR_INTERNAL, "too many options in a table");
+    nl_option rows[NL_MOST_OPTIONS];
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++, count++) {
         int argument = !o->argument                   ? no_argument
                        : o->where & NL_OPTIONAL_VALUE ? optional_argument
                                                       : required_argument;
@@ -208,7 +236,7 @@ nl_status nl_options_parse(nl_context *context, const nl_command *command, int a
         if (found == ':')
             return nl_fail(context, NL_ERROR_USAGE, "%s needs a value: see 'nalagen %s --help'",
                            argv[optind - 1], command->name);
-        const nl_option *option = command->options;
+        const nl_option *option = rows;
         if (found >= 256)
             option += found - 256;
         else

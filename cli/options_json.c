@@ -38,9 +38,9 @@ static bool same_name(const char *key, const char *name)
     return !*key && !*name;
 }
 
-static const nl_option *find_option(const nl_command *command, const char *key, unsigned where)
+static const nl_option *find_option(const nl_option *rows, const char *key, unsigned where)
 {
-    for (const nl_option *o = command->options; o->name; o++)
+    for (const nl_option *o = rows; o->name; o++)
         if (o->where & where &&
             (same_name(key, o->name) || (key[0] == o->letter && key[0] && !key[1])))
             return o;
@@ -55,13 +55,13 @@ static bool listed(const char *key, const char *const *names)
     return false;
 }
 
-static nl_status unknown_key(nl_context *context, const nl_command *command, const char *key,
+static nl_status unknown_key(nl_context *context, const nl_option *rows, const char *key,
                              unsigned where)
 {
-    const char *names[64];
+    const char *names[NL_MOST_OPTIONS];
     char text[64];
     int count = 0;
-    for (const nl_option *o = command->options; o->name && count < 63; o++)
+    for (const nl_option *o = rows; o->name; o++)
         if (o->where & where)
             names[count++] = o->name;
     names[count] = NULL;
@@ -130,14 +130,16 @@ nl_status nl_options_apply(nl_context *context, const nl_command *command, const
                            nl_texts *texts, void *values)
 {
     nl_status status = NL_OK;
+    nl_option rows[NL_MOST_OPTIONS];
+    nl_options_of(command, rows);
     if (!cJSON_IsObject(object))
         return nl_fail(context, NL_ERROR_USAGE, "%s: expected an object {...}", place);
     for (const cJSON *member = object->child; member; member = member->next) {
         if (listed(member->string, ignored))
             continue;
-        const nl_option *option = find_option(command, member->string, where);
+        const nl_option *option = find_option(rows, member->string, where);
         if (!option) {
-            NL_TRY(unknown_key(context, command, member->string, where));
+            NL_TRY(unknown_key(context, rows, member->string, where));
         } else if (option->kind == NL_OPTION_FLAG) {
             if (!cJSON_IsBool(member))
                 NL_TRY(nl_fail(context, NL_ERROR_USAGE, "key \"%s\": expected true or false",
@@ -209,7 +211,8 @@ static size_t value_size(nl_option_kind kind)
 bool nl_options_to_json(const nl_command *command, const void *values, const void *defaults,
                         unsigned where, cJSON *object)
 {
-    for (const nl_option *o = command->options; o->name; o++) {
+    nl_option rows[NL_MOST_OPTIONS];
+    for (const nl_option *o = nl_options_of(command, rows); o->name; o++) {
         const char *value = (const char *)values + o->offset;
         const char *usual = (const char *)defaults + o->offset;
         if (!(o->where & where) || !memcmp(value, usual, value_size(o->kind)))

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The sample command's table of options, and from their values what the library samples with. */
 #include "nl_sample.h"
-#include "nl_sampler.h"
 
 #include <string.h>
 
 #define FIELD(member)   offsetof(nl_sample_options, member)
 #define MACHINE(member) offsetof(nl_sample_options, machine.member)
-#define SAMPLE(member)  FIELD(member)
-#define SAMPLE_NUMBER   "one for each class named"
 
-const char *const nl_channels[] = {"all", "3", NULL};
 static const char *const shows[] = {"auto", "kitty", "iterm2", "blocks", "letters", NULL};
-const char *const nl_roundings[] = {"dit", "adm", NULL};
 
 enum {
     BOTH = NL_IN_BOTH,
@@ -25,7 +20,7 @@ enum {
     }
 
 static const nl_option options_table[] = {
-#include "sampling_rows.inc"
+    {.include = nl_sampling_options},
     {"noise", 0, NL_OPTION_FILE, FIELD(noise), "FILE.npy", .where = BOTH,
      .help = "initial latents [n, C, H, W]"},
 
@@ -61,7 +56,7 @@ static const nl_option options_table[] = {
     {"from", 0, NL_OPTION_FILE, FIELD(from), "PICTURE.png",
      .help = "make a picture again; other options change it"},
 
-    NL_DEVICE_OPTIONS(MACHINE, 0),
+    {.include = nl_device_options, .offset = offsetof(nl_sample_options, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: auto, f32 or bf16"},
     {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536,
@@ -73,7 +68,8 @@ static const nl_option options_table[] = {
     {"rank", 0, NL_OPTION_TEXT, FIELD(rank), "R/W", .where = NL_ONLY_MAN,
      .help = "This process is number R of W that share the work",
      .detail = "Taken from the environment under mpirun and srun."},
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_common_options, .offset = offsetof(nl_sample_options, machine)},
+    {0},
 };
 
 static const char notes[] =
@@ -99,30 +95,3 @@ const nl_command nl_sample_command = {
     .options = options_table,
     .run = nl_sample_main,
 };
-
-nl_sampling nl_sampling_of(const nl_sample_options *options)
-{
-    return (nl_sampling){
-        .sampler = options->sampler,
-        .steps = (int)options->steps,
-        .respacing = options->respacing,
-        .cfg_scale = nl_sampling_cfg(options->cfg_scale),
-        .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
-        .cfg_low = options->cfg_interval[0],
-        .cfg_high = options->cfg_interval[1],
-        .eta = options->eta,
-        .atol = options->atol,
-        .rtol = options->rtol,
-        .sde_form = options->sde_form,
-        .sde_norm = options->sde_norm,
-        .last_step = options->last_step,
-        .last_step_size = options->last_step_size,
-        .clip_denoised = options->clip_denoised,
-    };
-}
-
-nl_rounding nl_rounding_of(const nl_sample_options *options)
-{
-    return options->rounding && !strcmp(options->rounding, "adm") ? NL_ROUNDING_ADM
-                                                                  : NL_ROUNDING_DIT;
-}

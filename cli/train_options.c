@@ -126,14 +126,15 @@ static const nl_option options[] = {
     {"options", 0, NL_OPTION_FILE, FIELD(options), "FILE",
      .help = "the same options as a JSON object, before these"},
 
-    NL_DEVICE_OPTIONS(MACHINE, RECORD),
+    {.include = nl_device_options, .offset = offsetof(nl_train_values, machine), .where = RECORD},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes, .where = RECORD,
      .help = "of matrix products: auto, f32 or bf16"},
     {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .help = "one process for each GPU",
      .detail = "mpirun and srun start them as well; on CPUs mpirun alone does."},
     FLAG("dry-run", 'n', TRAIN(dry_run), .help = "say what memory and time it takes, and stop"),
     FLAG("profile", 0, TRAIN(profile), .help = "say where the time of a step goes, and stop"),
-    NL_COMMON_OPTIONS(MACHINE),
+    {.include = nl_common_options, .offset = offsetof(nl_train_values, machine)},
+    {0},
 };
 
 const nl_command nl_train_command = {

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/* Options of every command that samples: which model, which pictures, how. */
+#include "nl_sample.h"
+#include "nl_sampler.h"
+
+#include <string.h>
+
+#define FIELD(member) offsetof(nl_sample_options, member)
+
+static const char *const channels[] = {"all", "3", NULL};
+static const char *const roundings[] = {"dit", "adm", NULL};
+
+const nl_option nl_sampling_options[] = {
+    {"model", 'm', NL_OPTION_FILE, FIELD(model), "FILE", .group = "Model",
+     .help = "safetensors, .pt, folder (shipped NaLaSiT-S/2)"},
+    {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME", .where = NL_IN_PICTURE,
+     .help = "dict of a training checkpoint: ema, model (ema)"},
+    {"config", 0, NL_OPTION_FILE, FIELD(config), "FILE",
+     .help = "JSON configuration in place of the checkpoint's"},
+    {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = nl_architecture_names,
+     .where = NL_IN_PICTURE, .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
+    {"path", 0, NL_OPTION_CHOICE, FIELD(path), "NAME", .choices = nl_path_names,
+     .where = NL_IN_PICTURE, .help = "SiT: linear, gvp or vp"},
+    {"prediction", 0, NL_OPTION_CHOICE, FIELD(prediction), "NAME", .choices = nl_prediction_names,
+     .where = NL_IN_PICTURE, .help = "SiT: velocity, noise or score"},
+    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder, or none: latents only"},
+    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 1, 16384, .where = NL_IN_PICTURE,
+     .help = "pixels, N or HxW (the model's own)"},
+
+    {"class", 'c', NL_OPTION_TEXT, FIELD(classes), "LIST", .where = NL_IN_BOTH, .group = "Pictures",
+     .help = "church, n03028079, 1,4, 0-9, null, random, balanced",
+     .detail =
+         "Picture i takes entry i modulo the length of the list. random draws the class of each "
+         "picture from the seed and its index; balanced takes all classes in turn; null is "
+         "unconditional. Default: random."},
+    {"number", 'n', NL_OPTION_INT, FIELD(n), "N", 1, 1e9, .where = NL_IN_BOTH,
+     .help = "pictures in all (one for each class named)"},
+    {"seed", 's', NL_OPTION_SEED, FIELD(seed), "N", .where = NL_IN_BOTH,
+     .help = "noise is a function of seed and picture index (0)"},
+    {"first-index", 0, NL_OPTION_INT, FIELD(first_index), "N", 0, 1e15, .where = NL_IN_BOTH,
+     .help = "index of the first picture (0)",
+     .detail =
+         "A run may be split: -n 10 makes the pictures that -n 5 and -n 5 --first-index 5 make."},
+    {"rounding", 0, NL_OPTION_CHOICE, FIELD(rounding), "HOW", .choices = roundings,
+     .where = NL_IN_BOTH, .help = "dit: trunc(127.5x + 128), adm: + 127.5 (dit)"},
+
+    {"sampler", 0, NL_OPTION_CHOICE, FIELD(sampler), "NAME", .choices = nl_method_names,
+     .where = NL_IN_BOTH, .group = "Sampler",
+     .help = "DiT: ddpm ddim. SiT: euler midpoint heun heun2 rk4\ndopri5 sde-euler sde-heun",
+     .detail = "heun's last step is Euler at the end of the "
+               "interval; heun2's is not (the explicit trapezoid)."},
+    {"steps", 0, NL_OPTION_INT, FIELD(steps), "N", 1, 10000, .where = NL_IN_BOTH,
+     .help = "steps taken (the public SiT code's N is N - 1 here)",
+     .detail = "The public SiT code counts the points instead of the steps. SDEs: N counts the "
+               "last step. "
+               "DDPM, DDIM: the respaced length."},
+    {"respacing", 0, NL_OPTION_TEXT, FIELD(respacing), "TEXT", .where = NL_IN_BOTH,
+     .help = "DDPM, DDIM: 250, ddim50 or 10,15,20"},
+    {"eta", 0, NL_OPTION_REAL, FIELD(eta), "X", 0, 1, .where = NL_IN_BOTH,
+     .help = "DDIM: 0 deterministic to 1 as noisy as DDPM (0)"},
+    {"atol", 0, NL_OPTION_REAL, FIELD(atol), "X", 1e-12, 1, .where = NL_IN_BOTH,
+     .help = "dopri5: absolute tolerance (1e-6)"},
+    {"rtol", 0, NL_OPTION_REAL, FIELD(rtol), "X", 1e-12, 1, .where = NL_IN_BOTH,
+     .help = "dopri5: relative tolerance (1e-3)"},
+    {"sde-form", 0, NL_OPTION_CHOICE, FIELD(sde_form), "NAME", .choices = nl_sde_form_names,
+     .where = NL_IN_BOTH, .help = "sigma, constant, sbdm, linear, decreasing, ..."},
+    {"sde-norm", 0, NL_OPTION_REAL, FIELD(sde_norm), "X", 1e-9, 1000,
+     .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "SDE: size of the diffusion (1)"},
+    {"last-step", 0, NL_OPTION_CHOICE, FIELD(last_step), "NAME", .choices = nl_last_step_names,
+     .where = NL_IN_BOTH, .help = "SDE: mean, none, tweedie or euler (mean)"},
+    {"last-step-size", 0, NL_OPTION_REAL, FIELD(last_step_size), "X", 1e-6, 0.5,
+     .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "SDE: length of the last step (0.04)"},
+    {"clip-denoised", 0, NL_OPTION_FLAG, FIELD(clip_denoised), .where = NL_IN_BOTH,
+     .help = "DDPM, DDIM: clamp x_0 to [-1, 1] (pixel models)"},
+    {"cfg-scale", 0, NL_OPTION_REAL, FIELD(cfg_scale), "X", 0, 1000, .where = NL_IN_BOTH,
+     .help = "guidance; 1: none"},
+    {"cfg-channels", 0, NL_OPTION_CHOICE, FIELD(cfg_channels), "all|3", .choices = channels,
+     .where = NL_IN_BOTH, .help = "channels guided; 3 as the public code (all)"},
+    {"cfg-interval", 0, NL_OPTION_INTERVAL, FIELD(cfg_interval), "A,B", 0, 1e6, .where = NL_IN_BOTH,
+     .help = "guidance only for A <= t <= B",
+     .detail = "Everywhere where --cfg-scale is given; otherwise the model's default, for a SiT "
+               "0.1,0.9."},
+    {0},
+};
+
+nl_sampling nl_sampling_of(const nl_sample_options *options)
+{
+    return (nl_sampling){
+        .sampler = options->sampler,
+        .steps = (int)options->steps,
+        .respacing = options->respacing,
+        .cfg_scale = nl_sampling_cfg(options->cfg_scale),
+        .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
+        .cfg_low = options->cfg_interval[0],
+        .cfg_high = options->cfg_interval[1],
+        .eta = options->eta,
+        .atol = options->atol,
+        .rtol = options->rtol,
+        .sde_form = options->sde_form,
+        .sde_norm = options->sde_norm,
+        .last_step = options->last_step,
+        .last_step_size = options->last_step_size,
+        .clip_denoised = options->clip_denoised,
+    };
+}
+
+nl_rounding nl_rounding_of(const nl_sample_options *options)
+{
+    return options->rounding && !strcmp(options->rounding, "adm") ? NL_ROUNDING_ADM
+                                                                  : NL_ROUNDING_DIT;
+}
