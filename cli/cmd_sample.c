@@ -27,7 +27,7 @@ static nl_status check_together(nl_context *context, const nl_sample_options *op
                        options->requests ? "--requests" : "--json");
     if (options->from && options->requests)
         return nl_fail(context, NL_ERROR_USAGE, "--from and --requests do not go together");
-    if (options->steps && options->respacing)
+    if (options->sampling.steps && options->sampling.respacing)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--steps and --respacing say the same thing: give one of them");
     return NL_OK;
@@ -48,10 +48,12 @@ static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts
     NL_TRY(
         nl_options_parse(context, &nl_sample_command, line->argc, line->argv, options, &operands));
     /* Either of the two replaces both of the recorded ones. */
-    if (options->steps != recorded.steps && options->respacing == recorded.respacing)
-        options->respacing = NULL;
-    if (options->respacing != recorded.respacing && options->steps == recorded.steps)
-        options->steps = 0;
+    if (options->sampling.steps != recorded.sampling.steps &&
+        options->sampling.respacing == recorded.sampling.respacing)
+        options->sampling.respacing = NULL;
+    if (options->sampling.respacing != recorded.sampling.respacing &&
+        options->sampling.steps == recorded.sampling.steps)
+        options->sampling.steps = 0;
 cleanup:
     return status;
 }

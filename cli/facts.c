@@ -71,11 +71,8 @@ static nl_status facts_of(nl_session *session, const nl_sample_options *options,
     nl_sample_options record = *options;
     char text[128], seed[24];
     bool good = object != NULL;
-    record.sampler = sampling->sampler;
-    record.steps = sampling->steps;
-    record.cfg_scale = nl_sampling_scale(sampling);
-    record.cfg_interval[0] = sampling->cfg_low;
-    record.cfg_interval[1] = sampling->cfg_high;
+    record.sampling = *sampling;
+    record.sampling.cfg_scale = nl_sampling_scale(sampling);
     record.seed = nl_sample_defaults.seed; /* written below, also when it is 0 */
     record.first_index = nl_sample_defaults.first_index;
     if (label) {

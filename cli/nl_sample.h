@@ -19,13 +19,9 @@ typedef struct nl_sample_options {
     int64_t n; /* 0: one for each class */
     uint64_t seed;
     int64_t first_index;
-    const char *sampler, *respacing, *sde_form, *last_step;
-    int64_t steps;
-    double eta, atol, rtol, sde_norm, last_step_size;
-    bool clip_denoised;
-    double cfg_scale; /* negative: the model's default */
+    nl_sampling
+        sampling; /* cfg_scale: a number, negative for the model's default; without cfg_channels */
     const char *cfg_channels;
-    double cfg_interval[2];
     const char *out, *latents, *show;
     int64_t grid[2]; /* rows, columns; 0: none */
     const char *rounding;
@@ -39,7 +35,7 @@ typedef struct nl_sample_options {
 extern const nl_command nl_sample_command;
 extern const nl_sample_options nl_sample_defaults;
 nl_status nl_sample_main(int argc, char **argv);
-/* Of the members from `model` to `clip_denoised`, for the tables of commands that sample. */
+/* Which model, which pictures, how: for the tables of commands that sample. */
 extern const nl_option nl_sampling_options[];
 nl_sampling nl_sampling_of(const nl_sample_options *options);
 nl_rounding nl_rounding_of(const nl_sample_options *options);

@@ -83,7 +83,7 @@ static const char examples[] =
     "  nalagen sample -c balanced -n 50000 -o samples.npz --gpus all\n"
     "  nalagen sample -m DiT-XL-2-256x256.safetensors --vae sd-vae.safetensors -c 207\n";
 
-const nl_sample_options nl_sample_defaults = {.cfg_scale = -1};
+const nl_sample_options nl_sample_defaults = {.sampling.cfg_scale = -1};
 
 const nl_command nl_sample_command = {
     .name = "sample",

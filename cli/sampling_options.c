@@ -44,40 +44,42 @@ const nl_option nl_sampling_options[] = {
     {"rounding", 0, NL_OPTION_CHOICE, FIELD(rounding), "HOW", .choices = roundings,
      .where = NL_IN_BOTH, .help = "dit: trunc(127.5x + 128), adm: + 127.5 (dit)"},
 
-    {"sampler", 0, NL_OPTION_CHOICE, FIELD(sampler), "NAME", .choices = nl_method_names,
+    {"sampler", 0, NL_OPTION_CHOICE, FIELD(sampling.sampler), "NAME", .choices = nl_method_names,
      .where = NL_IN_BOTH, .group = "Sampler",
      .help = "DiT: ddpm ddim. SiT: euler midpoint heun heun2 rk4\ndopri5 sde-euler sde-heun",
      .detail = "heun's last step is Euler at the end of the "
                "interval; heun2's is not (the explicit trapezoid)."},
-    {"steps", 0, NL_OPTION_INT, FIELD(steps), "N", 1, 10000, .where = NL_IN_BOTH,
+    {"steps", 0, NL_OPTION_INT, FIELD(sampling.steps), "N", 1, 10000, .where = NL_IN_BOTH,
      .help = "steps taken (the public SiT code's N is N - 1 here)",
      .detail = "The public SiT code counts the points instead of the steps. SDEs: N counts the "
                "last step. "
                "DDPM, DDIM: the respaced length."},
-    {"respacing", 0, NL_OPTION_TEXT, FIELD(respacing), "TEXT", .where = NL_IN_BOTH,
+    {"respacing", 0, NL_OPTION_TEXT, FIELD(sampling.respacing), "TEXT", .where = NL_IN_BOTH,
      .help = "DDPM, DDIM: 250, ddim50 or 10,15,20"},
-    {"eta", 0, NL_OPTION_REAL, FIELD(eta), "X", 0, 1, .where = NL_IN_BOTH,
+    {"eta", 0, NL_OPTION_REAL, FIELD(sampling.eta), "X", 0, 1, .where = NL_IN_BOTH,
      .help = "DDIM: 0 deterministic to 1 as noisy as DDPM (0)"},
-    {"atol", 0, NL_OPTION_REAL, FIELD(atol), "X", 1e-12, 1, .where = NL_IN_BOTH,
+    {"atol", 0, NL_OPTION_REAL, FIELD(sampling.atol), "X", 1e-12, 1, .where = NL_IN_BOTH,
      .help = "dopri5: absolute tolerance (1e-6)"},
-    {"rtol", 0, NL_OPTION_REAL, FIELD(rtol), "X", 1e-12, 1, .where = NL_IN_BOTH,
+    {"rtol", 0, NL_OPTION_REAL, FIELD(sampling.rtol), "X", 1e-12, 1, .where = NL_IN_BOTH,
      .help = "dopri5: relative tolerance (1e-3)"},
-    {"sde-form", 0, NL_OPTION_CHOICE, FIELD(sde_form), "NAME", .choices = nl_sde_form_names,
-     .where = NL_IN_BOTH, .help = "sigma, constant, sbdm, linear, decreasing, ..."},
-    {"sde-norm", 0, NL_OPTION_REAL, FIELD(sde_norm), "X", 1e-9, 1000,
+    {"sde-form", 0, NL_OPTION_CHOICE, FIELD(sampling.sde_form), "NAME",
+     .choices = nl_sde_form_names, .where = NL_IN_BOTH,
+     .help = "sigma, constant, sbdm, linear, decreasing, ..."},
+    {"sde-norm", 0, NL_OPTION_REAL, FIELD(sampling.sde_norm), "X", 1e-9, 1000,
      .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "SDE: size of the diffusion (1)"},
-    {"last-step", 0, NL_OPTION_CHOICE, FIELD(last_step), "NAME", .choices = nl_last_step_names,
-     .where = NL_IN_BOTH, .help = "SDE: mean, none, tweedie or euler (mean)"},
-    {"last-step-size", 0, NL_OPTION_REAL, FIELD(last_step_size), "X", 1e-6, 0.5,
+    {"last-step", 0, NL_OPTION_CHOICE, FIELD(sampling.last_step), "NAME",
+     .choices = nl_last_step_names, .where = NL_IN_BOTH,
+     .help = "SDE: mean, none, tweedie or euler (mean)"},
+    {"last-step-size", 0, NL_OPTION_REAL, FIELD(sampling.last_step_size), "X", 1e-6, 0.5,
      .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "SDE: length of the last step (0.04)"},
-    {"clip-denoised", 0, NL_OPTION_FLAG, FIELD(clip_denoised), .where = NL_IN_BOTH,
+    {"clip-denoised", 0, NL_OPTION_FLAG, FIELD(sampling.clip_denoised), .where = NL_IN_BOTH,
      .help = "DDPM, DDIM: clamp x_0 to [-1, 1] (pixel models)"},
-    {"cfg-scale", 0, NL_OPTION_REAL, FIELD(cfg_scale), "X", 0, 1000, .where = NL_IN_BOTH,
+    {"cfg-scale", 0, NL_OPTION_REAL, FIELD(sampling.cfg_scale), "X", 0, 1000, .where = NL_IN_BOTH,
      .help = "guidance; 1: none"},
     {"cfg-channels", 0, NL_OPTION_CHOICE, FIELD(cfg_channels), "all|3", .choices = channels,
      .where = NL_IN_BOTH, .help = "channels guided; 3 as the public code (all)"},
-    {"cfg-interval", 0, NL_OPTION_INTERVAL, FIELD(cfg_interval), "A,B", 0, 1e6, .where = NL_IN_BOTH,
-     .help = "guidance only for A <= t <= B",
+    {"cfg-interval", 0, NL_OPTION_INTERVAL, FIELD(sampling.cfg_interval), "A,B", 0, 1e6,
+     .where = NL_IN_BOTH, .help = "guidance only for A <= t <= B",
      .detail = "Everywhere where --cfg-scale is given; otherwise the model's default, for a SiT "
                "0.1,0.9."},
     {0},
@@ -85,23 +87,10 @@ const nl_option nl_sampling_options[] = {
 
 nl_sampling nl_sampling_of(const nl_sample_options *options)
 {
-    return (nl_sampling){
-        .sampler = options->sampler,
-        .steps = (int)options->steps,
-        .respacing = options->respacing,
-        .cfg_scale = nl_sampling_cfg(options->cfg_scale),
-        .cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0,
-        .cfg_low = options->cfg_interval[0],
-        .cfg_high = options->cfg_interval[1],
-        .eta = options->eta,
-        .atol = options->atol,
-        .rtol = options->rtol,
-        .sde_form = options->sde_form,
-        .sde_norm = options->sde_norm,
-        .last_step = options->last_step,
-        .last_step_size = options->last_step_size,
-        .clip_denoised = options->clip_denoised,
-    };
+    nl_sampling sampling = options->sampling;
+    sampling.cfg_scale = nl_sampling_cfg(sampling.cfg_scale);
+    sampling.cfg_channels = options->cfg_channels && !strcmp(options->cfg_channels, "3") ? 3 : 0;
+    return sampling;
 }
 
 nl_rounding nl_rounding_of(const nl_sample_options *options)

@@ -135,14 +135,14 @@ typedef struct nl_sampling { /* cleared: the model's defaults */
     size_t size;
     const char *sampler;   /* ddpm ddim euler midpoint heun heun2 rk4 dopri5 sde-euler sde-heun;
                             NULL: the model's default */
-    int steps;             /* steps taken; 0: the sampler's default */
+    int64_t steps;         /* steps taken; 0: the sampler's default */
     const char *respacing; /* DDPM/DDIM: "250", "ddim50", or NULL: from steps */
     double
         cfg_scale; /* guidance; 1: none; 0 or less: the model's default, for SiT with its interval */
-    int cfg_channels;         /* channels guided; 0: all; 3: the public code's habit */
-    double cfg_low, cfg_high; /* guidance only for t in [low, high]; both 0: everywhere */
-    double eta;               /* DDIM: 0 deterministic, 1 as noisy as DDPM */
-    double atol, rtol;        /* dopri5; 0: 1e-6 and 1e-3 */
+    int cfg_channels;       /* channels guided; 0: all; 3: the public code's habit */
+    double cfg_interval[2]; /* guidance only for t from the one to the other; both 0: everywhere */
+    double eta;             /* DDIM: 0 deterministic, 1 as noisy as DDPM */
+    double atol, rtol;      /* dopri5; 0: 1e-6 and 1e-3 */
     const char
         *sde_form;   /* constant sbdm sigma linear decreasing increasing-decreasing; NULL: sigma */
     double sde_norm; /* 0: 1 */

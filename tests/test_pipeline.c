@@ -222,8 +222,8 @@ static void guidance_acts(void **state)
     request.sampling.cfg_scale = 3;
     assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
     assert_true(test_relative_error(one.latents[0], other.latents[0], PIXELS) > 1e-3);
-    request.sampling.cfg_low = 2; /* never */
-    request.sampling.cfg_high = 3;
+    request.sampling.cfg_interval[0] = 2; /* never */
+    request.sampling.cfg_interval[1] = 3;
     assert_int_equal(run(ON(0), sit_path, request, &other), NL_OK);
     same_pictures(&one, 0, &other, 2);
     /* The null class is its own unconditional half. */
@@ -423,7 +423,8 @@ static void defaults_by_kind_of_model(void **state)
         assert_string_equal(sampling.sampler, samplers[i]);
         assert_int_equal(sampling.steps, steps[i]);
         assert_true(sampling.cfg_scale == (i ? 4 : 3));
-        assert_true(sampling.cfg_low == (i ? 0 : 0.1) && sampling.cfg_high == (i ? 0 : 0.9));
+        assert_true(sampling.cfg_interval[0] == (i ? 0 : 0.1) &&
+                    sampling.cfg_interval[1] == (i ? 0 : 0.9));
         nl_sampling cleared = {0};
         assert_ok(context, nl_model_resolve(model, &cleared, &cleared));
         cleared.size = sampling.size;
@@ -431,7 +432,7 @@ static void defaults_by_kind_of_model(void **state)
         sampling = NL_SAMPLING_DEFAULT;
         sampling.cfg_scale = 3; /* given, so without the default's interval */
         assert_ok(context, nl_model_resolve(model, &sampling, &sampling));
-        assert_true(sampling.cfg_low == 0 && sampling.cfg_high == 0);
+        assert_true(sampling.cfg_interval[0] == 0 && sampling.cfg_interval[1] == 0);
         nl_model_destroy(model);
         nl_context_destroy(context);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a model's pictures are made with when nothing is said, and the sampler's options. */
+#include <limits.h>
 #include <string.h>
 
 #include "model.h"
@@ -33,8 +34,8 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
                        resolved->sampler, dit ? "DiT" : "SiT",
                        nl_method_list(dit, list, sizeof(list))));
-    if (given->steps < 0)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is negative"));
+    if (given->steps < 0 || given->steps > INT_MAX)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is %lld", (long long)given->steps));
     if (given->steps && !nl_methods[method].default_steps)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "%s chooses its steps: give --atol and --rtol",
                        resolved->sampler));
@@ -44,8 +45,9 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
         resolved->steps = NL_MIN(resolved->steps, config->diffusion_steps);
     if (given->cfg_scale <= 0) {
         resolved->cfg_scale = !config->num_classes ? 1 : dit ? 4 : 3;
-        if (!dit && config->num_classes && given->cfg_low == 0 && given->cfg_high == 0)
-            resolved->cfg_low = 0.1, resolved->cfg_high = 0.9;
+        if (!dit && config->num_classes && given->cfg_interval[0] == 0 &&
+            given->cfg_interval[1] == 0)
+            resolved->cfg_interval[0] = 0.1, resolved->cfg_interval[1] = 0.9;
     }
 cleanup:
     return status;
@@ -70,7 +72,7 @@ nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
     if (sampling->last_step)
         NL_TRY(find_name(context, "last_step", sampling->last_step, nl_last_step_names, &last));
     options->method = (nl_method)method;
-    options->steps = sampling->steps;
+    options->steps = (int)sampling->steps;
     options->respacing = sampling->respacing;
     options->schedule = config->schedule;
     options->diffusion_steps = config->diffusion_steps;

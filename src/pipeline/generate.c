@@ -146,8 +146,8 @@ static nl_status sample_batch(nl_work *work)
                             .labels = labels,
                             .scale = nl_sampling_scale(sampling),
                             .channels = sampling->cfg_channels,
-                            .low = sampling->cfg_low,
-                            .high = sampling->cfg_high};
+                            .low = sampling->cfg_interval[0],
+                            .high = sampling->cfg_interval[1]};
     nl_sample_job job = {.device = device,
                          .model = nl_guidance_model(&guidance),
                          .noise = {step_noise, work},
