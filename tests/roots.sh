@@ -69,7 +69,7 @@ run() {
     make "$1" || return 77
     copy_tree "$1"
     case $1 in
-    arm64) enter arm64 "tests/cross.sh $quick" ;;
+    arm64) enter arm64 tests/cross.sh ;;
     *) enter "$1" "./test $werror $quick" ;;
     esac
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The variational term of learned variances (facts.md A4), in double: differences of nearly equal logarithms and of
+/* The variational term of learned variances (public-code.md A4), in double: differences of nearly equal logarithms and of
  * cumulative probabilities. A block for an image. */
 #include "cuda_common.cuh"
 

@@ -38,7 +38,7 @@ links() {
 @test "what comments cite is in the repository" {
     cd "$NL_SOURCE_DIR"
     grep -rnoE '[a-z/-]+\.md( [A-E][0-9]?)?' core kernels weights vae src eval cli tests include \
-        --include='*.c' --include='*.h' --include='*.inc' >"$BATS_TEST_TMPDIR/cited"
+        --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.inc' >"$BATS_TEST_TMPDIR/cited"
     [ "$(wc -l <"$BATS_TEST_TMPDIR/cited")" -ge 40 ]
     while IFS=: read -r file line cited; do
         read -r name section <<<"$cited"

@@ -80,6 +80,19 @@ src/data/bad.c includes eval/e.h
 src/image/bad.c includes src/data/d.h" ] || { echo "$output"; false; }
 }
 
+@test "every source file begins with its licence and says what it is" {
+    cd "$NL_SOURCE_DIR"
+    found=$(find CMakeLists.txt cmake include core kernels weights vae src eval cli examples bench tests -type f \
+        \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' -o -name '*.sh' -o -name '*.bash' -o \
+        -name '*.bats' -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.py' \) -exec awk '
+        FNR == 1 { line = 0 }
+        FNR == 1 && /^#!/ { next }
+        ++line == 1 && !/^(\/\*|#) SPDX-License-Identifier: MIT/ { print FILENAME ": no SPDX line" }
+        line == 2 && !/^(\/\*|#|""")/ { print FILENAME ": nothing says what it is" }
+        line == 2 && /^#(include|ifndef|pragma|define)/ { print FILENAME ": nothing says what it is" }' {} +)
+    [ -z "$found" ] || { echo "$found"; false; }
+}
+
 @test "no test signals processes by name" {
     ! grep -rnE '(pkill|killall|pgrep)' "$NL_SOURCE_DIR"/tests --include='*.bats' --include='*.bash' --include='*.sh' \
         --include='*.py' --include='*.c' | grep -v 'tree.bats'

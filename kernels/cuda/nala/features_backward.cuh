@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Gradients of the feature maps of features.cuh (nala-attention.md, Cost). d holds the gradients by the two
+ * Gradients of the feature maps of features.cuh (nala-attention.md, Backward). d holds the gradients by the two
  * features of an element (by the one in d.x). An element's gradient has a part of its own and, for maps that use the
  * norm of the row, a part that every element of the row shares:
  *

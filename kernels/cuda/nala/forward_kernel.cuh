@@ -40,7 +40,7 @@ struct nl_nala_problem {
     float lambda, tau;
     float *partial;       /* [chunks, B h, (F D + F)] fp32: S, z; or NULL */
     __nv_bfloat16 *state; /* [B h, (F STRIDE + F)] for the apply kernel: S, z */
-    const float2 *rope;   /* [positions, d / 4] (cos, sin), or NULL: facts.md H.5 */
+    const float2 *rope;   /* [positions, d / 4] (cos, sin), or NULL: public-code.md E */
     int grid_width;       /* of the tokens; with rope */
     float *saved_state;   /* [B h, F, d], or NULL: for the backward pass */
     float *saved_total;   /* [B h, F] */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Angles of rope, facts.md H.5: the first half of a head turns with the token's row, the second with its column, and
+/* Angles of rope, public-code.md E: the first half of a head turns with the token's row, the second with its column, and
  * neighbours share an angle; frequencies 10000^-linspace(0, 1, d/4). */
 #ifndef NL_CUDA_NALA_ROPE_CUH
 #define NL_CUDA_NALA_ROPE_CUH

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Softmax attention on Hopper: which problems its kernel serves, and which of its shapes each of them takes. */
 #include "forward_sm90_kernel.cuh"
 #include "prim/is_hopper.cuh"
 
