@@ -350,6 +350,12 @@ static const struct softmax_attention_backward_case {
     CASE(.batch = 1, .tokens = 256, .heads = 2, .d = 64),
     CASE(.batch = 1, .tokens = 67, .heads = 1, .d = 9),
     CASE(.batch = 1, .tokens = 200, .heads = 1, .d = 128, .gap = 128),
+    CASE(.batch = 1, .tokens = 65, .heads = 3, .d = 56),
+    CASE(.batch = 2, .tokens = 129, .heads = 2, .d = 64, .gap = 16),
+    CASE(.batch = 2, .tokens = 257, .heads = 1, .d = 80, .gap = 8),
+    CASE(.batch = 1, .tokens = 513, .heads = 1, .d = 72),
+    CASE(.batch = 1, .tokens = 1024, .heads = 2, .d = 64),
+    CASE(.batch = 150, .tokens = 70, .heads = 1, .d = 64),
 };
 
 static nl_status run_softmax_attention_backward(op_run *run, const void *op_case)

@@ -57,6 +57,20 @@ __device__ __forceinline__ void mbarrier_wait_parity(uint64_t *barrier, uint32_t
 {
     mbarrier_wait_parity(shared_address(barrier), parity);
 }
+/* Is that phase over? */
+__device__ __forceinline__ bool mbarrier_test_parity(uint32_t address, uint32_t parity)
+{
+    uint32_t over;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}"
+                 : "=r"(over)
+                 : "r"(address), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
 
 /* ---- Named barrier `id` (0 is __syncthreads) of `threads` threads, some of which wait and some of which only arrive. */
 

@@ -67,13 +67,18 @@ inline bool make_head_tensor_map(CUtensorMap *map, const void *data, const head_
 
 /* ---- Device: each by one thread. A load's bytes arrive at `barrier`, which expects them. */
 
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row,
+                                         uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(row)
+                 : "memory");
+}
 __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, int column, int row,
                                          uint64_t *barrier)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(to)),
-                 "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
-                 : "memory");
+    tma_load(shared_address(to), map, column, row, shared_address(barrier));
 }
 __device__ __forceinline__ void tma_load(void *to, const CUtensorMap *map, int x, int y, int z,
                                          uint64_t *barrier)

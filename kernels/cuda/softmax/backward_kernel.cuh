@@ -23,7 +23,7 @@ struct nl_flash_gradient {
     const float *lse; /* [B h, T] */
     float *delta;     /* [B h, T], workspace */
     int64_t stride, out_stride, gradient_stride;
-    int tokens, heads;
+    int tokens, heads, head_size;
     float scale;
 };
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Softmax attention backward: flash-style on tensor cores for the backbone's heads in bf16; otherwise plain kernels in
- * fp32, a block for a query (dq) and a block for a key (dk, dv). */
+/* Softmax attention backward: flash-style on tensor cores for the backbone's heads in bf16, on Hopper by
+ * backward_sm90_kernel.cuh where that serves; otherwise plain kernels in fp32, a block for a query (dq) and a block for
+ * a key (dk, dv). */
 #include "backward_kernel.cuh"
+#include "backward_sm90.cuh"
 #include "cuda_common.cuh"
 
 enum { THREADS = 128, MAX_HEAD = 512 };
@@ -156,22 +158,37 @@ extern "C" nl_status nl_cuda_softmax_attention_backward(nl_device *device,
     const int64_t hidden = a->heads * a->head_size;
     if (a->batch == 0 || a->tokens == 0)
         return NL_OK;
+    nl_flash_gradient p = {};
+    p.q = (const __nv_bfloat16 *)a->qkv.data, p.k = p.q + hidden, p.v = p.k + hidden;
+    p.out = (const __nv_bfloat16 *)a->out.data, p.dout = (const __nv_bfloat16 *)a->dout.data;
+    p.dq = (__nv_bfloat16 *)a->dqkv.data, p.dk = p.dq + hidden, p.dv = p.dk + hidden;
+    p.lse = (const float *)a->lse.data;
+    p.stride = a->qkv.row_stride, p.out_stride = hidden, p.gradient_stride = a->dqkv.row_stride;
+    p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.head_size = (int)a->head_size;
+    p.scale = a->scale;
+    const char *what = "softmax_attention_backward";
+    const int index = nl_cuda_of(device)->index, blocks = nl_cuda_of(device)->multiprocessors;
+    if (a->qkv.dtype == NL_BF16 && nl_softmax_sm90_serves_backward(&p, a->batch, index)) {
+        void *memory;
+        nl_status status =
+            nl_cuda_scratch(device, "sums of attention's gradient",
+                            nl_softmax_sm90_backward_bytes(&p, a->batch, blocks), &memory);
+        if (status != NL_OK)
+            return status;
+        const cudaError_t error = nl_softmax_sm90_backward(&p, a->batch, memory, blocks, stream);
+        if (error != cudaErrorNotSupported)
+            return nl_cuda_check(device, error, what);
+    }
     void *delta;
     nl_status status = nl_cuda_scratch(device, "row products of attention",
                                        a->batch * a->heads * a->tokens * 4, &delta);
     if (status != NL_OK)
         return status;
-    nl_flash_gradient p = {};
-    p.q = (const __nv_bfloat16 *)a->qkv.data, p.k = p.q + hidden, p.v = p.k + hidden;
-    p.out = (const __nv_bfloat16 *)a->out.data, p.dout = (const __nv_bfloat16 *)a->dout.data;
-    p.dq = (__nv_bfloat16 *)a->dqkv.data, p.dk = p.dq + hidden, p.dv = p.dk + hidden;
-    p.lse = (const float *)a->lse.data, p.delta = (float *)delta;
-    p.stride = a->qkv.row_stride, p.out_stride = hidden, p.gradient_stride = a->dqkv.row_stride;
-    p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.scale = a->scale;
+    p.delta = (float *)delta;
     cudaError_t error = cudaSuccess;
     if (a->qkv.dtype == NL_BF16 && a->qkv.row_stride % 8 == 0 && a->dqkv.row_stride % 2 == 0 &&
         nl_flash::for_head_size(a->head_size,
                                 [&](auto size) { error = flash<size.value>(p, a->batch, stream); }))
-        return nl_cuda_check(device, error, "softmax_attention_backward");
+        return nl_cuda_check(device, error, what);
     return run_plain(device, a, (float *)delta);
 }
