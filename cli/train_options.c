@@ -92,6 +92,8 @@ static const nl_option options[] = {
      .help = "gamma of min-snr (5)"},
     {"label-dropout", 0, NL_OPTION_REAL, TRAIN(label_dropout), "X", 0, 1, .where = RECORD,
      .help = "part of samples without their class (0.1)"},
+    {"dropout", 0, NL_OPTION_REAL, TRAIN(dropout), "X", 0, 0.99, .where = RECORD,
+     .help = "part of the MLPs' hidden layers (0)"},
     FLAG("no-flip", 0, TRAIN(no_flip), .where = RECORD, .help = "no mirrored pictures"),
     {"seed", 's', NL_OPTION_SEED, TRAIN(seed), "N", .where = RECORD,
      .help = "of weights, order, noise, times, dropout (0)"},

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-enum nl_stream {
+enum {
     NL_STREAM_NOISE = 0, /* initial noise */
     NL_STREAM_LABEL = 1,
     NL_STREAM_DROPOUT = 2,
@@ -26,7 +26,9 @@ enum nl_stream {
     NL_STREAM_SUBSET = 8, /* of pictures, in an evaluation */
     NL_STREAM_ORDER = 9,  /* of training samples; the image index is the epoch */
     NL_STREAM_CROP = 10,  /* of a training picture when it is encoded */
-    NL_STREAM_STEP = 16   /* + k: the noise of sampling step k */
+    NL_STREAM_MLP_DROPOUT =
+        11, /* in training; the image index is the number of the sample; elements: docs/formats.md */
+    NL_STREAM_STEP = 16 /* + k: the noise of sampling step k */
 };
 
 /* The block cipher alone: counter becomes its random words. */

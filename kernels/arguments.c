@@ -29,6 +29,8 @@ static bool dtype_fits(const nl_arguments *a, nl_dtype dtype, int flags)
         return dtype == NL_U8;
     if (flags & NL_ARG_I32)
         return dtype == NL_I32;
+    if (flags & NL_ARG_I64)
+        return dtype == NL_I64;
     if (flags & NL_ARG_F64)
         return dtype == NL_F64;
     if (flags & NL_ARG_F32)
@@ -45,6 +47,7 @@ static const char *expected_dtype(int flags)
 {
     return flags & NL_ARG_U8       ? "U8"
            : flags & NL_ARG_I32    ? "I32"
+           : flags & NL_ARG_I64    ? "I64"
            : flags & NL_ARG_F64    ? "F64"
            : flags & NL_ARG_STORED ? "F32, F16, BF16 or U8"
            : flags & NL_ARG_WEIGHT ? "F32 or BF16"

@@ -20,10 +20,11 @@ enum {
     NL_ARG_I32 = 128,
     NL_ARG_F16 = 256,    /* or F16 on the GPU */
     NL_ARG_STORED = 512, /* F32, F16, BF16 or U8: what a data set may hold */
-    NL_ARG_F64 = 1024
+    NL_ARG_F64 = 1024,
+    NL_ARG_I64 = 2048
 };
 
-enum { NL_ANY = -1, NL_MAX_ARGUMENTS = NL_MAX_TERMS + 3 };
+enum { NL_ANY = -1, NL_MAX_ARGUMENTS = 20 };
 
 typedef struct nl_arguments {
     nl_device *device;

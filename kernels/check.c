@@ -29,6 +29,9 @@ static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulat
     TENSOR(shift, NL_ARG_STRIDED, images, hidden);
     TENSOR(scale, NL_ARG_STRIDED, images, hidden);
     TENSOR(y, NL_ARG_OUTPUT, rows, hidden);
+    if (args->norm == NL_NORM_RMS)
+        TENSOR(weight, NL_ARG_F32, hidden);
+    nl_check(a, args->norm <= NL_NORM_RMS, "no norm %d", (int)args->norm);
     check_eps(a, args->eps);
 }
 
@@ -90,6 +93,23 @@ static void check_softmax_attention(nl_arguments *a, const nl_softmax_attention_
     TENSOR(lse, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, args->batch * args->heads,
            args->tokens);
     nl_check(a, isfinite(args->scale), "scale is not finite");
+}
+
+static void check_swiglu(nl_arguments *a, const nl_swiglu_args *args)
+{
+    TENSOR(y, NL_ARG_OUTPUT, NL_ANY, NL_ANY);
+    TENSOR(x, 0, args->y.shape[0], 2 * args->y.shape[1]);
+}
+
+static void check_qk_norm(nl_arguments *a, const nl_qk_norm_args *args)
+{
+    int64_t head = args->q_weight.shape[0];
+    TENSOR(x, NL_ARG_STRIDED | NL_ARG_OUTPUT, NL_ANY, NL_ANY);
+    TENSOR(q_weight, NL_ARG_F32, NL_ANY);
+    TENSOR(k_weight, NL_ARG_F32, head);
+    check_heads(a, args->x.shape[1], head);
+    TENSOR_AS(raw, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, x);
+    check_eps(a, args->eps);
 }
 
 static void check_depthwise_conv(nl_arguments *a, const nl_depthwise_conv_args *args)

@@ -41,6 +41,14 @@ static inline bool check_feature_map(nl_arguments *a, nl_feature_map map)
     return known;
 }
 
+/* Columns q | k of whole heads. */
+static inline void check_heads(nl_arguments *a, int64_t columns, int64_t head)
+{
+    nl_check(a, head > 0 && columns % (2 * head) == 0,
+             "%lld columns are not those of q and k in heads of %lld", (long long)columns,
+             (long long)head);
+}
+
 /* B, T, h, d of an attention, each small enough that their products are sizes. */
 static inline bool check_attention_sizes(nl_arguments *a, int64_t batch, int64_t tokens,
                                          int64_t heads, int64_t head_size)
@@ -112,9 +120,10 @@ static inline int64_t patch_columns(nl_arguments *a, int64_t patch, int64_t head
         if (status != NL_OK)                                                                       \
             return status;                                                                         \
         if (!device->ops->operation_)                                                              \
-            return nl_fail(device->context, NL_ERROR_INTERNAL,                                     \
-                           "operation %s is not in the back end %s", #operation_,                  \
-                           device->ops->name);                                                     \
+            return nl_fail(device->context, NL_ERROR_DEVICE,                                       \
+                           "operation %s is not on this device: the back end %s lacks it; try "    \
+                           "another one (--device cpu)",                                           \
+                           #operation_, device->ops->name);                                        \
         return device->ops->operation_(device, args);                                              \
     }
 

@@ -62,6 +62,11 @@ static void check_layernorm_modulate_backward(nl_arguments *a,
     TENSOR(dshift, NL_ARG_STRIDED | NL_ARG_OUTPUT, images, hidden);
     TENSOR(dscale, NL_ARG_STRIDED | NL_ARG_OUTPUT, images, hidden);
     TENSOR(y, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, hidden);
+    if (args->norm == NL_NORM_RMS) {
+        TENSOR(weight, NL_ARG_F32, hidden);
+        TENSOR(dweight, NL_ARG_F32 | NL_ARG_OUTPUT, hidden);
+    }
+    nl_check(a, args->norm <= NL_NORM_RMS, "no norm %d", (int)args->norm);
     check_eps(a, args->eps);
 }
 
@@ -118,6 +123,40 @@ static void check_softmax_attention_backward(nl_arguments *a,
     TENSOR(lse, NL_ARG_F32, args->batch * args->heads, args->tokens);
     TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, NL_MAX(args->dqkv.shape[1], 3 * hidden));
     nl_check(a, isfinite(args->scale), "scale is not finite");
+}
+
+static void check_swiglu_backward(nl_arguments *a, const nl_swiglu_backward_args *args)
+{
+    TENSOR(dy, NL_ARG_IN_PLACE, NL_ANY, NL_ANY);
+    TENSOR(x, 0, args->dy.shape[0], 2 * args->dy.shape[1]);
+    TENSOR_AS(dx, NL_ARG_OUTPUT, x);
+    TENSOR_AS(y, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, dy);
+}
+
+static void check_qk_norm_backward(nl_arguments *a, const nl_qk_norm_backward_args *args)
+{
+    int64_t head = args->q_weight.shape[0];
+    TENSOR(raw, 0, NL_ANY, NL_ANY);
+    TENSOR(q_weight, NL_ARG_F32, NL_ANY);
+    TENSOR(k_weight, NL_ARG_F32, head);
+    check_heads(a, args->raw.shape[1], head);
+    TENSOR_AS(dx, NL_ARG_STRIDED | NL_ARG_OUTPUT, raw);
+    TENSOR(dq_weight, NL_ARG_F32 | NL_ARG_OUTPUT, head);
+    TENSOR(dk_weight, NL_ARG_F32 | NL_ARG_OUTPUT, head);
+    check_eps(a, args->eps);
+}
+
+static void check_dropout(nl_arguments *a, const nl_dropout_args *args)
+{
+    TENSOR(x, NL_ARG_OUTPUT, NL_ANY, NL_ANY);
+    int64_t images = images_of(a, args->x.shape[0], args->rows_per_image);
+    TENSOR(samples, NL_ARG_I64, images);
+    nl_check(a, args->probability >= 0 && args->probability < 1, "no probability %g",
+             (double)args->probability);
+    int64_t count = args->rows_per_image * args->x.shape[1];
+    nl_check(a, args->first % 4 == 0 && args->first + (uint64_t)count <= (uint64_t)1 << 34,
+             "elements %llu to %llu are not in a stream", (unsigned long long)args->first,
+             (unsigned long long)args->first + (unsigned long long)count);
 }
 
 static void check_depthwise_conv_backward(nl_arguments *a,

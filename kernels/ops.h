@@ -49,8 +49,13 @@ typedef struct nl_linear_args {
     nl_tensor pre; /* [M, N] or left out: x W^T + bias before the epilogue, for the backward pass */
 } nl_linear_args;
 
-/* x += gate[image] * branch, where there is a branch; then y = LN(x) (1 + scale[image]) + shift[image], LN over D
- * without affine, biased variance, eps inside the root (docs/public-code.md A3). One pass over the residual stream. */
+typedef enum nl_norm {
+    NL_NORM_LAYER, /* (x - mean) / sqrt(variance + eps), biased, without affine (docs/public-code.md A3) */
+    NL_NORM_RMS /* weight x / sqrt(mean x^2 + eps) */
+} nl_norm;
+
+/* x += gate[image] * branch, where there is a branch; then y = norm(x) (1 + scale[image]) + shift[image], the norm over
+ * D. One pass over the residual stream. */
 typedef struct nl_layernorm_modulate_args {
     nl_tensor x;            /* [M, D]; updated in place when there is a branch */
     nl_tensor branch;       /* [M, D], or left out: what the attention or the MLP adds */
@@ -58,6 +63,8 @@ typedef struct nl_layernorm_modulate_args {
     nl_tensor shift, scale; /* [M / rows_per_image, D]; rows may be strided */
     nl_tensor y;            /* [M, D] */
     nl_tensor sum;          /* [M, D], or left out: where the sum goes, x being left alone */
+    nl_norm norm;
+    nl_tensor weight; /* [D] F32, with RMS */
     int64_t rows_per_image;
     float eps; /* 1e-6 in DiT */
 } nl_layernorm_modulate_args;
@@ -114,6 +121,20 @@ typedef struct nl_softmax_attention_args {
     int64_t batch, tokens, heads, head_size;
     float scale; /* head_size^-1/2 */
 } nl_softmax_attention_args;
+
+/* y = silu(x1) x2 */
+typedef struct nl_swiglu_args {
+    nl_tensor x; /* [M, 2K]: columns x1 | x2 */
+    nl_tensor y; /* [M, K] */
+} nl_swiglu_args;
+
+/* RMS normalisation of each head of q and k: x = weight x / sqrt(mean x^2 + eps), the mean over the head. */
+typedef struct nl_qk_norm_args {
+    nl_tensor x;                  /* [M, 2 h d]: columns q | k, in place; rows may be strided */
+    nl_tensor raw;                /* [M, 2 h d], or left out: x as it was, for the backward pass */
+    nl_tensor q_weight, k_weight; /* [d] F32 */
+    float eps;                    /* 1e-6 in LightningDiT */
+} nl_qk_norm_args;
 
 /* out = addend + depthwise convolution of x over the token grid, odd kernel, zero padding (lepe). */
 typedef struct nl_depthwise_conv_args {
@@ -386,6 +407,8 @@ typedef struct nl_ops {
     X(nala_attention)                                                                              \
     X(layernorm_gate)                                                                              \
     X(softmax_attention)                                                                           \
+    X(swiglu)                                                                                      \
+    X(qk_norm)                                                                                     \
     X(depthwise_conv)                                                                              \
     X(patch_embed)                                                                                 \
     X(unpatchify)                                                                                  \
@@ -503,6 +526,14 @@ nl_status nl_arena_tensor(nl_device *device, nl_dtype dtype, int ndim, const int
     nl_status nl_op_##operation(nl_device *device, const nl_##operation##_args *args) NL_MUST_CHECK;
 NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
+
+/* A back end's entry for an operation. Without the operation it has, before its table, one line such as
+ * #define NL_CUDA_LACKS_swiglu NL_LACKING; then the entry is NULL, and whoever asks is told that the operation is not
+ * on this device (NL_ERROR_DEVICE). */
+#define NL_LACKING                    ~, NULL
+#define NL_ENTRY(lacks, function)     NL_ENTRY_OF(lacks, function, ~)
+#define NL_ENTRY_OF(...)              NL_SECOND(__VA_ARGS__)
+#define NL_SECOND(first, second, ...) second
 
 /* The back ends. nl_cuda_ops is there in builds with CUDA only; see kernels/device.c. */
 extern const nl_ops nl_reference_ops, nl_cpu_ops;

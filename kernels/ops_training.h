@@ -52,6 +52,8 @@ typedef struct nl_layernorm_modulate_backward_args {
     nl_tensor dshift, dscale; /* [M / rows_per_image, D], overwritten; rows may be strided */
     nl_tensor dgate;          /* the same, with branch */
     nl_tensor y; /* [M, D], or left out: forward's y once more, for the weight gradient */
+    nl_norm norm;
+    nl_tensor weight, dweight; /* [D] F32, with RMS; dweight is added to */
     int64_t rows_per_image;
     float eps;
 } nl_layernorm_modulate_backward_args;
@@ -95,6 +97,41 @@ typedef struct nl_softmax_attention_backward_args {
     int64_t batch, tokens, heads, head_size;
     float scale;
 } nl_softmax_attention_backward_args;
+
+typedef struct nl_swiglu_backward_args {
+    nl_tensor x;  /* [M, 2K]: x1 | x2 */
+    nl_tensor dy; /* [M, K] */
+    nl_tensor dx; /* [M, 2K] */
+    nl_tensor y;  /* [M, K], or left out: forward's y once more; may be dy (in place) */
+} nl_swiglu_backward_args;
+
+typedef struct nl_qk_norm_backward_args {
+    nl_tensor raw;                  /* [M, 2 h d] from the forward pass */
+    nl_tensor q_weight, k_weight;   /* [d] F32 */
+    nl_tensor dx;                   /* [M, 2 h d], in place: by the normalised q | k, then by raw;
+                                       rows may be strided */
+    nl_tensor dq_weight, dk_weight; /* [d] F32, added to */
+    float eps;
+} nl_qk_norm_backward_args;
+
+/* x = 0 with this probability, otherwise x / (1 - probability): its own gradient too. Element i of an image's part of x
+ * takes word i of the stream at `first`, a multiple of 4 (nl_random.h), and is dropped where that is less than
+ * probability 2^32, on every device. */
+typedef struct nl_dropout_args {
+    nl_tensor x;       /* [M, N], in place */
+    nl_tensor samples; /* [M / rows_per_image] I64 on the device: numbers of the samples */
+    int64_t rows_per_image;
+    uint64_t seed, stream, first;
+    float probability; /* 0 <= p < 1 */
+} nl_dropout_args;
+
+/* Words below this are dropped. */
+static inline uint32_t nl_dropout_limit(float probability)
+{
+    const double limit = (double)probability * 4294967296.0;
+    const uint32_t whole = (uint32_t)limit;
+    return whole + (whole < limit);
+}
 
 typedef struct nl_depthwise_conv_backward_args {
     nl_tensor x;              /* [B * T, D], rows may be strided */
@@ -265,6 +302,9 @@ typedef struct nl_adamw_args {
     X(layernorm_gate_backward)                                                                     \
     X(nala_attention_backward)                                                                     \
     X(softmax_attention_backward)                                                                  \
+    X(swiglu_backward)                                                                             \
+    X(qk_norm_backward)                                                                            \
+    X(dropout)                                                                                     \
     X(depthwise_conv_backward)                                                                     \
     X(patch_embed_backward)                                                                        \
     X(unpatchify_backward)                                                                         \

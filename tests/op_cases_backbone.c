@@ -61,7 +61,14 @@ static const struct layernorm_modulate_case {
     const char *text;
     int64_t batch, rows, d, gap;
     bool branch, sum;
+    nl_norm norm;
 } layernorm_modulate_cases[] = {
+    CASE(.batch = 1, .rows = 1, .d = 1, .norm = NL_NORM_RMS),
+    CASE(.batch = 3, .rows = 16, .d = 72, .branch = true, .sum = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 49, .d = 384, .gap = 5 * 384, .branch = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5, .branch = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 1, .rows = 67, .d = 768, .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 64, .d = 1152, .gap = 1152, .branch = true, .norm = NL_NORM_RMS),
     CASE(.batch = 1, .rows = 1, .d = 1),
     CASE(.batch = 1, .rows = 1, .d = 64),
     CASE(.batch = 3, .rows = 1, .d = 72),
@@ -89,7 +96,9 @@ static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
         x[c->d + i] *= 1e-3f;      /* a variance as small as eps */
         x[(m - 1) * c->d + i] = 0; /* none */
     }
-    nl_layernorm_modulate_args args = {.rows_per_image = c->rows, .eps = 1e-6f};
+    nl_layernorm_modulate_args args = {.norm = c->norm, .rows_per_image = c->rows, .eps = 1e-6f};
+    if (c->norm == NL_NORM_RMS)
+        args.weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     args.x =
         OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .values = x,
                   .output = c->branch && !c->sum ? "x" : NULL, .in_place = c->branch && !c->sum);
@@ -153,6 +162,7 @@ static const struct nala_attention_case {
     CASE(.batch = 3, .grid_height = 8, .grid_width = 8, .heads = 2, .d = 72, .parts = 3,
          .save = true),
     CASE(.batch = 2, .grid_height = 16, .grid_width = 16, .heads = 6, .d = 64, .parts = 4),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 128, .parts = 4),
     CASE(.batch = 1, .grid_height = 4, .grid_width = 64, .heads = 1, .d = 128, .parts = 4),
     CASE(.batch = 1, .grid_height = 7, .grid_width = 7, .heads = 1, .d = 9, .parts = 3, .gap = 1),
     CASE(.batch = 2, .grid_height = 5, .grid_width = 3, .heads = 2, .d = 16, .parts = 3,
@@ -269,6 +279,8 @@ static const struct softmax_attention_case {
     CASE(.batch = 1, .tokens = 1, .heads = 1, .d = 8),
     CASE(.batch = 3, .tokens = 1, .heads = 2, .d = 64, .lse = true),
     CASE(.batch = 2, .tokens = 49, .heads = 3, .d = 24, .gap = 5, .lse = true),
+    CASE(.batch = 2, .tokens = 70, .heads = 3, .d = 128, .lse = true),
+    CASE(.batch = 2, .tokens = 70, .heads = 2, .d = 192, .lse = true),
     CASE(.batch = 3, .tokens = 64, .heads = 2, .d = 72),
     CASE(.batch = 2, .tokens = 256, .heads = 2, .d = 64, .lse = true),
     CASE(.batch = 1, .tokens = 67, .heads = 1, .d = 9),
@@ -306,6 +318,65 @@ static nl_status run_softmax_attention(op_run *run, const void *op_case)
     return nl_op_softmax_attention(run->device, &args);
 }
 
+static const struct swiglu_case {
+    const char *text;
+    int64_t batch, rows, k;
+} swiglu_cases[] = {
+    CASE(.batch = 1, .rows = 1, .k = 1),     CASE(.batch = 3, .rows = 16, .k = 170),
+    CASE(.batch = 2, .rows = 49, .k = 1024), CASE(.batch = 2, .rows = 3, .k = 33),
+    CASE(.batch = 1, .rows = 70, .k = 3072),
+};
+
+static nl_status run_swiglu(op_run *run, const void *op_case)
+{
+    const struct swiglu_case *c = op_case;
+    int64_t m = c->batch * c->rows;
+    run->batch = c->batch;
+    nl_swiglu_args args = {0};
+    args.x = OP_TENSOR(run, .activation = true, .shape = {m, 2 * c->k}, .scale = 3);
+    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .output = "y");
+    return nl_op_swiglu(run->device, &args);
+}
+
+static const struct qk_norm_case {
+    const char *text;
+    int64_t batch, rows, heads, d, gap;
+    bool raw;
+} qk_norm_cases[] = {
+    CASE(.batch = 1, .rows = 1, .heads = 1, .d = 1),
+    CASE(.batch = 3, .rows = 16, .heads = 2, .d = 72, .gap = 2 * 144, .raw = true),
+    CASE(.batch = 2, .rows = 49, .heads = 6, .d = 64, .gap = 2 * 384),
+    CASE(.batch = 2, .rows = 5, .heads = 3, .d = 33, .gap = 5, .raw = true),
+    CASE(.batch = 1, .rows = 30, .heads = 2, .d = 192, .raw = true),
+};
+
+/* Heads of q and k, one of them so small that eps counts and one that is zero. */
+static float *uneven_heads(op_run *run, int64_t rows, int64_t columns, int64_t d)
+{
+    float *x = op_normal(run, rows * columns);
+    for (int64_t i = 0; i < d; i++) {
+        x[i] *= 1e-3f;
+        x[rows * columns - 1 - i] *= rows > 2 ? 0 : 1;
+    }
+    return x;
+}
+
+static nl_status run_qk_norm(op_run *run, const void *op_case)
+{
+    const struct qk_norm_case *c = op_case;
+    int64_t m = c->batch * c->rows, columns = 2 * c->heads * c->d;
+    run->batch = c->batch;
+    nl_qk_norm_args args = {.eps = 1e-6f};
+    args.x =
+        OP_TENSOR(run, .activation = true, .shape = {m, columns}, .gap = c->gap,
+                  .values = uneven_heads(run, m, columns, c->d), .output = "x", .in_place = true);
+    args.q_weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    args.k_weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    if (c->raw)
+        args.raw = OP_TENSOR(run, .activation = true, .shape = {m, columns}, .output = "raw");
+    return nl_op_qk_norm(run->device, &args);
+}
+
 static const struct depthwise_conv_case {
     const char *text;
     int64_t batch, grid_height, grid_width, d, kernel, gap;
@@ -322,6 +393,7 @@ static const struct depthwise_conv_case {
     CASE(.batch = 1, .grid_height = 40, .grid_width = 1, .d = 200, .kernel = 5, .gap = 8),
     CASE(.batch = 3, .grid_height = 5, .grid_width = 3, .d = 33, .kernel = 3, .gap = 5,
          .addend = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 9, .d = 256, .kernel = 3),
     CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .d = 8, .kernel = 1),
     CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .d = 16, .kernel = 7),
 };
@@ -458,6 +530,8 @@ const op_family op_backbone_families[] = {
     FAMILY(nala_attention),
     FAMILY(layernorm_gate),
     FAMILY(softmax_attention),
+    FAMILY(swiglu),
+    FAMILY(qk_norm),
     FAMILY(depthwise_conv),
     FAMILY(patch_embed),
     FAMILY(unpatchify),

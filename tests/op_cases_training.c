@@ -116,7 +116,14 @@ static const struct layernorm_modulate_backward_case {
     const char *text;
     int64_t batch, rows, d, gap;
     bool branch, y, bias;
+    nl_norm norm;
 } layernorm_modulate_backward_cases[] = {
+    CASE(.batch = 1, .rows = 1, .d = 64, .norm = NL_NORM_RMS),
+    CASE(.batch = 3, .rows = 16, .d = 72, .branch = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 149, .d = 384, .gap = 5 * 384, .branch = true, .y = true, .bias = true,
+         .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5, .branch = true, .y = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 70, .d = 1152, .gap = 1152, .y = true, .norm = NL_NORM_RMS),
     CASE(.batch = 1, .rows = 1, .d = 64),
     CASE(.batch = 3, .rows = 1, .d = 72, .branch = true, .y = true),
     CASE(.batch = 1, .rows = 67, .d = 384, .y = true),
@@ -148,7 +155,13 @@ static nl_status run_layernorm_modulate_backward(op_run *run, const void *op_cas
     int64_t m = c->batch * c->rows, d = c->d;
     run->batch = c->batch;
     float *x = uneven_rows(run, m, d);
-    nl_layernorm_modulate_backward_args args = {.rows_per_image = c->rows, .eps = 1e-6f};
+    nl_layernorm_modulate_backward_args args = {
+        .norm = c->norm, .rows_per_image = c->rows, .eps = 1e-6f};
+    if (c->norm == NL_NORM_RMS) {
+        args.weight = OP_TENSOR(run, .shape = {d}, .shared = true);
+        args.dweight =
+            OP_TENSOR(run, .shape = {d}, .shared = true, .output = "dweight", .in_place = true);
+    }
 #define OF_IMAGE(...)                                                                              \
     OP_TENSOR(run, .activation = true, .shape = {c->batch, d}, .gap = c->gap, __VA_ARGS__)
 #define OF_ROWS(...) OP_TENSOR(run, .activation = true, .shape = {m, d}, __VA_ARGS__)
@@ -233,6 +246,7 @@ static const struct nala_attention_backward_case {
     CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 24, .parts = 4, .gap = 5),
     CASE(.batch = 3, .grid_height = 8, .grid_width = 8, .heads = 2, .d = 72, .parts = 3),
     CASE(.batch = 2, .grid_height = 16, .grid_width = 16, .heads = 3, .d = 64, .parts = 4),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 128, .parts = 4),
     CASE(.batch = 1, .grid_height = 5, .grid_width = 120, .heads = 1, .d = 32, .parts = 4),
     CASE(.batch = 1, .grid_height = 33, .grid_width = 33, .heads = 1, .d = 64, .parts = 3),
     CASE(.batch = 1, .grid_height = 7, .grid_width = 7, .heads = 1, .d = 9, .parts = 3, .gap = 1),
@@ -347,6 +361,8 @@ static const struct softmax_attention_backward_case {
     CASE(.batch = 3, .tokens = 2, .heads = 2, .d = 64),
     CASE(.batch = 2, .tokens = 49, .heads = 3, .d = 24, .gap = 5),
     CASE(.batch = 2, .tokens = 64, .heads = 2, .d = 72),
+    CASE(.batch = 2, .tokens = 49, .heads = 3, .d = 128),
+    CASE(.batch = 2, .tokens = 49, .heads = 2, .d = 192),
     CASE(.batch = 1, .tokens = 256, .heads = 2, .d = 64),
     CASE(.batch = 1, .tokens = 67, .heads = 1, .d = 9),
     CASE(.batch = 1, .tokens = 200, .heads = 1, .d = 128, .gap = 128),
@@ -389,6 +405,91 @@ static nl_status run_softmax_attention_backward(op_run *run, const void *op_case
     return nl_op_softmax_attention_backward(run->device, &args);
 }
 
+static const struct swiglu_backward_case {
+    const char *text;
+    int64_t batch, rows, k;
+    bool y, in_place;
+} swiglu_backward_cases[] = {
+    CASE(.batch = 1, .rows = 1, .k = 1),
+    CASE(.batch = 3, .rows = 16, .k = 170, .y = true),
+    CASE(.batch = 2, .rows = 49, .k = 1024, .y = true, .in_place = true),
+    CASE(.batch = 2, .rows = 3, .k = 33, .y = true, .in_place = true),
+    CASE(.batch = 1, .rows = 70, .k = 3072),
+};
+
+static nl_status run_swiglu_backward(op_run *run, const void *op_case)
+{
+    const struct swiglu_backward_case *c = op_case;
+    int64_t m = c->batch * c->rows;
+    run->batch = c->batch;
+    nl_swiglu_backward_args args = {0};
+#define OF_ROWS(...) OP_TENSOR(run, .activation = true, .shape = {m, c->k}, __VA_ARGS__)
+    args.x = OP_TENSOR(run, .activation = true, .shape = {m, 2 * c->k}, .scale = 3);
+    args.dy = OF_ROWS(.output = c->in_place ? "y" : NULL, .in_place = c->in_place);
+    args.dx = OP_TENSOR(run, .activation = true, .shape = {m, 2 * c->k}, .output = "dx");
+    if (c->y)
+        args.y = c->in_place ? args.dy : OF_ROWS(.output = "y");
+#undef OF_ROWS
+    return nl_op_swiglu_backward(run->device, &args);
+}
+
+static const struct qk_norm_backward_case {
+    const char *text;
+    int64_t rows, heads, d, gap;
+} qk_norm_backward_cases[] = {
+    CASE(.rows = 1, .heads = 1, .d = 8),
+    CASE(.rows = 48, .heads = 2, .d = 72, .gap = 2 * 144),
+    CASE(.rows = 133, .heads = 6, .d = 64, .gap = 2 * 384),
+    CASE(.rows = 10, .heads = 3, .d = 33, .gap = 5),
+    CASE(.rows = 40, .heads = 2, .d = 192),
+};
+
+static nl_status run_qk_norm_backward(op_run *run, const void *op_case)
+{
+    const struct qk_norm_backward_case *c = op_case;
+    int64_t columns = 2 * c->heads * c->d;
+    nl_qk_norm_backward_args args = {.eps = 1e-6f};
+    float *raw = op_normal(run, c->rows * columns);
+    for (int64_t i = 0; i < c->d && c->rows > 1; i++)
+        raw[i] *= 1e-3f; /* a mean square as small as eps */
+    args.raw = OP_TENSOR(run, .activation = true, .shape = {c->rows, columns}, .values = raw);
+    args.q_weight = OP_TENSOR(run, .shape = {c->d});
+    args.k_weight = OP_TENSOR(run, .shape = {c->d});
+    args.dx = OP_TENSOR(run, .activation = true, .shape = {c->rows, columns}, .gap = c->gap,
+                        .output = "dx", .in_place = true);
+    args.dq_weight = OP_TENSOR(run, .shape = {c->d}, .output = "dq_weight", .in_place = true);
+    args.dk_weight = OP_TENSOR(run, .shape = {c->d}, .output = "dk_weight", .in_place = true);
+    return nl_op_qk_norm_backward(run->device, &args);
+}
+
+static const struct dropout_case {
+    const char *text;
+    int64_t batch, rows, n;
+    float probability;
+    uint64_t first;
+} dropout_cases[] = {
+    CASE(.batch = 1, .rows = 1, .n = 1, .probability = 0),
+    CASE(.batch = 3, .rows = 16, .n = 170, .probability = 0.1f),
+    CASE(.batch = 2, .rows = 3, .n = 33, .probability = 0.5f, .first = 4 * 99),
+    CASE(.batch = 2, .rows = 49, .n = 1024, .probability = 0.0013f, .first = 1ull << 33),
+};
+
+static nl_status run_dropout(op_run *run, const void *op_case)
+{
+    const struct dropout_case *c = op_case;
+    static const float samples[] = {7, 0, 123456789};
+    run->batch = c->batch;
+    nl_dropout_args args = {.rows_per_image = c->rows,
+                            .seed = 0x123456789abcdef0,
+                            .stream = 11,
+                            .first = c->first,
+                            .probability = c->probability};
+    args.x = OP_TENSOR(run, .activation = true, .shape = {c->batch * c->rows, c->n}, .output = "x",
+                       .in_place = true);
+    args.samples = OP_TENSOR(run, .shape = {c->batch}, .dtype = NL_I64, .values = samples);
+    return nl_op_dropout(run->device, &args);
+}
+
 static const struct depthwise_conv_backward_case {
     const char *text;
     int64_t batch, grid_height, grid_width, d, kernel, gap;
@@ -397,6 +498,7 @@ static const struct depthwise_conv_backward_case {
     CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .d = 72, .kernel = 5, .gap = 3 * 72),
     CASE(.batch = 2, .grid_height = 4, .grid_width = 16, .d = 384, .kernel = 5),
     CASE(.batch = 3, .grid_height = 5, .grid_width = 3, .d = 33, .kernel = 3, .gap = 5),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 9, .d = 256, .kernel = 3),
     CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .d = 8, .kernel = 1),
     CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .d = 16, .kernel = 7),
 };
@@ -741,6 +843,9 @@ const op_family op_training_families[] = {
     FAMILY(layernorm_gate_backward),
     FAMILY(nala_attention_backward),
     FAMILY(softmax_attention_backward),
+    FAMILY(swiglu_backward),
+    FAMILY(qk_norm_backward),
+    FAMILY(dropout),
     FAMILY(depthwise_conv_backward),
     FAMILY(patch_embed_backward),
     FAMILY(unpatchify_backward),

@@ -73,6 +73,9 @@ static void store(nl_dtype dtype, void *base, int64_t i, double value)
     case NL_I32:
         ((int32_t *)base)[i] = (int32_t)value;
         break;
+    case NL_I64:
+        ((int64_t *)base)[i] = (int64_t)value;
+        break;
     default:
         fail_msg("op_tensor: no numbers of type %s", nl_dtype_name(dtype));
     }

@@ -111,6 +111,9 @@ static void wrong_values(void **state)
     refuse("{" SIT ",\"depth\":2.5}", "twice");
     refuse("{\"architecture\":\"SiT\",\"depth\":0}", "depth");
     refuse("{\"architecture\":\"SiT\",\"depth\":1e9}", "depth");
+    refuse("{" SIT ",\"mlp\":\"relu\"}", "\"mlp\"");
+    refuse("{" SIT ",\"norm\":\"batch\"}", "\"norm\"");
+    refuse("{" SIT ",\"qk_norm\":1}", "\"qk_norm\"");
     refuse("{\"architecture\":\"SiT\",\"depth\":2,\"hidden_size\":126,\"num_heads\":1}",
            "multiple of 4");
     refuse("{" SIT ",\"num_heads\":3}", "num_heads should divide");
@@ -245,6 +248,8 @@ static void printing_round_trips(void **state)
         "\"trained_on\":\"\\u00e4 \\\"b\\\"\",\"license\":\"\",\"num_classes\":2,"
         "\"class_names\":[[\"n00000001\",\"a\"],\"b\"]}",
         "{" SIT ",\"num_classes\":0,\"class_names\":[]}",
+        "{" SIT ",\"mlp\":\"swiglu\",\"norm\":\"rms\",\"qk_norm\":true}",
+        "{" DIT ",\"mlp\":\"mix\",\"norm\":\"layer\",\"qk_norm\":false}",
     };
     for (int i = 0; i < NL_COUNT(texts); i++) {
         nl_config first, second;

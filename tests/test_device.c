@@ -334,9 +334,20 @@ static void test_missing_operation(void **state)
     float number = 1;
     nl_tensor x = nl_tensor_of(&number, NL_F32, 1, (int64_t[]){1});
     nl_tensor found = nl_tensor_of(&(int32_t){0}, NL_I32, 1, (int64_t[]){1});
-    assert_int_equal(NL_OP(&other, finite, .x = x, .found = found, .mark = 1), NL_ERROR_INTERNAL);
-    assert_string_equal(nl_last_error(context),
-                        "operation finite is not in the back end half-built");
+    assert_int_equal(NL_OP(&other, finite, .x = x, .found = found, .mark = 1), NL_ERROR_DEVICE);
+    assert_non_null(strstr(nl_last_error(context), "operation finite is not on this device: the "
+                                                   "back end half-built lacks it"));
+}
+
+/* A table's entries: what is said to lack needs no function. */
+#define LACKS_finite NL_LACKING
+static void test_entries(void **state)
+{
+    (void)state;
+    const nl_ops ops = {.zero = NL_ENTRY(LACKS_zero, device->ops->zero),
+                        .finite = NL_ENTRY(LACKS_finite, nl_there_is_no_such_function)};
+    assert_true(ops.zero == device->ops->zero);
+    assert_null(ops.finite);
 }
 
 static nl_tensor taken(nl_dtype dtype, int ndim, const int64_t *shape)
@@ -609,6 +620,7 @@ int main(void)
         TEST(test_measuring),
         TEST(test_replay),
         TEST(test_missing_operation),
+        TEST(test_entries),
         TEST(test_checks_of_linear),
         TEST(test_checks_of_backbone),
         TEST(test_checks_of_pictures),

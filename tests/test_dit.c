@@ -360,6 +360,11 @@ static void every_option_runs(void **state)
         "\"attention\": \"nala\", \"feature_map\": \"power\"",
         "\"attention\": \"nala\", \"feature_map\": \"cosine_constant\"",
         "\"attention\": \"nala\", \"lambda\": 2, \"tau\": 1",
+        "\"mlp\": \"swiglu\"",
+        "\"mlp\": \"mix\"",
+        "\"norm\": \"rms\"",
+        "\"qk_norm\": true",
+        "\"attention\": \"nala\", \"qk_norm\": true, \"norm\": \"rms\", \"mlp\": \"swiglu\"",
     };
     float *outputs[NL_COUNT(options)], x[SMALL_IN], t = 0.5f;
     int32_t label = 0;
@@ -381,6 +386,86 @@ static void every_option_runs(void **state)
     }
     for (int i = 0; i < NL_COUNT(options); i++)
         free(outputs[i]);
+}
+
+/* A file with the model's tensors, all zeros, and this configuration, or none. */
+static nl_checkpoint *zeros_file(const nl_dit *dit, const char *json)
+{
+    enum { MAX = 64 };
+    static const char path[] = "test_sit_parts.safetensors";
+    nl_tensor_header headers[MAX];
+    nl_safetensors_writer *writer = NULL;
+    nl_checkpoint *checkpoint = NULL;
+    const char *metadata[] = {"nalagen", json, NULL};
+    assert_true(dit->param_count <= MAX);
+    for (int i = 0; i < dit->param_count; i++) {
+        const nl_param *param = &dit->params[i];
+        headers[i] = (nl_tensor_header){param->name, NL_F32, param->ndim, {0}};
+        memcpy(headers[i].shape, param->shape, sizeof(param->shape));
+    }
+    assert_ok(context, nl_safetensors_create(context, path, true, json ? metadata : NULL, headers,
+                                             dit->param_count, &writer));
+    for (int i = 0; i < dit->param_count; i++) {
+        int64_t bytes = nl_tensor_count(dit->params[i].tensor) * 4;
+        void *zeros = calloc(1, (size_t)bytes);
+        assert_ok(context, nl_safetensors_write(writer, zeros, bytes));
+        free(zeros);
+    }
+    assert_ok(context, nl_safetensors_commit(&writer));
+    assert_ok(context, nl_dit_open(context, path, NULL, &checkpoint));
+    return checkpoint;
+}
+
+/* What is in a block stands in the configuration and shows in the tensors; other programs do not have it. */
+static void parts_of_blocks_in_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *wrong, *found, *refused;
+    } parts[] = {
+        {"\"mlp\": \"swiglu\"", "\"mlp\": \"gelu\"",
+         "mlp: its configuration says gelu, its tensors", "do not have this \"mlp\""},
+        {"\"mlp\": \"mix\"", "\"mlp\": \"swiglu\"",
+         "mlp: its configuration says swiglu, its tensors say mix", "do not have this \"mlp\""},
+        {"\"norm\": \"rms\"", "\"norm\": \"layer\"",
+         "norm: its configuration says layer, its tensors say rms", "do not have this \"norm\""},
+        {"\"qk_norm\": true", "\"qk_norm\": false",
+         "qk_norm: its configuration says false, its tensors say true", "do not have \"qk_norm\""},
+    };
+    static const char base[] = "{\"architecture\": \"SiT\", \"depth\": 2, \"hidden_size\": 32, "
+                               "\"num_heads\": 4, \"num_classes\": 3, %s}";
+    for (int i = 0; i < NL_COUNT(parts); i++) {
+        char json[512], other[512];
+        nl_config told;
+        snprintf(json, sizeof(json), base, parts[i].json);
+        snprintf(other, sizeof(other), base, parts[i].wrong);
+        nl_dit *dit = random_model(json);
+        nl_checkpoint *file = zeros_file(dit, NULL);
+        assert_ok(context, nl_config_from_checkpoint(file, NULL, &told));
+        assert_int_equal(told.mlp, dit->config.mlp);
+        assert_int_equal(told.norm, dit->config.norm);
+        assert_int_equal(told.qk_norm, dit->config.qk_norm);
+        assert_int_equal(told.num_heads, told.qk_norm ? 4 : 1); /* by the weights of the norms */
+        for (nl_dit_spelling s = NL_SPELLING_PUBLIC; s <= NL_SPELLING_DIFFUSERS; s++) {
+            assert_int_equal(
+                nl_dit_convert(file, &told, "test_dit_no.safetensors", true, NL_F32, s),
+                NL_ERROR_USAGE);
+            assert_non_null(strstr(nl_last_error(context), parts[i].refused));
+        }
+        nl_config_free(context, &told);
+        nl_checkpoint_close(file);
+        file = zeros_file(dit, json);
+        assert_ok(context, nl_config_from_checkpoint(file, NULL, &told));
+        assert_null(nl_config_difference(&told, &dit->config));
+        nl_config_free(context, &told);
+        nl_checkpoint_close(file);
+        file = zeros_file(dit, other);
+        assert_int_equal(nl_config_from_checkpoint(file, NULL, &told), NL_ERROR_INPUT);
+        if (!strstr(nl_last_error(context), parts[i].found))
+            fail_msg("%s does not say %s", nl_last_error(context), parts[i].found);
+        nl_checkpoint_close(file);
+        nl_dit_destroy(dit);
+    }
 }
 
 static void position_values(void **state)
@@ -703,15 +788,22 @@ int main(void)
     const struct CMUnitTest golden[] = {
         cmocka_unit_test(golden_softmax),        cmocka_unit_test(golden_nala),
         cmocka_unit_test(golden_nala_wide_head), cmocka_unit_test(golden_nala_lepe),
-        cmocka_unit_test(every_option_runs),
+        cmocka_unit_test(every_option_runs),     cmocka_unit_test(parts_of_blocks_in_files),
     };
     const struct CMUnitTest elsewhere[] = {
-        cmocka_unit_test(golden_softmax),        cmocka_unit_test(golden_nala),
-        cmocka_unit_test(golden_nala_wide_head), cmocka_unit_test(golden_nala_lepe),
-        cmocka_unit_test(golden_shipped_model),  cmocka_unit_test(batch_independence),
-        cmocka_unit_test(shared_time),           cmocka_unit_test(flow_map_of_no_step),
-        cmocka_unit_test(narrow_prediction),     cmocka_unit_test(every_option_runs),
-        cmocka_unit_test(replayed_is_run),       cmocka_unit_test(golden_first_model),
+        cmocka_unit_test(golden_softmax),
+        cmocka_unit_test(golden_nala),
+        cmocka_unit_test(golden_nala_wide_head),
+        cmocka_unit_test(golden_nala_lepe),
+        cmocka_unit_test(golden_shipped_model),
+        cmocka_unit_test(batch_independence),
+        cmocka_unit_test(shared_time),
+        cmocka_unit_test(flow_map_of_no_step),
+        cmocka_unit_test(narrow_prediction),
+        cmocka_unit_test(every_option_runs),
+        cmocka_unit_test(parts_of_blocks_in_files),
+        cmocka_unit_test(replayed_is_run),
+        cmocka_unit_test(golden_first_model),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_softmax),
@@ -724,6 +816,7 @@ int main(void)
         cmocka_unit_test(flow_map_of_no_step),
         cmocka_unit_test(narrow_prediction),
         cmocka_unit_test(every_option_runs),
+        cmocka_unit_test(parts_of_blocks_in_files),
         cmocka_unit_test(replayed_is_run),
         cmocka_unit_test(position_values),
         cmocka_unit_test(parameter_counts),

@@ -107,6 +107,9 @@ FORWARD(layernorm_modulate)
 FORWARD(layernorm_gate)
 FORWARD(nala_attention)
 FORWARD(softmax_attention)
+FORWARD(swiglu)
+FORWARD(qk_norm)
+FORWARD(dropout)
 FORWARD(depthwise_conv)
 FORWARD(patch_embed)
 FORWARD(unpatchify)
@@ -162,9 +165,8 @@ static void test_activations(void **state)
     }
 }
 
-static void test_layernorm_modulate(void **state)
+static void check_layernorm_modulate(nl_norm norm)
 {
-    (void)state;
     check c = {0};
     nl_tensor x = RANDOM(6, 8), stream = ZEROS(6, 8), y = ZEROS(6, 8);
     nl_layernorm_modulate_args args = {.x = x,
@@ -174,6 +176,8 @@ static void test_layernorm_modulate(void **state)
                                        .scale = RANDOM(2, 8),
                                        .y = y,
                                        .sum = stream,
+                                       .norm = norm,
+                                       .weight = RANDOM(8),
                                        .rows_per_image = 3,
                                        .eps = 1e-6f};
     loss l = {forward_layernorm_modulate, &args, y, RANDOM(6, 8), NULL, NULL};
@@ -189,6 +193,9 @@ static void test_layernorm_modulate(void **state)
                                                 .dscale = ZEROS(2, 8),
                                                 .dgate = ZEROS(2, 8),
                                                 .y = ZEROS(6, 8),
+                                                .norm = norm,
+                                                .weight = args.weight,
+                                                .dweight = ZEROS(8),
                                                 .rows_per_image = 3,
                                                 .eps = 1e-6f};
     evaluate(&l);
@@ -199,10 +206,78 @@ static void test_layernorm_modulate(void **state)
     compare("layernorm_modulate gate", &l, args.gate, back.dgate);
     compare("layernorm_modulate shift", &l, args.shift, back.dshift);
     compare("layernorm_modulate scale", &l, args.scale, back.dscale);
+    if (norm == NL_NORM_RMS)
+        compare("layernorm_modulate weight", &l, args.weight, back.dweight);
     /* what comes with dx is added */
     float first = *(float *)back.dx.data;
     assert_ok(context, nl_op_layernorm_modulate_backward(device, &back));
     assert_true(fabsf(*(float *)back.dx.data - 2 * first) <= 1e-5f * fabsf(first));
+    forget(&c);
+}
+
+static void test_layernorm_modulate(void **state)
+{
+    (void)state;
+    for (nl_norm norm = NL_NORM_LAYER; norm <= NL_NORM_RMS; norm++)
+        check_layernorm_modulate(norm);
+}
+
+static void test_swiglu(void **state)
+{
+    (void)state;
+    check c = {0};
+    nl_swiglu_args args = {.x = RANDOM(4, 10), .y = ZEROS(4, 5)};
+    loss l = {forward_swiglu, &args, args.y, RANDOM(4, 5), NULL, NULL};
+    nl_tensor dx = ZEROS(4, 10), y = ZEROS(4, 5);
+    evaluate(&l);
+    assert_ok(context,
+              NL_OP(device, swiglu_backward, .x = args.x, .dy = l.weights, .dx = dx, .y = y));
+    assert_close((float *)y.data, (float *)args.y.data, 20, 1e-6);
+    compare("swiglu x", &l, args.x, dx);
+    forget(&c);
+}
+
+static void test_qk_norm(void **state)
+{
+    (void)state;
+    check c = {0};
+    nl_tensor initial = RANDOM(3, 12), x = ZEROS(3, 12); /* two heads of 3 in q, two in k */
+    nl_qk_norm_args args = {
+        .x = x, .raw = ZEROS(3, 12), .q_weight = RANDOM(3), .k_weight = RANDOM(3), .eps = 1e-2f};
+    loss l = {forward_qk_norm, &args, x, RANDOM(3, 12), &x, initial.data};
+    nl_tensor dx = ZEROS(3, 12), dq = ZEROS(3), dk = ZEROS(3);
+    evaluate(&l);
+    assert_memory_equal(args.raw.data, initial.data, 36 * sizeof(float));
+    memcpy(dx.data, l.weights.data, 36 * sizeof(float));
+    assert_ok(context, NL_OP(device, qk_norm_backward, .raw = args.raw, .q_weight = args.q_weight,
+                             .k_weight = args.k_weight, .dx = dx, .dq_weight = dq, .dk_weight = dk,
+                             .eps = 1e-2f));
+    compare("qk_norm x", &l, initial, dx);
+    compare("qk_norm q_weight", &l, args.q_weight, dq);
+    compare("qk_norm k_weight", &l, args.k_weight, dk);
+    forget(&c);
+}
+
+/* Its own gradient: the same mask and factor. */
+static void test_dropout(void **state)
+{
+    (void)state;
+    check c = {0};
+    nl_tensor initial = RANDOM(4, 15), x = ZEROS(4, 15);
+    int64_t samples[] = {5, 9};
+    nl_dropout_args args = {.x = x,
+                            .samples = nl_tensor_of(samples, NL_I64, 1, (int64_t[]){2}),
+                            .rows_per_image = 2,
+                            .seed = 3,
+                            .stream = 11,
+                            .first = 8,
+                            .probability = 0.4f};
+    loss l = {forward_dropout, &args, x, RANDOM(4, 15), &x, initial.data};
+    nl_dropout_args back = args;
+    back.x = ZEROS(4, 15);
+    memcpy(back.x.data, l.weights.data, 60 * sizeof(float));
+    assert_ok(context, nl_op_dropout(device, &back));
+    compare("dropout x", &l, initial, back.x);
     forget(&c);
 }
 
@@ -457,6 +532,9 @@ int main(void)
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_activations),
         cmocka_unit_test(test_layernorm_modulate),
+        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_qk_norm),
+        cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_layernorm_gate),
         cmocka_unit_test(test_nala_attention),
         cmocka_unit_test(test_softmax_attention),

@@ -249,6 +249,35 @@ static void parts_make_the_batch(void **state)
     nl_core_context_destroy(context);
 }
 
+/* What is dropped is a function of seed and sample: neither checkpointing nor stopping nor the parts of a batch change
+ * it. */
+static void dropout_is_a_function(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("undropped");
+    options.steps = 3;
+    train(&options);
+    options.dropout = 0.3;
+    options.out = in_folder("dropped");
+    train(&options);
+    assert_true(compare_checkpoints(last_checkpoint("undropped"), last_checkpoint("dropped")) > 0);
+    options.out = in_folder("dropped-again");
+    options.checkpointing = true;
+    options.steps = 2;
+    train(&options);
+    options.steps = 3;
+    train(&options);
+    assert_true(compare_checkpoints(last_checkpoint("dropped"), last_checkpoint("dropped-again")) ==
+                0);
+    options.out = in_folder("dropped-in-parts");
+    options.accumulate = 4;
+    train(&options);
+    double error =
+        compare_checkpoints(last_checkpoint("dropped"), last_checkpoint("dropped-in-parts"));
+    if (!(error < 2e-4))
+        fail_msg("relative error %g", error);
+}
+
 /* ---- Learning */
 
 static void overfits(void **state)
@@ -875,6 +904,7 @@ int main(void)
         cmocka_unit_test(same_for_any_threads),
         cmocka_unit_test(watching_changes_nothing),
         cmocka_unit_test(parts_make_the_batch),
+        cmocka_unit_test(dropout_is_a_function),
         cmocka_unit_test(overfits),
         cmocka_unit_test(schedules),
         cmocka_unit_test(names),

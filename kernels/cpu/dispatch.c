@@ -113,7 +113,7 @@ const nl_ops nl_cpu_ops = {.name = "cpu",
                            .sync = nl_host_sync,
                            .destroy = cpu_destroy,
                            .describe = cpu_describe,
-#define NL_OPERATION(operation) .operation = cpu_##operation,
+#define NL_OPERATION(operation) .operation = NL_ENTRY(NL_CPU_LACKS_##operation, cpu_##operation),
                            NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 };

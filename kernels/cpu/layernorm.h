@@ -32,4 +32,14 @@ static inline nl_moments nl_row_moments(const float *x, int64_t size, float eps)
     return (nl_moments){center, scale, -rest * scale};
 }
 
+/* The same about 0: 1 / sqrt(mean x^2 + eps). */
+static inline nl_moments nl_row_rms(const float *x, int64_t size, float eps)
+{
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < size; i++)
+        squares += x[i] * x[i];
+    return (nl_moments){0, 1.0f / sqrtf(squares / (float)size + eps), 0};
+}
+
 #endif

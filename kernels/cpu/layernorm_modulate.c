@@ -3,6 +3,19 @@
 #include "layernorm.h"
 #include "nl_cpu.h"
 
+/* y [D] of a row by its root mean square; one copy for all rows, so that its sums have one order. */
+__attribute__((noinline)) static void finish_rms(const nl_layernorm_modulate_args *args,
+                                                 const float *x, const float *shift,
+                                                 const float *scale, float *y)
+{
+    int64_t size = args->x.shape[1];
+    const float *weight = args->weight.data;
+    float factor = nl_row_rms(x, size, args->eps).scale;
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++)
+        y[i] = x[i] * factor * (weight[i] * (1.0f + scale[i])) + shift[i];
+}
+
 /* x, branch [M, D]; gate, shift, scale [M / rows_per_image, D] -> x or sum, y [M, D] */
 nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modulate_args *args)
 {
@@ -22,6 +35,10 @@ nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modul
             for (int64_t i = 0; i < size; i++)
                 sum[i] = x[i] + gate[i] * branch[i];
             x = sum;
+        }
+        if (args->norm == NL_NORM_RMS) {
+            finish_rms(args, x, shift, scale, y);
+            continue;
         }
         nl_moments m = nl_row_moments(x, size, args->eps);
 #pragma omp simd

@@ -5,29 +5,10 @@
  * multiply-adds.
  */
 #include "nl_cpu.h"
+#include "philox.h"
 #include "vector_math.h"
 
-enum { LANES = 16, STEP = 4 * LANES }; /* blocks, and their elements */
-
-typedef struct words {
-    uint32_t word[4][LANES];
-} words;
-
-static void philox_rounds(uint64_t seed, words *c)
-{
-    uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++, key0 += 0x9E3779B9, key1 += 0xBB67AE85) {
-#pragma omp simd
-        for (int i = 0; i < LANES; i++) {
-            uint64_t product0 = (uint64_t)0xD2511F53 * c->word[0][i];
-            uint64_t product1 = (uint64_t)0xCD9E8D57 * c->word[2][i];
-            c->word[0][i] = (uint32_t)(product1 >> 32) ^ c->word[1][i] ^ key0;
-            c->word[1][i] = (uint32_t)product1;
-            c->word[2][i] = (uint32_t)(product0 >> 32) ^ c->word[3][i] ^ key1;
-            c->word[3][i] = (uint32_t)product0;
-        }
-    }
-}
+enum { LANES = NL_PHILOX_LANES, STEP = NL_PHILOX_STEP };
 
 static void box_muller(const uint32_t *x, const uint32_t *y, float *even, float *odd)
 {
@@ -45,17 +26,8 @@ static void box_muller(const uint32_t *x, const uint32_t *y, float *even, float 
 /* Elements [first, first + STEP) of one image and stream; first % 4 == 0. */
 static void normal_step(const nl_normal_args *args, int64_t image, int64_t first, float *y)
 {
-    words c;
+    nl_words c = nl_philox_words(args->seed, (uint64_t)image, args->stream, (uint64_t)first);
     float normals[4][LANES];
-    uint64_t subsequence = (uint64_t)image;
-    uint64_t block = ((args->stream << 34) + (uint64_t)first) / 4;
-    for (int i = 0; i < LANES; i++) {
-        c.word[0][i] = (uint32_t)(block + (uint64_t)i);
-        c.word[1][i] = (uint32_t)((block + (uint64_t)i) >> 32);
-        c.word[2][i] = (uint32_t)subsequence;
-        c.word[3][i] = (uint32_t)(subsequence >> 32);
-    }
-    philox_rounds(args->seed, &c);
     box_muller(c.word[0], c.word[1], normals[0], normals[1]);
     box_muller(c.word[2], c.word[3], normals[2], normals[3]);
     for (int i = 0; i < LANES; i++)

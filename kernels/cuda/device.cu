@@ -300,7 +300,8 @@ static constexpr nl_ops table()
     ops.nuclear_norm = nl_cuda_nuclear_norm;
     ops.host_alloc = cuda_host_alloc, ops.host_free = cuda_host_free;
     ops.describe = nl_cuda_describe;
-#define NL_OPERATION(operation) ops.operation = nl_cuda_##operation;
+#define NL_OPERATION(operation)                                                                    \
+    ops.operation = NL_ENTRY(NL_CUDA_LACKS_##operation, nl_cuda_##operation);
     NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
     return ops;

@@ -8,7 +8,7 @@ static void backward_row(const nl_layernorm_gate_backward_args *args, int64_t m,
 {
     int64_t size = args->x.shape[1];
     double mean, inverse_deviation, sum = 0, product = 0;
-    nl_row_moments(&args->x, m, args->eps, &mean, &inverse_deviation);
+    nl_row_moments(&args->x, m, NL_NORM_LAYER, args->eps, &mean, &inverse_deviation);
     for (int64_t i = 0; i < size; i++) {
         double normal = (nl_get(&args->x, m, i) - mean) * inverse_deviation;
         double gate = args->g.data ? nl_silu(nl_get(&args->g, m, i)) : 1;

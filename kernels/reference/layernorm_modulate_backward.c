@@ -2,7 +2,15 @@
 /* Gradients of the adaptive LayerNorm and of the residual sum before it. */
 #include "layernorm.h"
 
-/* One row: dx += (dn - mean(dn) - n mean(dn n)) / deviation, dn = dy (1 + scale), n the normalised x. */
+/* What a normalised element is multiplied by. */
+static double factor(const nl_layernorm_modulate_backward_args *args, int64_t image, int64_t i)
+{
+    double weight = args->norm == NL_NORM_RMS ? nl_at(&args->weight, i) : 1;
+    return weight * (1 + nl_get(&args->scale, image, i));
+}
+
+/* One row: dx += (dn - mean(dn) - n mean(dn n)) / deviation, dn = dy weight (1 + scale), n the normalised x; RMS has no
+ * mean(dn). */
 static void backward_row(const nl_layernorm_modulate_backward_args *args, int64_t m, double mean,
                          double inverse_deviation)
 {
@@ -10,13 +18,13 @@ static void backward_row(const nl_layernorm_modulate_backward_args *args, int64_
     double sum = 0, product = 0;
     for (int64_t i = 0; i < size; i++) {
         double normal = (nl_get(&args->x, m, i) - mean) * inverse_deviation;
-        double dnormal = nl_get(&args->dy, m, i) * (1 + nl_get(&args->scale, image, i));
-        sum += dnormal;
+        double dnormal = nl_get(&args->dy, m, i) * factor(args, image, i);
+        sum += args->norm == NL_NORM_RMS ? 0 : dnormal;
         product += dnormal * normal;
     }
     for (int64_t i = 0; i < size; i++) {
         double normal = (nl_get(&args->x, m, i) - mean) * inverse_deviation;
-        double scale = 1 + nl_get(&args->scale, image, i);
+        double scale = factor(args, image, i);
         double dnormal = nl_get(&args->dy, m, i) * scale;
         nl_add(&args->dx, m, i,
                (dnormal - sum / size - normal * product / size) * inverse_deviation);
@@ -43,6 +51,10 @@ static void sum_image(const nl_layernorm_modulate_backward_args *args, int64_t i
         }
     }
     nl_put(&args->dshift, image, i, shift);
+    if (args->norm == NL_NORM_RMS) {
+        nl_add(&args->dweight, 0, i, scale * (1 + nl_get(&args->scale, image, i)));
+        scale *= nl_at(&args->weight, i);
+    }
     nl_put(&args->dscale, image, i, scale);
     if (args->branch.data)
         nl_put(&args->dgate, image, i, gate);
@@ -62,7 +74,8 @@ nl_status nl_reference_layernorm_modulate_backward(nl_device *device,
     for (int64_t image = 0; image < args->scale.shape[0]; image++) {
         for (int64_t row = 0; row < rows; row++) {
             double *of_row = moments + 2 * row;
-            nl_row_moments(&args->x, image * rows + row, args->eps, &of_row[0], &of_row[1]);
+            nl_row_moments(&args->x, image * rows + row, args->norm, args->eps, &of_row[0],
+                           &of_row[1]);
             backward_row(args, image * rows + row, of_row[0], of_row[1]);
         }
         for (int64_t i = 0; i < args->x.shape[1]; i++)

@@ -16,7 +16,8 @@ const nl_ops nl_reference_ops = {.name = "reference",
                                  .copy = nl_host_copy,
                                  .sync = nl_host_sync,
                                  .destroy = destroy,
-#define NL_OPERATION(operation) .operation = nl_reference_##operation,
+#define NL_OPERATION(operation)                                                                    \
+    .operation = NL_ENTRY(NL_REFERENCE_LACKS_##operation, nl_reference_##operation),
                                  NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION
 };

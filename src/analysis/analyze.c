@@ -122,7 +122,7 @@ static nl_status look(nl_looking *looking, const nl_observation *seen, int time)
     NL_TRY(nl_arena_tensor(device, NL_F32, 1, (int64_t[]){1}, &times));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, seen->x.shape, &prediction));
     NL_TRY(device->ops->upload(device, times.data, &t, sizeof(t)));
-    NL_TRY(nl_dit_forward_saving(seen->dit, device, &seen->x, &times, &seen->labels, false,
+    NL_TRY(nl_dit_forward_saving(seen->dit, device, &seen->x, &times, &seen->labels, false, NULL,
                                  &prediction, &saved));
     for (int layer = 0; !device->measuring && layer < analysis->options.layer_count; layer++) {
         const nl_tensor *qkv = kept_qkv(&saved, analysis->options.layers[layer]);
@@ -169,6 +169,11 @@ static nl_status take(void *user, const nl_picture *picture)
 static nl_status check_options(nl_context *context, const nl_config *config,
                                const nl_analysis_options *options)
 {
+    if ((int)config->attention >= NL_RULES)
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "analysis: a model of \"attention\": \"%s\" has no queries and keys to look at",
+            nl_mixer_names[config->attention]);
     if (options->times < 1 || options->layer_count < 1 || options->query_count < 0)
         return nl_fail(context, NL_ERROR_USAGE,
                        "analysis: expected at least one time and one layer");

@@ -29,6 +29,9 @@ static nl_status norm_backward(nl_pass *pass, int number, const nl_tensor *x)
         .dshift = nl_modulation_piece(dmodulation, d, number, NL_SHIFT),
         .dscale = nl_modulation_piece(dmodulation, d, number, NL_SCALE),
         .y = pass->h,
+        .norm = pass->dit->config.norm,
+        .weight = nl_norm_weight(pass->dit, number),
+        .dweight = nl_norm_weight(pass->gradients, number),
         .rows_per_image = pass->tokens,
         .eps = 1e-6f,
     };

@@ -26,6 +26,7 @@ static const struct {
 const char *const nl_mixer_names[] = {NL_MIXERS(NL_ROW) NULL};
 #undef NL_ROW
 #define NL_ROW(NAME, name) #name,
+const char *const nl_norm_names[] = {"layer", "rms", NULL};
 const char *const nl_mlp_names[] = {NL_MLPS(NL_ROW) NULL};
 #undef NL_ROW
 #define NL_ROW(NAME, name, prefix) prefix "DiT", prefix "SiT",

@@ -15,8 +15,10 @@ typedef struct nl_shapes {
     int64_t head_rows;
     nl_attention attention;
     nl_mlp mlp;
+    nl_norm norm;
     bool gate, lepe;
-    int grid; /* tokens a side by pos_embed; 0: not there or not square */
+    int64_t qk_norm; /* head size by its weights; 0: none */
+    int grid;        /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
 
 static const nl_entry *find(const nl_checkpoint *checkpoint, const char *name, int ndim,
@@ -57,6 +59,11 @@ static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
     const char *product = nl_branch_of(&told, NL_BRANCH_MIXER)->told_by;
     shapes->attention = told.attention;
     shapes->mlp = nl_told_mlp(checkpoint);
+    if (nl_checkpoint_find(checkpoint, "blocks.0.norm1.weight"))
+        shapes->norm = NL_NORM_RMS;
+    if (nl_checkpoint_find(checkpoint, "blocks.0.attn.q_norm.weight") &&
+        (entry = find(checkpoint, "blocks.0.attn.q_norm.weight", 1, shapes)))
+        shapes->qk_norm = entry->shape[0];
     shapes->lepe = nl_checkpoint_find(checkpoint, "blocks.0.attn.lepe.weight") != NULL;
     snprintf(name, sizeof(name), "blocks.0.%s", product);
     if ((entry = find(checkpoint, name, 2, shapes)))
@@ -102,11 +109,15 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
 {
     config->attention = shapes->attention;
     config->mlp = shapes->mlp;
+    config->norm = shapes->norm;
+    config->qk_norm = shapes->qk_norm > 0;
     config->gate = shapes->attention == NL_ATTENTION_NALA ? shapes->gate : true;
     config->lepe = shapes->lepe;
     config->depth = shapes->depth;
     config->hidden_size = shapes->hidden_size;
     config->num_heads = nl_config_default_heads(shapes->hidden_size);
+    if (config->qk_norm && shapes->hidden_size % shapes->qk_norm == 0)
+        config->num_heads = (int)(shapes->hidden_size / shapes->qk_norm);
     config->patch_size = shapes->patch_size;
     config->in_channels = shapes->in_channels;
     config->num_classes = shapes->num_classes;
@@ -132,6 +143,8 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
         {"hidden_size", config->hidden_size, told.hidden_size, NULL},
         {"attention", config->attention, told.attention, nl_mixer_names},
         {"mlp", config->mlp, told.mlp, nl_mlp_names},
+        {"norm", config->norm, told.norm, nl_norm_names},
+        {"qk_norm", config->qk_norm, told.qk_norm, bools},
         {"gate", nala ? config->gate : true, told.gate, bools},
         {"lepe", nala && config->lepe, told.lepe, bools},
         {"patch_size", config->patch_size, told.patch_size, NULL},

@@ -41,6 +41,8 @@ static const nl_field fields[] = {
     {"attention", KIND_CHOICE, AT(attention), 0, NL_ATTENTION_COUNT - 1, nl_mixer_names, TO_ALL,
      ALWAYS},
     {"mlp", KIND_CHOICE, AT(mlp), 0, NL_MLP_COUNT - 1, nl_mlp_names, TO_ALL, 1},
+    {"norm", KIND_CHOICE, AT(norm), 0, NL_NORM_RMS, nl_norm_names, TO_ALL, 1},
+    {"qk_norm", KIND_BOOL, AT(qk_norm), 0, 1, NULL, TO_ALL, 1},
     {"feature_map", KIND_CHOICE, AT(feature_map), 0, LAST(NL_FEATURE_MAPS), nl_feature_map_names,
      TO_NALA, ALWAYS},
     {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, ALWAYS},

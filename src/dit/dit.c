@@ -215,13 +215,14 @@ static void initial_values(const nl_param *param, uint64_t row, uint64_t seed, f
     int64_t count = nl_tensor_count(param->tensor), rows = param->shape[0];
     int64_t fan_in = param->ndim > 1 ? count / rows : 0;
     double bound = param->init == NL_INIT_XAVIER ? sqrt(6.0 / (double)(fan_in + rows))
+                   : param->init == NL_INIT_MIX  ? 1 / sqrt(3.0 * 3.0)
                                                  : 1 / sqrt(5.0 * 5.0); /* lepe's fan in */
     for (int64_t i = 0; i < count; i += 4) {
         uint32_t words[4];
         float four[4] = {0};
         if (param->init == NL_INIT_NORMAL_002)
             nl_philox_normal4(seed, row, NL_STREAM_INIT, (uint64_t)i, four);
-        else if (param->init == NL_INIT_XAVIER || param->init == NL_INIT_LEPE)
+        else if (param->init != NL_INIT_ZERO && param->init != NL_INIT_ONE)
             nl_philox(seed, row, NL_STREAM_INIT, (uint64_t)i, words);
         for (int j = 0; j < 4 && i + j < count; j++) {
             if (param->init == NL_INIT_ZERO || param->init == NL_INIT_ONE)

@@ -71,6 +71,8 @@ static nl_status add_and_modulate(nl_stream *stream, int number, bool begins, co
         .y = stream->h,
         .shift = nl_modulation_piece(modulation, d, number, NL_SHIFT),
         .scale = nl_modulation_piece(modulation, d, number, NL_SCALE),
+        .norm = stream->dit->config.norm,
+        .weight = nl_norm_weight(stream->dit, number),
         .rows_per_image = stream->tokens,
         .eps = 1e-6f,
     };
@@ -284,7 +286,8 @@ cleanup:
 
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                                 const nl_tensor *t, const nl_tensor *labels, bool checkpointing,
-                                const nl_tensor *prediction, nl_dit_saved *saved)
+                                const nl_dropout *dropout, const nl_tensor *prediction,
+                                nl_dit_saved *saved)
 {
     nl_status status;
     nl_stream stream = {.dit = dit,
@@ -300,6 +303,8 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
                        "network: %lld times for %lld images in training",
                        (long long)t->shape[t->ndim - 1], (long long)stream.batch));
     NL_TRY(saved_room(&stream, x, t, labels, checkpointing, saved));
+    if (dropout)
+        saved->dropout = stream.dropout = *dropout;
     mark = nl_arena_mark(device);
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
     NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(&dit->config), &stream.wide));

@@ -23,6 +23,7 @@ static void params(nl_param_list *list, nl_tensor *params)
     nl_add_linear(list, &params[NL_QKV_WEIGHT], NL_INIT_XAVIER, columns(config), d, "attn.qkvg");
     for (int i = 1; i <= 2; i++) /* weight and bias */
         list->dit->params[list->dit->param_count - i].query_rows = d;
+    nl_attention_params(list, params);
     nl_add_vector(list, &params[LN_WEIGHT], NL_INIT_ONE, d, "attn.ln.weight");
     nl_add_vector(list, &params[LN_BIAS], NL_INIT_ZERO, d, "attn.ln.bias");
     if (config->lepe)
@@ -82,10 +83,11 @@ cleanup:
     return status;
 }
 
-/* Is the bias of qkvg summed by the operations that make its gradient? lepe adds to dv after them. */
+/* Is the bias of qkvg summed by the operations that make its gradient? lepe adds to dv after them, and qk_norm changes dq
+ * and dk. */
 static bool sums_come_along(const nl_config *config)
 {
-    return !config->lepe;
+    return !config->lepe && !config->qk_norm;
 }
 
 /* Then where they add the sums of columns [first, first + count); otherwise nothing. */
@@ -162,9 +164,13 @@ static double work(const nl_config *config)
     return (double)columns(config) * d + d * d + 2 * (double)features * d;
 }
 
-static const char *const kept_names[] = {
-    "queries, keys and values", "attention's output",           "attention's state",
-    "attention's normaliser",   "attention's output with lepe", NULL};
+static const char *const kept_names[] = {"queries, keys and values",
+                                         "attention's output",
+                                         "queries and keys before their normalisation",
+                                         "attention's state",
+                                         "attention's normaliser",
+                                         "attention's output with lepe",
+                                         NULL};
 
 const nl_branch nl_mixer_nala = {.told_by = "attn.qkvg.weight",
                                  .kept_names = kept_names,

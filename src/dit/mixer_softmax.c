@@ -10,6 +10,7 @@ static void params(nl_param_list *list, nl_tensor *params)
 {
     int64_t d = list->dit->config.hidden_size;
     nl_add_linear(list, &params[NL_QKV_WEIGHT], NL_INIT_XAVIER, 3 * d, d, "attn.qkv");
+    nl_attention_params(list, params);
     nl_add_linear(list, &params[NL_PROJ_WEIGHT], NL_INIT_XAVIER, d, d, "attn.proj");
 }
 
@@ -79,6 +80,7 @@ static double work(const nl_config *config)
 }
 
 static const char *const kept_names[] = {"queries, keys and values", "attention's output",
+                                         "queries and keys before their normalisation",
                                          "attention's normaliser", NULL};
 
 const nl_branch nl_mixer_softmax = {.told_by = "attn.qkv.weight",

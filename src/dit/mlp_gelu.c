@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The MLP of DiT and SiT: a hidden layer four times as wide, GELU in its tanh form. */
-#include "network.h"
+#include "mlp.h"
 
 enum { FC1_WEIGHT, FC1_BIAS, FC2_WEIGHT, FC2_BIAS }; /* [4D, D], [D, 4D] */
 enum { HIDDEN };                                     /* [B T, 4D]: before the GELU */
@@ -35,6 +35,7 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
     NL_TRY(NL_OP(stream->device, linear, .x = stream->h, .weight = params[FC1_WEIGHT],
                  .bias = params[FC1_BIAS], .y = active, .epilogue = NL_EPILOGUE_GELU_TANH,
                  .pre = *hidden));
+    NL_TRY(nl_drop(stream->device, &stream->dropout, stream->tokens, at->number, &active));
     NL_TRY(NL_OP(stream->device, linear, .x = active, .weight = params[FC2_WEIGHT],
                  .bias = params[FC2_BIAS], .y = at->saved->out));
 cleanup:
@@ -48,16 +49,22 @@ static nl_status backward(nl_pass *pass, const nl_branch_at *at,
     nl_device *device = pass->device;
     const nl_tensor *params = at->params, *gradients = at->gradients;
     const nl_tensor *hidden = &at->saved->kept[HIDDEN];
+    const nl_dropout *dropout = &pass->saved->dropout;
+    const bool drops = dropout->probability > 0; /* then the bias is summed after it */
     nl_tensor dhidden = nl_part_of_room(&pass->wide, 0, columns(&pass->dit->config));
     NL_TRY(NL_OP(device, linear_backward_data, .dy = pass->dout, .weight = params[FC2_WEIGHT],
                  .pre = *hidden, .epilogue = NL_EPILOGUE_GELU_TANH, .dx = dhidden, .x = *hidden,
-                 .dbias = gradients[FC1_BIAS]));
+                 .dbias = drops ? (nl_tensor){0} : gradients[FC1_BIAS]));
+    NL_TRY(nl_drop(device, dropout, pass->tokens, at->number, &dhidden));
+    NL_TRY(nl_drop(device, dropout, pass->tokens, at->number, hidden));
     NL_TRY(NL_OP(device, linear_backward_weight, .dy = pass->dout, .x = *hidden,
                  .dweight = gradients[FC2_WEIGHT]));
     nl_pass_borrow(pass, hidden);
     NL_TRY(NL_OP(device, linear_backward_data, .dy = dhidden, .weight = params[FC1_WEIGHT],
                  .dx = pass->dh));
     *first = (nl_linear_backward_weight_args){.dy = dhidden, .dweight = gradients[FC1_WEIGHT]};
+    if (drops)
+        first->dbias = gradients[FC1_BIAS];
 cleanup:
     return status;
 }

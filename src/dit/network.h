@@ -2,7 +2,7 @@
 /*
  * The network in parts. Its branches are numbered from 0 to 2 depth - 1, two for each block; each is
  *
- *     h = LN(x) (1 + scale) + shift;   out = branch(h);   x += gate out
+ *     h = norm(x) (1 + scale) + shift;   out = branch(h);   x += gate out
  *
  * where the last sum is left to the operation that normalises x next: that of the following branch or of the head, which
  * counts as number 2 depth. forward.c walks this list, once more for a block that is computed again, and backward.c
@@ -23,6 +23,7 @@ typedef struct nl_stream {
     const nl_dit *dit;
     nl_device *device;
     int64_t batch, tokens;
+    nl_dropout dropout;
     bool keep;            /* for a backward pass: what it needs goes to tensors of its own */
     bool again;           /* only what the backward pass of a block needs is computed */
     nl_tensor x;          /* [B T, D] */
@@ -86,6 +87,14 @@ NL_MLPS(NL_ROW)
 /* branch.c. kind: NL_BRANCH_MIXER or NL_BRANCH_MLP. */
 const nl_branch *nl_branch_of(const nl_config *config, int kind);
 int64_t nl_wide_columns(const nl_config *config);
+
+/* The weight of the norm before branch `number` or the head; empty without. */
+static inline nl_tensor nl_norm_weight(const nl_dit *dit, int number)
+{
+    if (number == NL_BRANCHES * dit->config.depth)
+        return dit->final_norm;
+    return dit->blocks[number / NL_BRANCHES].norms[number % NL_BRANCHES];
+}
 
 /* Piece NL_SHIFT, ... of branch `number`: D columns of a modulation or its gradient, [B, D]. */
 static inline nl_tensor nl_modulation_piece(const nl_tensor *modulation, int64_t hidden_size,

@@ -19,7 +19,7 @@ typedef enum nl_architecture {
     X(SOFTMAX, softmax, "")                                                                        \
     X(NALA, nala, "NaLa")
 /* The MLP of a block (src/dit/mlp_*.c): the value of "mlp". */
-#define NL_MLPS(X) X(GELU, gelu)
+#define NL_MLPS(X) X(GELU, gelu) X(SWIGLU, swiglu) X(MIX, mix)
 
 #define NL_ROW(NAME, name, prefix) NL_ATTENTION_##NAME,
 typedef enum nl_attention { NL_MIXERS(NL_ROW) NL_ATTENTION_COUNT } nl_attention;
@@ -60,6 +60,8 @@ typedef struct nl_config {
     nl_architecture architecture;
     nl_attention attention;
     nl_mlp mlp;
+    nl_norm norm; /* of blocks and head */
+    bool qk_norm; /* RMS of the heads of q and k */
     nl_feature_map feature_map;
     double lambda, tau;
     bool gate, lepe, rope;
@@ -88,7 +90,7 @@ typedef struct nl_config {
 } nl_config;
 
 /* By their enumerations, ended by NULL. */
-extern const char *const nl_mixer_names[], *const nl_mlp_names[];
+extern const char *const nl_mixer_names[], *const nl_mlp_names[], *const nl_norm_names[];
 extern const char *const nl_schedule_names[], *const nl_predicts_names[],
                                                   *const nl_variance_names[];
 extern const char *const nl_path_names[], *const nl_prediction_names[];

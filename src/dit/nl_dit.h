@@ -17,7 +17,8 @@ typedef enum nl_init {
     NL_INIT_ONE,
     NL_INIT_XAVIER,     /* uniform, fan in and out of the [rows, rest] view */
     NL_INIT_NORMAL_002, /* N(0, 0.02^2) */
-    NL_INIT_LEPE        /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
+    NL_INIT_LEPE,       /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
+    NL_INIT_MIX         /* the same of 3 x 3 */
 } nl_init;
 
 typedef struct nl_param {
@@ -40,6 +41,7 @@ enum { NL_BRANCH_PARAMS = 10 }; /* at most, in one branch */
 typedef struct nl_block_params {
     int first;                                         /* its first row in the table */
     nl_tensor branches[NL_BRANCHES][NL_BRANCH_PARAMS]; /* as the file of each numbers them */
+    nl_tensor norms[NL_BRANCHES];                      /* [D], of RMS */
     nl_tensor adaln_weight, adaln_bias;                /* [6D, D]: views of nl_dit.adaln_weight */
 } nl_block_params;
 
@@ -55,7 +57,8 @@ typedef struct nl_dit {
         adaln_bias; /* of all blocks and the final layer: [(6 depth + 2) D, D] */
     nl_tensor final_adaln_weight, final_adaln_bias;
     nl_tensor head_weight, head_bias;
-    nl_tensor position; /* [T, D], computed for the grid in double, rounded to float */
+    nl_tensor final_norm; /* [D], of RMS */
+    nl_tensor position;   /* [T, D], computed for the grid in double, rounded to float */
     int param_count;
     nl_param *params;
     void *storage; /* one allocation on the device holds all parameters */

@@ -49,7 +49,7 @@ nl_status nl_dit_load_named(nl_dit *dit, const nl_checkpoint *checkpoint, const 
 
 /* What one branch of a block leaves for its backward pass; T tokens an image, D the hidden size. With checkpointing
  * only the block's input and its last output are kept: the rest is shared by all blocks and computed again. */
-enum { NL_BRANCH_KEPT = 6 };
+enum { NL_BRANCH_KEPT = 8 };
 typedef struct nl_branch_saved {
     nl_tensor x;                    /* [B T, D] the stream, with the branch before added */
     nl_tensor kept[NL_BRANCH_KEPT]; /* the branch's own, as its file numbers them */
@@ -60,6 +60,7 @@ typedef struct nl_branch_saved {
 enum {
     NL_KEPT_QKV,       /* [B T, 3D or 4D] q k v (g) */
     NL_KEPT_ATTENTION, /* [B T, D] */
+    NL_KEPT_RAW,       /* [B T, 2D] q k before their normalisation, with qk_norm */
     NL_KEPT_OWN        /* from here on its own */
 };
 
@@ -70,8 +71,16 @@ typedef struct nl_block_saved {
 /* What kept[i] is, for messages: "queries, keys and values"; NULL beyond the last. */
 const char *nl_branch_kept_name(const nl_config *config, int branch, int i);
 
+/* What training drops at random from the MLPs' hidden layers; zeros: nothing. */
+typedef struct nl_dropout {
+    float probability;
+    uint64_t seed;
+    nl_tensor samples; /* [B] I64 on the device: numbers of the samples */
+} nl_dropout;
+
 typedef struct nl_dit_saved {
     bool checkpointing;
+    nl_dropout dropout;
     int64_t batch;
     nl_tensor x, labels; /* the caller's */
     /* One row for each time: B, or 2 B with a flow map's two. */
@@ -83,11 +92,12 @@ typedef struct nl_dit_saved {
 } nl_dit_saved;
 
 /* nl_dit_forward with one time, or two, for each image (t [B] or [2, B]). What the backward pass needs stays on the arena above
- * the caller's mark; x and labels must live as long. *saved, uninitialised before, is given back with
+ * the caller's mark; x, labels and the numbers of the samples must live as long. dropout: NULL for none. *saved, uninitialised before, is given back with
  * nl_dit_saved_free (after a failure too), the arena by the caller. */
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                                 const nl_tensor *t, const nl_tensor *labels, bool checkpointing,
-                                const nl_tensor *prediction, nl_dit_saved *saved);
+                                const nl_dropout *dropout, const nl_tensor *prediction,
+                                nl_dit_saved *saved);
 void nl_dit_saved_free(nl_device *device, nl_dit_saved *saved);
 
 /* Called when the operations that complete gradients [first, first + count) of the flat array are queued:

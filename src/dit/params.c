@@ -7,8 +7,8 @@
 
 enum {
     TIME_FEATURES = 256,
-    FIXED_PARAMS = 11,                                 /* outside the blocks */
-    BLOCK_PARAMS = 2 + NL_BRANCHES * NL_BRANCH_PARAMS, /* at most, in one block */
+    FIXED_PARAMS = 12,                                 /* outside the blocks */
+    BLOCK_PARAMS = 4 + NL_BRANCHES * NL_BRANCH_PARAMS, /* at most, in one block */
     ALIGNMENT = 256
 };
 
@@ -76,8 +76,13 @@ static void add_block(nl_param_list *list, int index)
     int64_t d = dit->config.hidden_size;
     snprintf(list->prefix, sizeof(list->prefix), "blocks.%d.", index);
     block->first = dit->param_count;
-    for (int kind = 0; kind < NL_BRANCHES; kind++)
+    for (int kind = 0; kind < NL_BRANCHES; kind++) {
+        char name[32];
+        snprintf(name, sizeof(name), "norm%d", kind + 1);
+        if (dit->config.norm == NL_NORM_RMS)
+            add(list, &block->norms[kind], NL_INIT_ONE, false, SHAPE(d), name, ".weight");
         nl_branch_of(&dit->config, kind)->params(list, block->branches[kind]);
+    }
     add_product(list, &block->adaln_weight, &block->adaln_bias, NL_INIT_ZERO,
                 NL_BRANCHES * NL_PIECES * d, d, "adaLN_modulation.1");
     list->prefix[0] = 0;
@@ -108,6 +113,9 @@ nl_status nl_params_list(nl_dit *dit)
                 "final_layer.adaLN_modulation.1");
     add_product(&list, &dit->head_weight, &dit->head_bias, NL_INIT_ZERO,
                 p * p * nl_config_head_channels(config), d, "final_layer.linear");
+    if (config->norm == NL_NORM_RMS)
+        add(&list, &dit->final_norm, NL_INIT_ONE, false, SHAPE(d), "final_layer.norm_final",
+            ".weight");
 cleanup:
     return status;
 }

@@ -145,16 +145,25 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
                        "%s: int8 with row scales is nalagen's own: PyTorch would not understand it "
                        "under public names; store f32, bf16 or f16",
                        path);
-    if (file->spelling != NL_SPELLING_NALAGEN &&
-        (file->dit->config.flow_map || file->dit->config.guided))
+    const nl_config *config = &file->dit->config;
+    if (file->spelling != NL_SPELLING_NALAGEN && (config->flow_map || config->guided))
         return nl_fail(file->context, NL_ERROR_USAGE,
                        "%s: other programs know no flow maps and no guidance inside the weights, "
                        "and would make wrong pictures: write it as nalagen",
                        path);
-    if (file->spelling == NL_SPELLING_DIFFUSERS &&
-        file->dit->config.attention != NL_ATTENTION_SOFTMAX)
+    if (file->spelling == NL_SPELLING_DIFFUSERS && config->attention != NL_ATTENTION_SOFTMAX)
         return nl_fail(file->context, NL_ERROR_USAGE,
                        "%s: diffusers has no NaLa attention: write it as nalagen or dit", path);
+    const char *part = config->mlp != NL_MLP_GELU      ? "this \"mlp\""
+                       : config->norm != NL_NORM_LAYER ? "this \"norm\""
+                       : config->qk_norm               ? "\"qk_norm\""
+                                                       : NULL;
+    if (file->spelling != NL_SPELLING_NALAGEN && part)
+        return nl_fail(file->context, NL_ERROR_USAGE,
+                       "%s: the blocks of %s do not have %s: write it as nalagen", path,
+                       file->spelling == NL_SPELLING_DIFFUSERS ? "diffusers"
+                                                               : "the public DiT and SiT code",
+                       part);
     return NL_OK;
 }
 

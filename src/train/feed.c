@@ -22,6 +22,7 @@ static int64_t lay_out(nl_feed *feed, const nl_dataset_info *info, char *base)
           base, &used);
     place(&feed->t, NL_F32, 1, (int64_t[]){n}, base, &used);
     place(&feed->labels, NL_I32, 1, (int64_t[]){n}, base, &used);
+    place(&feed->samples, NL_I64, 1, (int64_t[]){n}, base, &used);
     place(&feed->coefficients, NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
     place(&feed->variational, NL_F32, 2, (int64_t[]){n, NL_VB_COLUMNS}, base, &used);
     if (!feed->options.teacher)
@@ -137,6 +138,8 @@ nl_status nl_feed_next(nl_feed *feed)
            (size_t)nl_tensor_bytes(&feed->x));
     memcpy(in_slot(feed, &feed->labels), feed->batch.labels + feed->first,
            (size_t)nl_tensor_bytes(&feed->labels));
+    memcpy(in_slot(feed, &feed->samples), nl_feed_samples(feed),
+           (size_t)nl_tensor_bytes(&feed->samples));
     NL_TRY(draw_times(feed));
     NL_TRY(device->ops->upload(device, feed->memory, feed->staging + feed->slot * feed->slot_bytes,
                                feed->slot_bytes));

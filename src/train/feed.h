@@ -39,6 +39,7 @@ typedef struct nl_feed {
     nl_tensor x;            /* [size, K, H, W] as encoded */
     nl_tensor t;            /* [size] as the network sees it */
     nl_tensor labels;       /* [size] I32 */
+    nl_tensor samples;      /* [size] I64: their numbers */
     nl_tensor coefficients; /* [size, NL_LOSS_COLUMNS] */
     nl_tensor variational;  /* [size, NL_VB_COLUMNS] */
     nl_distill_feed distill;

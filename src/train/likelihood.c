@@ -42,8 +42,8 @@ nl_status nl_flow_evaluate(nl_flow *flow, const nl_tensor *x, double t, const nl
         flow->host[b] = (float)t;
     NL_TRY(device->ops->upload(device, flow->t.data, flow->host, nl_tensor_bytes(&flow->t)));
     NL_TRY(device->ops->sync(device)); /* host is used again */
-    NL_TRY(nl_dit_forward_saving(flow->dit, device, x, &flow->t, &flow->labels, false, prediction,
-                                 &saved));
+    NL_TRY(nl_dit_forward_saving(flow->dit, device, x, &flow->t, &flow->labels, false, NULL,
+                                 prediction, &saved));
     NL_TRY(nl_dit_backward(flow->dit, device, &saved, &flow->probe, flow->gradients, &flow->dx,
                            NULL, NULL));
     float *dx = flow->host, *probe = flow->host + count;

@@ -54,6 +54,7 @@ typedef struct nl_train_options {
     double times_mean, times_deviation;
     const char *weighting; /* "none", "velocity", "likelihood", "min-snr" */
     double min_snr;
+    double dropout;       /* part of the MLPs' hidden layers that is dropped; 0: none */
     double label_dropout; /* negative: the configuration's */
     bool no_flip;
     uint64_t seed;

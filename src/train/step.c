@@ -7,7 +7,7 @@
 enum { BUCKET = 6 << 20 /* gradients that are summed over the ranks together, at least */ };
 
 nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed, uint64_t seed,
-                          bool checkpointing, int slots, nl_stepper *stepper)
+                          bool checkpointing, float dropout, int slots, nl_stepper *stepper)
 {
     nl_status status = NL_OK;
     nl_device *device = state->device;
@@ -19,6 +19,7 @@ nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed,
                             .feed = feed,
                             .seed = seed,
                             .checkpointing = checkpointing,
+                            .dropout = dropout,
                             .gradient_scale = 1 / (float)(batch * group->size),
                             .slots = slots};
     stepper->bytes = report_bytes + (part + batch) * (int64_t)sizeof(float);
@@ -95,13 +96,14 @@ static nl_status run_part(void *user)
     nl_tensor dprediction;
     int64_t mark = nl_arena_mark(device);
     bool reduce = part->last && stepper->group->size > 1;
+    nl_dropout dropout = {stepper->dropout, stepper->seed, feed->samples};
     if (part->first)
         NL_TRY(NL_OP(device, zero, .x = nl_dit_flat(state->gradient)));
     NL_TRY(nl_noised_mix(feed, state->model, device, noised));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, noised->prediction.shape, &dprediction));
     NL_TRY(nl_dit_forward_saving(state->model, device, &noised->x, nl_noised_times(feed),
-                                 &feed->labels, stepper->checkpointing, &noised->prediction,
-                                 &saved));
+                                 &feed->labels, stepper->checkpointing, &dropout,
+                                 &noised->prediction, &saved));
     NL_TRY(nl_noised_loss(feed, config, device, noised, &stepper->part_loss, &dprediction,
                           stepper->gradient_scale));
     stepper->ready_count = 0;

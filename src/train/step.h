@@ -14,6 +14,7 @@ typedef struct nl_stepper {
     nl_feed *feed;
     uint64_t seed;
     bool checkpointing;
+    float dropout;
     float gradient_scale;             /* 1 / global batch */
     nl_tensor part_loss;              /* [part] */
     nl_tensor losses;                 /* [rank's batch] */
@@ -29,7 +30,7 @@ typedef struct nl_stepper {
 
 /* slots: steps between two collections at most. */
 nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed, uint64_t seed,
-                          bool checkpointing, int slots, nl_stepper *stepper);
+                          bool checkpointing, float dropout, int slots, nl_stepper *stepper);
 void nl_stepper_close(nl_stepper *stepper); /* {0} is allowed */
 /* Of the arena. */
 nl_status nl_stepper_measure(nl_stepper *stepper, int64_t *bytes);

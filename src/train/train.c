@@ -288,7 +288,7 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
                     .adaptive = options->adaptive}};
     NL_TRY(nl_feed_open(state->device, trainer->data, trainer->loss, &of_feed, feed));
     NL_TRY(nl_stepper_open(trainer->group, state, feed, options->seed, options->checkpointing,
-                           trainer->slots, stepper));
+                           (float)options->dropout, trainer->slots, stepper));
 cleanup:
     return status;
 }

@@ -108,10 +108,21 @@ __device__ __forceinline__ void nl_put_piece(T *to, const float (&v)[VEC])
     *(nl_piece<T, VEC> *)to = piece;
 }
 
-template <typename S>
+/* RMS: about 0 instead of the mean. */
+template <typename S, bool RMS = false>
 __device__ __forceinline__ nl_moments nl_row_moments(const float (&v)[S::CHUNKS][S::VEC], int width,
                                                      float eps)
 {
+    if constexpr (RMS) {
+        float sum = 0.f;
+#pragma unroll
+        for (int c = 0; c < S::CHUNKS; c++)
+            if (S::there(c, width))
+#pragma unroll
+                for (int i = 0; i < S::VEC; i++)
+                    sum = fmaf(v[c][i], v[c][i], sum);
+        return nl_moments_of(0.f, 0.f, nl_lanes_sum<S::LANES>(sum), (float)width, eps);
+    }
     float sum = 0.f, rest = 0.f, squares = 0.f;
 #pragma unroll
     for (int c = 0; c < S::CHUNKS; c++)
@@ -134,7 +145,7 @@ __device__ __forceinline__ nl_moments nl_row_moments(const float (&v)[S::CHUNKS]
 }
 
 /* Rows [group * count, + count) of this thread's group, as far as there are `rows`. */
-template <typename S, typename Operation>
+template <typename S, bool RMS = false, typename Operation>
 __device__ __forceinline__ void nl_normalise_rows(Operation &operation, int64_t rows, int count,
                                                   int width, float eps)
 {
@@ -153,7 +164,7 @@ __device__ __forceinline__ void nl_normalise_rows(Operation &operation, int64_t 
             operation.enter(row);
             operation.values(row, raw, v);
         }
-        const nl_moments moments = nl_row_moments<S>(v, width, eps);
+        const nl_moments moments = nl_row_moments<S, RMS>(v, width, eps);
         if (valid)
             operation.finish(row, raw, v, moments);
     }

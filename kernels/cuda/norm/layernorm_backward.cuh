@@ -40,8 +40,9 @@ __device__ __forceinline__ void nl_store_part(const float *shared, int count, fl
     }
 }
 
-/* Gradient by x of a normalised row, from that by the normalised row: scale (d - mean(d) - n mean(d n)). */
-template <typename S>
+/* Gradient by x of a normalised row, from that by the normalised row: scale (d - mean(d) - n mean(d n)); RMS has no
+ * mean(d). */
+template <typename S, bool RMS = false>
 __device__ __forceinline__ void nl_normalise_gradient(const float (&normalised)[S::CHUNKS][S::VEC],
                                                       float (&d)[S::CHUNKS][S::VEC], int width,
                                                       float scale)
@@ -56,7 +57,7 @@ __device__ __forceinline__ void nl_normalise_gradient(const float (&normalised)[
                 product = fmaf(d[c][i], normalised[c][i], product);
             }
     const float share = 1.f / width;
-    sum = nl_warp_sum(sum) * share, product = nl_warp_sum(product) * share;
+    sum = RMS ? 0.f : nl_warp_sum(sum) * share, product = nl_warp_sum(product) * share;
 #pragma unroll
     for (int c = 0; c < S::CHUNKS; c++)
 #pragma unroll
@@ -65,19 +66,19 @@ __device__ __forceinline__ void nl_normalise_gradient(const float (&normalised)[
 }
 
 /* For any width: a block for a row. */
-template <typename T>
+template <typename T, bool RMS = false>
 __device__ __forceinline__ nl_moments nl_block_moments(const T *row, int width, float eps)
 {
     float sum = 0.f, rest = 0.f, squares = 0.f;
     for (int i = threadIdx.x; i < width; i += blockDim.x)
         sum += nl_get(row + i);
-    const float center = nl_block_sum(sum) / width;
+    const float center = RMS ? 0.f : nl_block_sum(sum) / width;
     for (int i = threadIdx.x; i < width; i += blockDim.x) {
         const float difference = nl_get(row + i) - center;
         rest += difference;
         squares = fmaf(difference, difference, squares);
     }
-    rest = nl_block_sum(rest);
+    rest = RMS ? 0.f : nl_block_sum(rest);
     return nl_moments_of(center, rest, nl_block_sum(squares), (float)width, eps);
 }
 

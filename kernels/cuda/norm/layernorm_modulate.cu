@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* x += gate * branch, then y = LN(x) (1 + scale) + shift: each activation crosses memory once each way. A row lies in the
+/* x += gate * branch, then y = norm(x) (1 + scale) + shift: each activation crosses memory once each way. A row lies in the
  * registers of its lanes, and with it its image's modulation for as long as rows are of that image (layernorm.cuh); nothing
  * lies in shared memory, but rows that are too wide for registers: a block has one there in fp32. */
 #include "layernorm.cuh"
 
 /* What a kernel is given; pieces of the modulation have rows gate_stride and mod_stride apart, one for an image. */
 template <typename T, typename M> struct modulate_problem {
+    static constexpr bool RMS = false;
     const T *x;
     T *sum, *y; /* sum may be x */
     const T *branch;
@@ -13,14 +14,28 @@ template <typename T, typename M> struct modulate_problem {
     int64_t rows, rows_per_image, gate_stride, shift_stride, scale_stride;
     int width;
     float eps;
+    /* What a normalised element is multiplied by. */
+    __device__ __forceinline__ float factor(int, float scale) const
+    {
+        return 1.f + scale;
+    }
+};
+template <typename T, typename M> struct modulate_rms_problem : modulate_problem<T, M> {
+    static constexpr bool RMS = true;
+    const float *weight;
+    __device__ __forceinline__ float factor(int column, float scale) const
+    {
+        return weight[column] * (1.f + scale);
+    }
 };
 
-template <typename T, typename M, typename S, bool BRANCH> struct modulate_rows {
+/* P: one of the two. */
+template <typename P, typename T, typename M, typename S, bool BRANCH> struct modulate_rows {
     static constexpr int CHUNKS = S::CHUNKS, VEC = S::VEC;
     struct Raw {
         nl_piece<T, VEC> x[CHUNKS], branch[BRANCH ? CHUNKS : 1];
     };
-    const modulate_problem<T, M> &p;
+    const P &p;
     int64_t next_image; /* first row of it: until there the pieces below are right */
     nl_piece<M, VEC> scale[CHUNKS], shift[CHUNKS], gate[BRANCH ? CHUNKS : 1];
 
@@ -78,25 +93,23 @@ template <typename T, typename M, typename S, bool BRANCH> struct modulate_rows 
                 shift[c].unpack(b);
 #pragma unroll
                 for (int i = 0; i < VEC; i++)
-                    out[i] = fmaf(moments(v[c][i]), 1.f + a[i], b[i]);
+                    out[i] = fmaf(moments(v[c][i]), p.factor(S::at(c) + i, a[i]), b[i]);
                 nl_put_piece(p.y + row * p.width + S::at(c), out);
             }
     }
 };
 
-template <typename T, typename M, typename S, bool BRANCH>
+template <typename P, typename T, typename M, typename S, bool BRANCH>
 __global__ void __launch_bounds__(S::THREADS, sizeof(T) + sizeof(M) > 4 ? 1
                                               : S::SHORT                ? 4
-                                                                        : 3)
-    modulate_kernel(const modulate_problem<T, M> p, int count)
+                                                         : 3) modulate_kernel(const P p, int count)
 {
-    modulate_rows<T, M, S, BRANCH> operation = {p, 0};
-    nl_normalise_rows<S>(operation, p.rows, count, p.width, p.eps);
+    modulate_rows<P, T, M, S, BRANCH> operation = {p, 0};
+    nl_normalise_rows<S, P::RMS>(operation, p.rows, count, p.width, p.eps);
 }
 
 /* Any width: one block a row, which stays in shared memory in fp32. */
-template <typename T, typename M>
-__global__ void modulate_any_kernel(const modulate_problem<T, M> p)
+template <typename P> __global__ void modulate_any_kernel(const P p)
 {
     extern __shared__ float values[];
     const int64_t row = blockIdx.x, image = row / p.rows_per_image;
@@ -111,33 +124,24 @@ __global__ void modulate_any_kernel(const modulate_problem<T, M> p)
         values[i] = v;
         sum += v;
     }
-    const float center = nl_block_sum(sum) / p.width;
+    const float center = P::RMS ? 0.f : nl_block_sum(sum) / p.width;
     for (int i = threadIdx.x; i < p.width; i += blockDim.x) {
         const float difference = values[i] - center;
         rest += difference;
         squares = fmaf(difference, difference, squares);
     }
-    rest = nl_block_sum(rest);
+    rest = P::RMS ? 0.f : nl_block_sum(rest);
     const nl_moments moments =
         nl_moments_of(center, rest, nl_block_sum(squares), (float)p.width, p.eps);
     for (int i = threadIdx.x; i < p.width; i += blockDim.x)
         nl_put(p.y + row * p.width + i,
-               fmaf(moments(values[i]), 1.f + nl_get(p.scale + image * p.scale_stride + i),
+               fmaf(moments(values[i]), p.factor(i, nl_get(p.scale + image * p.scale_stride + i)),
                     nl_get(p.shift + image * p.shift_stride + i)));
 }
 
-template <typename T, typename M>
-static nl_status choose(nl_device *device, const nl_layernorm_modulate_args *a)
+template <typename P, typename T, typename M> static nl_status launch(nl_device *device, const P &p)
 {
     nl_cuda *cuda = nl_cuda_of(device);
-    const modulate_problem<T, M> p = {
-        (const T *)a->x.data,     (T *)(a->sum.data ? a->sum.data : a->x.data),
-        (T *)a->y.data,           (const T *)a->branch.data,
-        (const M *)a->gate.data,  (const M *)a->shift.data,
-        (const M *)a->scale.data, a->x.shape[0],
-        a->rows_per_image,        a->gate.row_stride,
-        a->shift.row_stride,      a->scale.row_stride,
-        (int)a->x.shape[1],       a->eps};
     const bool aligned = ((p.gate_stride | p.shift_stride | p.scale_stride) % 8 == 0) &&
                          ((uintptr_t)p.scale | (uintptr_t)p.shift | (uintptr_t)p.gate) % 16 == 0;
     if (p.rows == 0)
@@ -146,17 +150,33 @@ static nl_status choose(nl_device *device, const nl_layernorm_modulate_args *a)
         NL_FOR_ROW_SHAPE(p.width, S, {
             const int count = nl_rows_of_group(p.rows, S::GROUPS, cuda->multiprocessors);
             auto kernel =
-                p.branch ? modulate_kernel<T, M, S, true> : modulate_kernel<T, M, S, false>;
+                p.branch ? modulate_kernel<P, T, M, S, true> : modulate_kernel<P, T, M, S, false>;
             kernel<<<nl_blocks(p.rows, S::GROUPS * count), S::THREADS, 0, cuda->stream>>>(p, count);
         });
     } else if (p.width > 12000) {
         return nl_fail(device->context, NL_ERROR_DEVICE,
                        "layernorm: rows of %d elements, at most 12000 on the GPU", p.width);
     } else {
-        modulate_any_kernel<T, M>
-            <<<(unsigned)p.rows, 256, p.width * sizeof(float), cuda->stream>>>(p);
+        modulate_any_kernel<P><<<(unsigned)p.rows, 256, p.width * sizeof(float), cuda->stream>>>(p);
     }
     return NL_CUDA_LAUNCHED(device, "layernorm_modulate");
+}
+
+template <typename T, typename M>
+static nl_status choose(nl_device *device, const nl_layernorm_modulate_args *a)
+{
+    const modulate_problem<T, M> p = {
+        (const T *)a->x.data,     (T *)(a->sum.data ? a->sum.data : a->x.data),
+        (T *)a->y.data,           (const T *)a->branch.data,
+        (const M *)a->gate.data,  (const M *)a->shift.data,
+        (const M *)a->scale.data, a->x.shape[0],
+        a->rows_per_image,        a->gate.row_stride,
+        a->shift.row_stride,      a->scale.row_stride,
+        (int)a->x.shape[1],       a->eps};
+    if (a->norm != NL_NORM_RMS)
+        return launch<modulate_problem<T, M>, T, M>(device, p);
+    const modulate_rms_problem<T, M> rms = {p, (const float *)a->weight.data};
+    return launch<modulate_rms_problem<T, M>, T, M>(device, rms);
 }
 
 extern "C" nl_status nl_cuda_layernorm_modulate(nl_device *device,

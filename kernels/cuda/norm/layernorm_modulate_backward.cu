@@ -7,6 +7,7 @@
 enum { KINDS = 4 /* sums: dshift, dscale, dgate, and of dbranch */ };
 
 template <typename T, typename M> struct modulate_gradient {
+    static constexpr bool RMS = false;
     const T *x, *dy, *branch;
     T *dx, *dbranch, *y;
     const M *scale, *shift, *gate;
@@ -14,15 +15,28 @@ template <typename T, typename M> struct modulate_gradient {
     int width, parts; /* parts of an image */
     float eps;
     float *sums; /* [images, parts, KINDS, width] */
+    /* What a normalised element is multiplied by. */
+    __device__ __forceinline__ float factor(int, float scale) const
+    {
+        return 1.f + scale;
+    }
+};
+template <typename T, typename M> struct modulate_rms_gradient : modulate_gradient<T, M> {
+    static constexpr bool RMS = true;
+    const float *weight;
+    __device__ __forceinline__ float factor(int column, float scale) const
+    {
+        return weight[column] * (1.f + scale);
+    }
 };
 
 template <typename T, typename S, bool BRANCH> struct raw_row {
     nl_piece<T, S::VEC> x[S::CHUNKS], dy[S::CHUNKS], dx[S::CHUNKS], branch[BRANCH ? S::CHUNKS : 1];
 };
 
-template <typename T, typename M, typename S, bool BRANCH>
-__device__ __forceinline__ void fetch(const modulate_gradient<T, M> &p, int64_t row,
-                                      raw_row<T, S, BRANCH> &raw)
+/* P: one of the two. */
+template <typename P, typename T, typename S, bool BRANCH>
+__device__ __forceinline__ void fetch(const P &p, int64_t row, raw_row<T, S, BRANCH> &raw)
 {
 #pragma unroll
     for (int c = 0; c < S::CHUNKS; c++)
@@ -41,8 +55,8 @@ template <typename M, typename S, bool BRANCH> struct modulation {
     nl_piece<M, S::VEC> scale[S::CHUNKS], shift[S::CHUNKS], gate[BRANCH ? S::CHUNKS : 1];
 };
 
-template <typename T, typename M, typename S, bool BRANCH>
-__device__ __forceinline__ void gradient_of_row(const modulate_gradient<T, M> &p, int64_t row,
+template <typename P, typename T, typename M, typename S, bool BRANCH>
+__device__ __forceinline__ void gradient_of_row(const P &p, int64_t row,
                                                 const raw_row<T, S, BRANCH> &raw,
                                                 const modulation<M, S, BRANCH> &m, float *sums)
 {
@@ -52,7 +66,7 @@ __device__ __forceinline__ void gradient_of_row(const modulate_gradient<T, M> &p
     for (int c = 0; c < CHUNKS; c++)
         if (S::there(c, p.width))
             raw.x[c].unpack(v[c]);
-    const nl_moments moments = nl_row_moments<S>(v, p.width, p.eps);
+    const nl_moments moments = nl_row_moments<S, P::RMS>(v, p.width, p.eps);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
         if (S::there(c, p.width)) {
@@ -64,18 +78,18 @@ __device__ __forceinline__ void gradient_of_row(const modulate_gradient<T, M> &p
             for (int i = 0; i < VEC; i++) {
                 v[c][i] = moments(v[c][i]);
                 product[i] = d[c][i] * v[c][i];
-                d[c][i] *= 1.f + scale[i];
+                d[c][i] *= p.factor(S::at(c) + i, scale[i]);
             }
             nl_add_to_sums<S>(sums + p.width, c, product);
             if (p.y) {
                 m.shift[c].unpack(shift);
 #pragma unroll
                 for (int i = 0; i < VEC; i++)
-                    y[i] = fmaf(v[c][i], 1.f + scale[i], shift[i]);
+                    y[i] = fmaf(v[c][i], p.factor(S::at(c) + i, scale[i]), shift[i]);
                 nl_put_piece(p.y + row * p.width + S::at(c), y);
             }
         }
-    nl_normalise_gradient<S>(v, d, p.width, moments.scale);
+    nl_normalise_gradient<S, P::RMS>(v, d, p.width, moments.scale);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
         if (S::there(c, p.width)) {
@@ -103,10 +117,10 @@ __device__ __forceinline__ void gradient_of_row(const modulate_gradient<T, M> &p
 }
 
 /* grid (parts, images) */
-template <typename T, typename M, typename S, bool BRANCH>
+template <typename P, typename T, typename M, typename S, bool BRANCH>
 __global__ void __launch_bounds__(32 * NL_PART_WARPS,
                                   nl_row_ahead<S>::value && sizeof(T) == 2 ? 4 : 1)
-    modulate_gradient_kernel(const modulate_gradient<T, M> p)
+    modulate_gradient_kernel(const P p)
 {
     extern __shared__ __align__(16) float shared[];
     constexpr int kinds = BRANCH ? KINDS : 2;
@@ -130,31 +144,53 @@ __global__ void __launch_bounds__(32 * NL_PART_WARPS,
         }
     raw_row<T, S, BRANCH> next;
     if (nl_row_ahead<S>::value && first < last)
-        fetch<T, M, S, BRANCH>(p, first, next);
+        fetch<P, T, S, BRANCH>(p, first, next);
     for (int64_t row = first; row < last; row += NL_PART_WARPS) {
         raw_row<T, S, BRANCH> raw;
         if (nl_row_ahead<S>::value) {
             raw = next;
             if (row + NL_PART_WARPS < last)
-                fetch<T, M, S, BRANCH>(p, row + NL_PART_WARPS, next);
+                fetch<P, T, S, BRANCH>(p, row + NL_PART_WARPS, next);
         } else {
-            fetch<T, M, S, BRANCH>(p, row, raw);
+            fetch<P, T, S, BRANCH>(p, row, raw);
         }
-        gradient_of_row<T, M, S, BRANCH>(p, row, raw, m, sums);
+        gradient_of_row<P, T, M, S, BRANCH>(p, row, raw, m, sums);
     }
     nl_store_part(shared, kinds * p.width,
                   p.sums + (image * p.parts + blockIdx.x) * KINDS * p.width);
 }
 
 template <typename M> struct modulation_gradient {
+    static constexpr bool RMS = false;
     M *dshift, *dscale, *dgate; /* dgate may be NULL */
     float *branch_sums;         /* [images, width], with dgate */
     int64_t dshift_stride, dscale_stride, dgate_stride;
 };
+template <typename M> struct modulation_rms_gradient : modulation_gradient<M> {
+    static constexpr bool RMS = true;
+    const float *weight;
+    const M *scale;
+    int64_t scale_stride;
+    float *weight_sums; /* [images, width] */
+};
+
+/* sum: of dy n over the rows of an image. Becomes dscale; the image's part of dweight is left. */
+template <typename G>
+__device__ __forceinline__ float weighed(const G &to, int64_t image, int width, int column,
+                                         float sum)
+{
+    if constexpr (G::RMS) {
+        to.weight_sums[image * width + column] =
+            (1.f + nl_get(to.scale + image * to.scale_stride + column)) * sum;
+        return to.weight[column] * sum;
+    } else {
+        return sum;
+    }
+}
 
 /* grid (KINDS width / 256, images) */
-template <typename M>
-__global__ void add_parts_kernel(const float *sums, int parts, int width, modulation_gradient<M> to)
+template <typename G>
+__global__ void add_parts_kernel(const float *sums, int parts, int width, G to)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x, column = i % width;
     const int64_t image = blockIdx.y;
@@ -164,6 +200,9 @@ __global__ void add_parts_kernel(const float *sums, int parts, int width, modula
 #pragma unroll 8
     for (int part = 0; part < parts; part++)
         sum += sums[(image * parts + part) * KINDS * width + i];
+    if constexpr (G::RMS)
+        if (i >= width && i < 2 * width)
+            sum = weighed(to, image, width, column, sum);
     if (i >= 3 * width)
         to.branch_sums[image * width + column] = sum;
     else
@@ -174,20 +213,20 @@ __global__ void add_parts_kernel(const float *sums, int parts, int width, modula
 }
 
 /* Any width: a block for a row; then a thread for a column of an image. */
-template <typename T, typename M>
-__global__ void any_row_kernel(const modulate_gradient<T, M> p, float *moments)
+template <typename P, typename T, typename M>
+__global__ void any_row_kernel(const P p, float *moments)
 {
     const int64_t row = blockIdx.x, image = row / p.rows_per_image, at = row * p.width;
-    const nl_moments m = nl_block_moments(p.x + at, p.width, p.eps);
+    const nl_moments m = nl_block_moments<T, P::RMS>(p.x + at, p.width, p.eps);
     const M *scale = p.scale + image * p.scale_stride;
     float sum = 0.f, product = 0.f;
     for (int i = threadIdx.x; i < p.width; i += blockDim.x) {
-        const float d = nl_get(p.dy + at + i) * (1.f + nl_get(scale + i));
+        const float d = nl_get(p.dy + at + i) * p.factor(i, nl_get(scale + i));
         sum += d, product = fmaf(d, m(nl_get(p.x + at + i)), product);
     }
-    sum = nl_block_sum(sum) / p.width, product = nl_block_sum(product) / p.width;
+    sum = P::RMS ? 0.f : nl_block_sum(sum) / p.width, product = nl_block_sum(product) / p.width;
     for (int i = threadIdx.x; i < p.width; i += blockDim.x) {
-        const float n = m(nl_get(p.x + at + i)), a = 1.f + nl_get(scale + i);
+        const float n = m(nl_get(p.x + at + i)), a = p.factor(i, nl_get(scale + i));
         const float dx =
             nl_get(p.dx + at + i) + m.scale * (nl_get(p.dy + at + i) * a - sum - n * product);
         nl_put(p.dx + at + i, dx);
@@ -201,9 +240,8 @@ __global__ void any_row_kernel(const modulate_gradient<T, M> p, float *moments)
                     moments[3 * row + 2] = m.offset;
 }
 
-template <typename T, typename M>
-__global__ void any_column_kernel(const modulate_gradient<T, M> p, const float *moments,
-                                  modulation_gradient<M> to)
+template <typename P, typename G>
+__global__ void any_column_kernel(const P p, const float *moments, G to)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     const int64_t image = blockIdx.y;
@@ -221,22 +259,44 @@ __global__ void any_column_kernel(const modulate_gradient<T, M> p, const float *
         }
     }
     nl_put(to.dshift + image * to.dshift_stride + i, shift);
-    nl_put(to.dscale + image * to.dscale_stride + i, scale);
+    nl_put(to.dscale + image * to.dscale_stride + i, weighed(to, image, p.width, i, scale));
     if (to.dgate) {
         nl_put(to.dgate + image * to.dgate_stride + i, gate);
         to.branch_sums[image * p.width + i] = bias;
     }
 }
 
-template <typename T, typename M, typename S, bool BRANCH>
-static cudaError_t launch(const modulate_gradient<T, M> &p, int64_t images, cudaStream_t stream)
+template <typename P, typename T, typename M, typename S, bool BRANCH>
+static cudaError_t launch_rows(const P &p, int64_t images, cudaStream_t stream)
 {
     const int bytes = NL_PART_WARPS * (BRANCH ? KINDS : 2) * p.width * 4;
-    auto kernel = modulate_gradient_kernel<T, M, S, BRANCH>;
+    auto kernel = modulate_gradient_kernel<P, T, M, S, BRANCH>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error == cudaSuccess)
         kernel<<<dim3((unsigned)p.parts, (unsigned)images), 32 * NL_PART_WARPS, bytes, stream>>>(p);
+    return error;
+}
+
+template <typename P, typename G, typename T, typename M>
+static cudaError_t launch(const P &p, const G &to, int64_t images, bool vectors,
+                          cudaStream_t stream)
+{
+    cudaError_t error = cudaSuccess;
+    if (vectors) {
+        NL_FOR_GRADIENT_SHAPE(p.width, S, {
+            error = p.branch ? launch_rows<P, T, M, S, true>(p, images, stream)
+                             : launch_rows<P, T, M, S, false>(p, images, stream);
+        });
+        add_parts_kernel<G>
+            <<<dim3(nl_blocks(KINDS * p.width, 256), (unsigned)images), 256, 0, stream>>>(
+                p.sums, p.parts, p.width, to);
+    } else {
+        any_row_kernel<P, T, M>
+            <<<(unsigned)(images * p.rows_per_image), 128, 0, stream>>>(p, p.sums);
+        any_column_kernel<P, G>
+            <<<dim3(nl_blocks(p.width, 64), (unsigned)images), 64, 0, stream>>>(p, p.sums, to);
+    }
     return error;
 }
 
@@ -266,27 +326,25 @@ static nl_status run(nl_device *device, const nl_layernorm_modulate_backward_arg
                          (p.scale_stride | p.shift_stride | p.gate_stride) % 4 == 0 &&
                          ((uintptr_t)p.scale | (uintptr_t)p.shift | (uintptr_t)p.gate) % 16 == 0;
     void *scratch;
-    const int64_t image_sums = images * p.width * 4;
-    const int64_t bytes = vectors ? images * p.parts * KINDS * p.width * 4 : rows * 3 * 4;
-    nl_status status =
-        nl_cuda_scratch(device, "sums of a normalisation", image_sums + bytes, &scratch);
+    const bool rms = a->norm == NL_NORM_RMS;
+    const int64_t image_sums = images * p.width; /* of dbranch, and of dweight */
+    const int64_t sums = vectors ? images * p.parts * KINDS * p.width : rows * 3;
+    nl_status status = nl_cuda_scratch(device, "sums of a normalisation",
+                                       ((rms ? 2 : 1) * image_sums + sums) * 4, &scratch);
     if (status != NL_OK)
         return status;
     to.branch_sums = (float *)scratch;
-    p.sums = to.branch_sums + images * p.width; /* or moments of rows */
-    cudaError_t error = cudaSuccess;
-    if (vectors) {
-        NL_FOR_GRADIENT_SHAPE(p.width, S, {
-            error = p.branch ? launch<T, M, S, true>(p, images, stream)
-                             : launch<T, M, S, false>(p, images, stream);
-        });
-        add_parts_kernel<M>
-            <<<dim3(nl_blocks(KINDS * p.width, 256), (unsigned)images), 256, 0, stream>>>(
-                p.sums, p.parts, p.width, to);
+    p.sums = to.branch_sums + (rms ? 2 : 1) * image_sums; /* or moments of rows */
+    cudaError_t error;
+    if (rms) {
+        modulate_rms_gradient<T, M> q = {p, (const float *)a->weight.data};
+        modulation_rms_gradient<M> rms_to = {to, q.weight, p.scale, p.scale_stride,
+                                             to.branch_sums + image_sums};
+        error = launch<decltype(q), decltype(rms_to), T, M>(q, rms_to, images, vectors, stream);
+        nl_cuda_add_parts(stream, rms_to.weight_sums, images,
+                          {{(float *)a->dweight.data, p.width}});
     } else {
-        any_row_kernel<T, M><<<(unsigned)rows, 128, 0, stream>>>(p, p.sums);
-        any_column_kernel<T, M>
-            <<<dim3(nl_blocks(p.width, 64), (unsigned)images), 64, 0, stream>>>(p, p.sums, to);
+        error = launch<decltype(p), decltype(to), T, M>(p, to, images, vectors, stream);
     }
     if (a->dbias.data)
         nl_cuda_add_parts(stream, to.branch_sums, images, {{(float *)a->dbias.data, p.width}});

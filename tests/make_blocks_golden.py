@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes tests/golden/blocks_*.safetensors: networks with the parts that a configuration can choose ("mlp", "norm",
+"qk_norm", dropout), their outputs and gradients by PyTorch in float64.
+
+    python3 make_blocks_golden.py REFERENCE OUT     (needs torch and numpy)
+
+REFERENCE is the folder with nala_torch.py. What is new stands below, as LightningDiT (SwiGLUFFN, RMSNorm, the norms of
+q and k) and SegFormer (Mix-FFN) have it. The loss is mean((out - target)^2).
+"""
+import json
+import struct
+import sys
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+sys.path.insert(0, sys.argv[1])
+import nala_torch  # noqa: E402
+
+if not hasattr(F, "scaled_dot_product_attention"):  # before PyTorch 2
+    F.scaled_dot_product_attention = lambda q, k, v: (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+SIZE, HEADS, DEPTH, SIDE, SEED, STREAM = 24, 2, 2, 4, 77, 11
+MODELS = {  # attention, lepe, mlp, norm, qk_norm, dropout
+    "softmax_swiglu": ("softmax", False, "swiglu", "rms", True, 0.0),
+    "softmax_gelu": ("softmax", False, "gelu", "layer", False, 0.25),
+    "nala_mix": ("nala", True, "mix", "layer", True, 0.25),
+    "nala_swiglu": ("nala", False, "swiglu", "rms", False, 0.1),
+}
+
+
+def philox(seed, samples, stream, elements):
+    """Word of each element, as core/nl_random.h: [samples, elements]."""
+    mask = np.uint64(0xFFFFFFFF)
+    offset = ((np.uint64(stream) << np.uint64(34)) + elements.astype(np.uint64))[None] // np.uint64(4)
+    image = samples.astype(np.uint64)[:, None] + np.zeros_like(offset)
+    offset = offset + np.zeros_like(image)
+    c = [offset & mask, offset >> np.uint64(32), image & mask, image >> np.uint64(32)]
+    k0, k1 = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(p1 >> np.uint64(32)) ^ c[1] ^ k0, p1 & mask, (p0 >> np.uint64(32)) ^ c[3] ^ k1, p0 & mask]
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
+    lane = (elements % 4)[None]
+    return np.where(lane == 0, c[0], np.where(lane == 1, c[1], np.where(lane == 2, c[2], c[3])))
+
+
+class Dropout(nn.Module):
+    def __init__(self, p, block, samples):
+        super().__init__()
+        self.p, self.block, self.samples = p, block, samples
+
+    def forward(self, x):
+        if self.p == 0:
+            return x
+        _, tokens, width = x.shape
+        count = tokens * width
+        elements = self.block * ((count + 3) // 4 * 4) + np.arange(count)
+        words = philox(SEED, self.samples, STREAM, elements)
+        keep = torch.from_numpy(words >= float(np.float32(self.p)) * 2.0**32).reshape(x.shape)
+        return x * keep / (1 - float(np.float32(self.p)))
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Gelu(nn.Module):
+    def __init__(self, size, dropout):
+        super().__init__()
+        self.fc1, self.fc2, self.dropout = nn.Linear(size, 4 * size), nn.Linear(4 * size, size), dropout
+
+    def forward(self, x):
+        return self.fc2(self.dropout(F.gelu(self.fc1(x), approximate="tanh")))
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, size, dropout):
+        super().__init__()
+        width = int(2 / 3 * (4 * size))
+        self.w12, self.w3, self.dropout = nn.Linear(size, 2 * width), nn.Linear(width, size), dropout
+
+    def forward(self, x):
+        x1, x2 = self.w12(x).chunk(2, dim=-1)
+        return self.w3(self.dropout(F.silu(x1) * x2))
+
+
+class Mix(nn.Module):
+    def __init__(self, size, dropout):
+        super().__init__()
+        self.fc1, self.fc2, self.dropout = nn.Linear(size, 4 * size), nn.Linear(4 * size, size), dropout
+        self.dwconv = nn.Conv2d(4 * size, 4 * size, 3, padding=1, groups=4 * size)
+
+    def forward(self, x):
+        b, n, _ = x.shape
+        grid = self.fc1(x).transpose(1, 2).reshape(b, -1, SIDE, SIDE)
+        return self.fc2(self.dropout(F.gelu(self.dwconv(grid).flatten(2).transpose(1, 2), approximate="tanh")))
+
+
+class WithNorms(nn.Module):
+    """The product of an attention, with the heads of q and k normalised."""
+
+    def __init__(self, product, attention):
+        super().__init__()
+        self.product, self.attention = product, [attention]
+
+    def forward(self, x):
+        y = self.product(x)
+        b, n, c = x.shape
+        q, k = y[..., : 2 * c].reshape(b, n, 2, HEADS, c // HEADS).unbind(2)
+        q, k = self.attention[0].q_norm(q), self.attention[0].k_norm(k)
+        return torch.cat([q.reshape(b, n, c), k.reshape(b, n, c), y[..., 2 * c:]], dim=-1)
+
+
+def build(attention, lepe, mlp, norm, qk_norm, dropout, samples):
+    model = nala_torch.Backbone((DEPTH, SIZE, HEADS), 2, attention, input_size=2 * SIDE, classes=5, learn_sigma=False,
+                                lepe=lepe)
+    for i, block in enumerate(model.blocks):
+        block.mlp = {"gelu": Gelu, "swiglu": SwiGLU, "mix": Mix}[mlp](SIZE, Dropout(dropout, i, samples))
+        if norm == "rms":
+            block.norm1, block.norm2 = RMSNorm(SIZE), RMSNorm(SIZE)
+        if qk_norm:
+            block.attn.q_norm, block.attn.k_norm = RMSNorm(SIZE // HEADS), RMSNorm(SIZE // HEADS)
+            name = "qkvg" if attention == "nala" else "qkv"
+            setattr(block.attn, name, WithNorms(getattr(block.attn, name), block.attn))
+    if norm == "rms":
+        model.final_layer.norm_final = RMSNorm(SIZE)
+    return model
+
+
+def save(path, tensors):
+    header, data = {}, b""
+    for name, x in tensors.items():
+        x = x.detach().numpy()
+        x = x.astype(np.int32 if x.dtype.kind == "i" else np.float32)
+        header[name] = {"dtype": "I32" if x.dtype.kind == "i" else "F32", "shape": list(x.shape),
+                        "data_offsets": [len(data), len(data) + x.nbytes]}
+        data += x.tobytes()
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def main(name, options):
+    torch.manual_seed(5)
+    samples = np.array([3, 2**33 + 1, 12345])
+    model = build(*options, samples)
+    for parameter in model.parameters():  # nothing zero, norms' weights around 1
+        if parameter.requires_grad:
+            around = 1.0 if parameter.ndim == 1 and bool((parameter == 1).all()) else 0.0
+            with torch.no_grad():
+                parameter.normal_(around, 0.2)
+    model = model.float().double()
+    x = torch.randn(3, 4, 2 * SIDE, 2 * SIDE).float().double().requires_grad_()
+    t, y = torch.tensor([0.25, 0.5, 0.75]).double(), torch.tensor([0, 4, 5])
+    target = torch.randn(3, 4, 2 * SIDE, 2 * SIDE).float().double()
+    # timestep_features answers in float32; the products go on in double
+    out = model(x, t, y)
+    ((out - target) ** 2).mean().backward()
+    tensors = {"x": x, "t": t, "y": y, "target": target, "out": out, "grad_x": x.grad}
+    for key, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            key = key.replace(".product", "")
+            tensors["w." + key], tensors["g." + key] = parameter, parameter.grad
+    save(f"{sys.argv[2]}/blocks_{name}.safetensors", tensors)
+    print(name, float(out.abs().mean()))
+
+
+for model_name, model_options in MODELS.items():
+    main(model_name, model_options)
