@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Softmax attention backward on Hopper, bf16 in and out, fp32 sums; never a T x T matrix, the same bits every time. With
- * softmax_backward.cuh's P, dS and delta:
+ * backward_kernel.cuh's P, dS and delta:
  *
  *   dv = P^T do,  dS = P (do v^T - delta),  dq = scale dS k,  dk = scale dS^T q
  *
@@ -16,7 +16,7 @@
  *   3     dq [QUERIES, d] = dS k over all KEYS, added to sums in fp32 that stay in the second-level cache
  *
  * so that no group waits for the other's dS, and nobody but group 3 for memory. Registers of a thread: 24, 208, 208, 72
- * (heads beyond 64: 24, 200, 200, 88); shared memory 208 KB, with tails 225 KB.
+ * (heads beyond 64: 24, 200, 200, 88); shared memory 208 KB, with tails 230 KB.
  *
  * The order of sums. A thread of group 3 holds the same elements of dq whoever works on a tile, so sums lie in memory as
  * its fragments do: the first to come stores them, those between add (a reduction in the cache, which returns nothing),
@@ -53,7 +53,12 @@ namespace nl_softmax_backward_sm90
 using namespace nl_prim;
 using nl_softmax_sm90::consumer_release;
 
-enum { QUERIES = 64, KEYS = 128, THREADS = 512, ORDERED = 8 };
+enum {
+    QUERIES = 64,
+    KEYS = 128,
+    THREADS = 512,
+    ORDERED = 8 /* steps that may be between being let add and having been told of */
+};
 
 struct gradient_params {
     CUtensorMap q, k, v, dout, dq, dk, dv; /* [batch, heads, tokens, head size] */
