@@ -15,10 +15,11 @@ typedef struct stand_in {
     /* seen */
     int calls, draws, last_draw;
     float largest_t;
+    float last_s; /* NaN: none */
 } stand_in;
 
 static inline nl_status stand_in_predict(void *user, const nl_tensor *x, const float *t,
-                                         const nl_tensor *prediction)
+                                         const float *s, const nl_tensor *prediction)
 {
     stand_in *network = user;
     nl_status status = NL_OK;
@@ -27,6 +28,7 @@ static inline nl_status stand_in_predict(void *user, const nl_tensor *x, const f
     float *input = malloc((size_t)count * sizeof(float));
     float *output = calloc((size_t)outputs, sizeof(float));
     network->calls++;
+    network->last_s = s ? *s : NAN;
     NL_TRY(network->device->ops->download(network->device, input, x->data, nl_tensor_bytes(x)));
     for (int64_t image = 0; image < batch; image++) {
         network->largest_t = fmaxf(network->largest_t, t[image]);

@@ -21,7 +21,7 @@ static float expected_output(float x, float t, int label, bool second_half)
 }
 
 static nl_status predict(void *user, const nl_tensor *x, const float *t, int64_t t_count,
-                         const nl_tensor *class, const nl_tensor *prediction)
+                         const float *s, const nl_tensor *class, const nl_tensor *prediction)
 {
     labelled_network *network = user;
     nl_device *device = network->device;
@@ -32,6 +32,7 @@ static nl_status predict(void *user, const nl_tensor *x, const float *t, int64_t
     int32_t label[2 * BATCH];
     int64_t mark = nl_arena_mark(device);
     nl_tensor conditioning;
+    (void)s;
     network->calls++;
     network->batch = batch;
     network->t_count = t_count;
@@ -107,7 +108,7 @@ static void check(guidance_case *f, const float *t, const bool *guided, int outp
     assert_ok(context, nl_arena_tensor(device, NL_F32, 4, (int64_t[]){BATCH, output_channels, 2, 3},
                                        &prediction));
     int64_t before = nl_arena_mark(device);
-    assert_ok(context, model.call(model.user, &f->x, t, &prediction));
+    assert_ok(context, model.call(model.user, &f->x, t, NULL, &prediction));
     assert_int_equal(nl_arena_mark(device), before);
     assert_ok(context,
               device->ops->download(device, result, prediction.data, nl_tensor_bytes(&prediction)));

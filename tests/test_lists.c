@@ -77,7 +77,7 @@ static void test_methods(void **state)
     char text[128];
     assert_string_equal(nl_method_list(true, text, sizeof(text)), "ddpm or ddim");
     assert_string_equal(nl_method_list(false, text, sizeof(text)),
-                        "euler, midpoint, heun, heun2, rk4, dopri5, sde-euler or sde-heun");
+                        "euler, midpoint, heun, heun2, rk4, dopri5, sde-euler, sde-heun or flow");
 }
 
 static void test_other_names(void **state)

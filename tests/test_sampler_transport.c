@@ -286,6 +286,41 @@ static void test_evaluations(void **state)
     nl_context_destroy(context);
 }
 
+static float flow_output(float x, float t)
+{
+    return 2 * x + t;
+}
+
+/* A flow map is asked for whole steps: each ends where the next begins, the last at 1. */
+static void test_flow_map(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    float start[COUNT], result[COUNT];
+    start_numbers(start, COUNT);
+    for (int steps = 1; steps <= 7; steps++) {
+        stand_in network = {.output = flow_output};
+        nl_sampler_options options =
+            transport_options(NL_METHOD_FLOW, steps, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+        assert_int_equal(network.calls, steps);
+        assert_true(network.last_s == 1);
+        for (int i = 0; i < COUNT; i++) {
+            double x = start[i];
+            for (int k = 0; k < steps; k++)
+                x += (2 * x + (double)k / steps) / steps;
+            assert_true(fabs(result[i] - x) <= 1e-5 * (1 + fabs(x)));
+        }
+    }
+    stand_in network = {.output = flow_output};
+    nl_sampler_options options =
+        transport_options(NL_METHOD_EULER, 2, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    assert_ok(context, stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+    assert_true(isnan(network.last_s)); /* a velocity has one time */
+    nl_context_destroy(context);
+}
+
 /* 5000 steps of the classical Runge-Kutta method in double. */
 static void solve_exactly(const direct_sampler *direct, double t0, double t1, const float *start,
                           float *end)
@@ -639,12 +674,19 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_rows),        cmocka_unit_test(test_sde_forms_directly),
-        cmocka_unit_test(test_evaluations),        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_dopri5_checkpoint),  cmocka_unit_test(test_dopri5_is_per_image),
-        cmocka_unit_test(test_dopri5_rejects_nan), cmocka_unit_test(test_dopri5_tolerance),
-        cmocka_unit_test(test_not_finite),         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cancelling),         cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_golden_rows),
+        cmocka_unit_test(test_sde_forms_directly),
+        cmocka_unit_test(test_evaluations),
+        cmocka_unit_test(test_flow_map),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_dopri5_checkpoint),
+        cmocka_unit_test(test_dopri5_is_per_image),
+        cmocka_unit_test(test_dopri5_rejects_nan),
+        cmocka_unit_test(test_dopri5_tolerance),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cancelling),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

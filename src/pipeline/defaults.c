@@ -18,6 +18,11 @@ static nl_status find_name(nl_context *context, const char *what, const char *na
                    near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
+double nl_sampling_scale(const nl_sampling *resolved)
+{
+    return resolved->cfg_scale == NL_CFG_UNCONDITIONAL ? 0 : resolved->cfg_scale;
+}
+
 nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved)
 {
     nl_context *context = model->context;
@@ -28,12 +33,23 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
     int method;
     *resolved = *given;
     if (!given->sampler)
-        resolved->sampler = dit ? "ddpm" : "heun";
+        resolved->sampler = dit ? "ddpm" : config->flow_map ? "flow" : "heun";
     NL_TRY(find_name(context, "sampler", resolved->sampler, nl_method_names, &method));
     if (dit != nl_method_is_diffusion((nl_method)method))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
                        resolved->sampler, dit ? "DiT" : "SiT",
                        nl_method_list(dit, list, sizeof(list))));
+    if (method == NL_METHOD_FLOW && !config->flow_map)
+        NL_TRY(
+            nl_fail(context, NL_ERROR_USAGE,
+                    "sampler flow takes the steps that a flow map predicts, and this model is none "
+                    "(nalagen distill makes one): use heun"));
+    if (config->guided && given->cfg_scale > 0 && given->cfg_scale != 1)
+        NL_TRY(
+            nl_fail(context, NL_ERROR_USAGE,
+                    "a guidance scale of %g: guidance is inside this model's weights, and cannot "
+                    "be had twice; leave it out",
+                    nl_sampling_scale(given)));
     if (given->steps < 0 || given->steps > INT_MAX)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is %lld", (long long)given->steps));
     if (given->steps && !nl_methods[method].default_steps)
@@ -43,7 +59,9 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
         resolved->steps = nl_methods[method].default_steps;
     if (dit && !given->respacing)
         resolved->steps = NL_MIN(resolved->steps, config->diffusion_steps);
-    if (given->cfg_scale <= 0) {
+    if (given->cfg_scale <= 0 && (config->guided || config->flow_map)) {
+        resolved->cfg_scale = 1;
+    } else if (given->cfg_scale <= 0) {
         resolved->cfg_scale = !config->num_classes ? 1 : dit ? 4 : 3;
         if (!dit && config->num_classes && given->cfg_interval[0] == 0 &&
             given->cfg_interval[1] == 0)
@@ -51,11 +69,6 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
     }
 cleanup:
     return status;
-}
-
-double nl_sampling_scale(const nl_sampling *resolved)
-{
-    return resolved->cfg_scale == NL_CFG_UNCONDITIONAL ? 0 : resolved->cfg_scale;
 }
 
 nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,

@@ -62,17 +62,19 @@ static nl_status show(nl_work *work, const nl_tensor *x, float t, const nl_tenso
 }
 
 static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t t_count,
-                         const nl_tensor *labels, const nl_tensor *prediction)
+                         const float *s, const nl_tensor *labels, const nl_tensor *prediction)
 {
     nl_work *work = user;
     nl_device *device = work->device;
     nl_status status = NL_OK;
-    int64_t mark = nl_arena_mark(device);
+    int64_t mark = nl_arena_mark(device), both[] = {2, 1};
     nl_tensor times;
     if (work->observer && !work->shown)
         NL_TRY(show(work, x, t[0], labels));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
-    NL_TRY(device->ops->upload(device, times.data, t, nl_tensor_bytes(&times)));
+    NL_TRY(s ? nl_arena_tensor(device, NL_F32, 2, both, &times)
+             : nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
+    NL_TRY(device->ops->upload(device, times.data, s ? (float[]){t[0], *s} : t,
+                               nl_tensor_bytes(&times)));
     NL_TRY(nl_dit_replay(work->model->dit, device, x, &times, labels, prediction));
 cleanup:
     nl_arena_release(device, mark);

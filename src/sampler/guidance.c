@@ -38,16 +38,16 @@ static nl_tensor twice(const nl_tensor *tensor)
 }
 
 static nl_status evaluate_alone(nl_guidance *guidance, const nl_tensor *x, const float *t,
-                                const nl_tensor *prediction)
+                                const float *s, const nl_tensor *prediction)
 {
     int64_t batch = x->shape[0];
     nl_tensor labels = nl_tensor_rows(&guidance->labels, 0, batch);
-    return guidance->network(guidance->user, x, t, time_count(t, batch), &labels, prediction);
+    return guidance->network(guidance->user, x, t, time_count(t, batch), s, &labels, prediction);
 }
 
 /* x and t twice, with the labels and with the null class, through the network as one batch. */
 static nl_status evaluate_both(nl_guidance *guidance, const nl_tensor *x, const float *t,
-                               const nl_tensor *both)
+                               const float *s, const nl_tensor *both)
 {
     nl_status status = NL_OK;
     nl_device *device = guidance->device;
@@ -65,7 +65,7 @@ static nl_status evaluate_both(nl_guidance *guidance, const nl_tensor *x, const 
             times[image] = times[batch + image] = t[image];
     }
     NL_TRY(guidance->network(guidance->user, &input, times ? times : t, count > 1 ? 2 * batch : 1,
-                             &guidance->labels, both));
+                             s, &guidance->labels, both));
 cleanup:
     nl_free(device->context, times);
     return status;
@@ -88,7 +88,8 @@ cleanup:
     return status;
 }
 
-static nl_status guide(void *user, const nl_tensor *x, const float *t, const nl_tensor *prediction)
+static nl_status guide(void *user, const nl_tensor *x, const float *t, const float *s,
+                       const nl_tensor *prediction)
 {
     nl_status status = NL_OK;
     nl_guidance *guidance = user;
@@ -103,11 +104,11 @@ static nl_status guide(void *user, const nl_tensor *x, const float *t, const nl_
         return nl_fail(device->context, NL_ERROR_INTERNAL, "guidance: %lld labels for %lld images",
                        (long long)guidance->labels.shape[0], (long long)batch);
     if (!any)
-        return evaluate_alone(guidance, x, t, prediction);
+        return evaluate_alone(guidance, x, t, s, prediction);
     if (guidance->channels > 0)
         channels = NL_MIN(channels, guidance->channels);
     NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
-    NL_TRY(evaluate_both(guidance, x, t, &both));
+    NL_TRY(evaluate_both(guidance, x, t, s, &both));
     NL_TRY(NL_OP(device, guide, .prediction = both, .y = *prediction,
                  .scale = (float)guidance->scale, .channels = channels));
     NL_TRY(restore_unguided(guidance, t, &both, prediction));

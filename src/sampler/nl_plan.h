@@ -51,6 +51,7 @@ typedef struct nl_run {
     nl_tensor x; /* the state, the caller's */
     int64_t batch;
     float *t;           /* [batch], as the network sees it */
+    float s;            /* of a flow map: where the step ends */
     const bool *active; /* [batch]: images whose evaluations count; NULL: all */
     nl_tensor bad;      /* I32 [1] on the device: the first step that left NaN or infinity, or 0 */
     int32_t seen[2]; /* `bad` after the last step (of even and of odd number) that was waited for */

@@ -11,9 +11,11 @@
 #include "ops.h"
 
 /* The network as a sampler sees it: prediction(x, t). x [B, C, H, W], t [B] on the host (all equal except
- * for dopri5), prediction [B, C or 2C, H, W]; on the device. */
+ * for dopri5), prediction [B, C or 2C, H, W]; on the device. s: of a flow map, the time at which the step of all images
+ * ends; otherwise NULL. */
 typedef struct nl_model_function {
-    nl_status (*call)(void *user, const nl_tensor *x, const float *t, const nl_tensor *prediction);
+    nl_status (*call)(void *user, const nl_tensor *x, const float *t, const float *s,
+                      const nl_tensor *prediction);
     void *user;
 } nl_model_function;
 
@@ -24,12 +26,13 @@ typedef struct nl_noise_function {
 } nl_noise_function;
 
 /* How a method works: by the noise levels of a diffusion; along a flow by a Runge-Kutta tableau with fixed steps, with steps
- * of its own choice, or with noise. */
+ * of its own choice, or with noise; or by a network that predicts whole steps (nl_config.flow_map). */
 typedef enum nl_family {
     NL_FAMILY_DIFFUSION, /* of a DiT; all others: of a SiT */
     NL_FAMILY_ODE,
     NL_FAMILY_ADAPTIVE,
-    NL_FAMILY_SDE
+    NL_FAMILY_SDE,
+    NL_FAMILY_FLOW
 } nl_family;
 
 /* Every method: constant, name on the command line, family, default steps, whether it draws noise (ETA: when eta > 0), the
@@ -45,7 +48,8 @@ typedef enum nl_family {
     X(NL_METHOD_RK4, "rk4", ODE, 10, NEVER, three_eighths, three_eighths)                          \
     X(NL_METHOD_DOPRI5, "dopri5", ADAPTIVE, 0, NEVER, none, none)                                  \
     X(NL_METHOD_SDE_EULER, "sde-euler", SDE, 250, ALWAYS, euler, euler)                            \
-    X(NL_METHOD_SDE_HEUN, "sde-heun", SDE, 250, ALWAYS, trapezoid, trapezoid)
+    X(NL_METHOD_SDE_HEUN, "sde-heun", SDE, 250, ALWAYS, trapezoid, trapezoid)                      \
+    X(NL_METHOD_FLOW, "flow", FLOW, 4, NEVER, euler, euler)
 
 typedef enum nl_method { NL_METHODS(NL_LIST_CONSTANT) } nl_method;
 enum { NL_METHOD_COUNT = 0 NL_METHODS(NL_LIST_COUNT) };
@@ -143,9 +147,9 @@ nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, co
 
 typedef struct nl_guidance {
     nl_device *device;
-    /* network(x, t, labels): t [t_count] with t_count 1 or B */
+    /* network(x, t, labels): t [t_count] with t_count 1 or B; s: NULL, or one number, as in nl_model_function */
     nl_status (*network)(void *user, const nl_tensor *x, const float *t, int64_t t_count,
-                         const nl_tensor *labels, const nl_tensor *prediction);
+                         const float *s, const nl_tensor *labels, const nl_tensor *prediction);
     void *user;
     nl_tensor labels; /* I32 [2B] on the device: B labels, then B times the null class */
     double scale;     /* 1: none */

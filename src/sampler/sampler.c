@@ -182,6 +182,7 @@ nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, co
         break;
     case NL_FAMILY_ODE:
     case NL_FAMILY_SDE:
+    case NL_FAMILY_FLOW:
         NL_TRY(nl_transport_run(&run));
         break;
     }
@@ -195,7 +196,9 @@ cleanup:
 nl_status nl_run_evaluate(nl_run *run, const nl_tensor *x, const nl_tensor *prediction)
 {
     const nl_sample_job *job = run->job;
-    nl_status status = job->model.call(job->model.user, x, run->t, prediction);
+    bool flow = nl_methods[run->sampler->options.method].family == NL_FAMILY_FLOW;
+    nl_status status =
+        job->model.call(job->model.user, x, run->t, flow ? &run->s : NULL, prediction);
     if (status == NL_OK && job->evaluations)
         for (int64_t image = 0; image < run->batch; image++)
             job->evaluations[image] += !run->active || run->active[image];

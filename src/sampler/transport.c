@@ -164,6 +164,8 @@ static nl_status run_move(nl_run *run, int index, const nl_workspace *work)
     const nl_tableau *tableau = move->tableau;
     const nl_sample_job *job = run->job;
     double noise = move->noise;
+    bool last = index == run->sampler->move_count - 1;
+    run->s = (float)(last ? run->sampler->t1 : move->t + move->h);
     if (nl_sampler_needs_noise(run->sampler))
         NL_TRY(job->noise.call(job->noise.user, index, &work->noise));
     if (nl_method_is_sde(run->sampler->options.method) &&

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+# Flow maps: distilled from a model that was trained before, sampled in a few evaluations, refused where they do not fit.
+
+load helper
+
+distilled() {
+    one_colour
+    "$NALAGEN" train -m NaLaSiT-2x32x1/4 -d data -o teacher --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o student --steps 4 --batch 8 --device cpu -q "$@"
+}
+
+@test "distill makes a flow map that is sampled in two evaluations, and says so" {
+    distilled
+    "$NALAGEN" info student/model.safetensors --json | json_lines 'x["config"]["flow_map"] == 2 and x["config"]["guided"]'
+    run --separate-stderr "$NALAGEN" sample -m student/model.safetensors -c 3 --steps 2 -o a.png --json
+    [ "$status" -eq 0 ]
+    json_lines 'x["evaluations"] == 2 and x["sampler"] == "flow"' <<<"$output"
+    "$NALAGEN" sample --from a.png -m student/model.safetensors -o b.png -q
+    cmp a.png b.png
+    "$NALAGEN" sample -m student/model.safetensors -c 3 --sampler heun --steps 3 -o many.png -q
+}
+
+@test "a distillation resumes exactly" {
+    distilled --save-every 2 --keep 0
+    cp student/model.safetensors whole.safetensors
+    rm student/checkpoints/step-0000004.safetensors student/model.safetensors student/done
+    "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o student --steps 4 --batch 8 --device cpu -q
+    cmp whole.safetensors student/model.safetensors
+}
+
+@test "guidance that is inside, other programs' formats and ordinary models are refused by name" {
+    distilled
+    run "$NALAGEN" sample -m student/model.safetensors -c 3 --cfg-scale 2 -o a.png
+    [ "$status" -eq 2 ]
+    [[ $output == *"inside this model's weights"* ]]
+    run "$NALAGEN" convert student/model.safetensors b.safetensors --format diffusers
+    [ "$status" -eq 2 ]
+    run "$NALAGEN" sample -m teacher/model.safetensors -c 3 --sampler flow -o a.png
+    [ "$status" -eq 2 ]
+    [[ $output == *"nalagen distill makes one"* ]]
+    run "$NALAGEN" distill --teacher student/model.safetensors -d data -o other --steps 1 --batch 8 --device cpu
+    [ "$status" -eq 2 ]
+    [[ $output == *"is a flow map itself"* ]]
+    run "$NALAGEN" distill -d data -o other --steps 1 --device cpu
+    [ "$status" -eq 2 ]
+    [[ $output == *"--teacher"* ]]
+}
