@@ -8,6 +8,11 @@
 #include "nl_training.h"
 #include "ops.h"
 
+static nl_train_options defaults_of(const nl_command *command)
+{
+    return command == &nl_distill_command ? nl_distill_defaults : nl_train_defaults;
+}
+
 /* The file of --options first; what stands on the command line replaces it. */
 static nl_status read_options(nl_command_line *line, nl_texts *texts, nl_train_values *values)
 {
@@ -17,12 +22,12 @@ static nl_status read_options(nl_command_line *line, nl_texts *texts, nl_train_v
     nl_mapping file = {0};
     cJSON *object = NULL;
     int operands;
-    *values = (nl_train_values){.train = nl_train_defaults};
+    *values = (nl_train_values){.command = values->command, .train = defaults_of(values->command)};
     NL_TRY(nl_map_file(context, path, &file));
     NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &object));
-    NL_TRY(nl_options_apply(context, &nl_train_command, path, object, NL_IN_REQUEST, NULL, texts,
+    NL_TRY(nl_options_apply(context, values->command, path, object, NL_IN_REQUEST, NULL, texts,
                             values));
-    NL_TRY(nl_options_parse(context, &nl_train_command, line->argc, line->argv, values, &operands));
+    NL_TRY(nl_options_parse(context, values->command, line->argc, line->argv, values, &operands));
 cleanup:
     cJSON_Delete(object);
     nl_unmap(context, &file);
@@ -32,10 +37,10 @@ cleanup:
 /* The options that were given, as --options takes them. */
 static nl_status print_options(nl_context *context, const nl_train_values *values, char **text)
 {
-    const nl_train_values defaults = {.train = nl_train_defaults};
+    const nl_train_values defaults = {.train = defaults_of(values->command)};
     cJSON *object = cJSON_CreateObject();
     bool built =
-        object && nl_options_to_json(&nl_train_command, values, &defaults, NL_IN_REQUEST, object);
+        object && nl_options_to_json(values->command, values, &defaults, NL_IN_REQUEST, object);
     *text = built ? cJSON_PrintUnformatted(object) : NULL;
     cJSON_Delete(object);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
@@ -91,8 +96,7 @@ cleanup:
     return status;
 }
 
-nl_status nl_train_main(int argc, char **argv)
+nl_status nl_train_with(int argc, char **argv, nl_train_values *values)
 {
-    nl_train_values values = {.train = nl_train_defaults};
-    return nl_command_main(&nl_train_command, argc, argv, &values, train);
+    return nl_command_main(values->command, argc, argv, values, train);
 }

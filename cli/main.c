@@ -30,6 +30,7 @@ enum { MAX_COMMANDS = 16 };
 static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_sample_command,
     &nl_train_command,
+    &nl_distill_command,
     &nl_encode_command,
     &nl_eval_command,
     &nl_stats_command,

@@ -46,9 +46,10 @@ const nl_option nl_sampling_options[] = {
 
     {"sampler", 0, NL_OPTION_CHOICE, FIELD(sampling.sampler), "NAME", .choices = nl_method_names,
      .where = NL_IN_BOTH, .group = "Sampler",
-     .help = "DiT: ddpm ddim. SiT: euler midpoint heun heun2 rk4\ndopri5 sde-euler sde-heun",
+     .help = "DiT: ddpm ddim. SiT: euler midpoint heun heun2 rk4\ndopri5 sde-euler sde-heun flow",
      .detail = "heun's last step is Euler at the end of the "
-               "interval; heun2's is not (the explicit trapezoid)."},
+               "interval; heun2's is not (the explicit trapezoid). flow takes whole steps of a "
+               "flow map (nalagen distill)."},
     {"steps", 0, NL_OPTION_INT, FIELD(sampling.steps), "N", 1, 10000, .where = NL_IN_BOTH,
      .help = "steps taken (the public SiT code's N is N - 1 here)",
      .detail = "The public SiT code counts the points instead of the steps. SDEs: N counts the "

@@ -15,7 +15,7 @@ enum {
         name, letter, NL_OPTION_FLAG, member, __VA_ARGS__                                          \
     }
 
-static const nl_option options[] = {
+const nl_option nl_train_rows[] = {
     {"model", 'm', NL_OPTION_TEXT, TRAIN(model), "NAME", .where = RECORD, .group = "Model and data",
      .help = "NaLaSiT-S/2, DiT-XL/2, SiT-6x256x4/2, ...",
      .detail =
@@ -139,6 +139,12 @@ static const nl_option options[] = {
     {0},
 };
 
+static nl_status train_main(int argc, char **argv)
+{
+    nl_train_values values = {.command = &nl_train_command, .train = nl_train_defaults};
+    return nl_train_with(argc, argv, &values);
+}
+
 const nl_command nl_train_command = {
     .name = "train",
     .summary = "Train a model on encoded data",
@@ -154,6 +160,6 @@ const nl_command nl_train_command = {
                 "  nalagen train -m NaLaSiT-S/2 -d data -o run --dry-run\n"
                 "  nalagen plot run                             run/plot.png\n"
                 "  nalagen sample --model run/model.safetensors --class church\n",
-    .options = options,
-    .run = nl_train_main,
+    .options = nl_train_rows,
+    .run = train_main,
 };

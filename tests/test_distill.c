@@ -186,11 +186,8 @@ static void step_is_its_parts(void **state)
 
 static nl_train_options small_run(const char *out)
 {
-    nl_train_options options = nl_train_defaults;
+    nl_train_options options = nl_distill_defaults;
     options.teacher = in_folder("teacher.safetensors");
-    options.guidance = 3;
-    options.guidance_interval[0] = 0.1;
-    options.guidance_interval[1] = 0.9;
     options.data = options.validation = in_folder("data");
     options.out = in_folder(out);
     options.batch = 8;
@@ -259,6 +256,7 @@ static void what_does_not_fit_is_refused(void **state)
     options = small_run("whole");
     options.steps = 12;
     options.teacher = NULL;
+    options.alpha_floor = 0;
     options.init = in_folder("whole/model.safetensors");
     refused(&options, "teacher");
 

@@ -75,6 +75,8 @@ typedef struct nl_train_options {
 
 /* The public recipe. */
 extern const nl_train_options nl_train_defaults;
+/* Of a distillation. */
+extern const nl_train_options nl_distill_defaults;
 extern const char *const nl_train_schedules[], *const nl_train_times[],
                                                    *const nl_train_weightings[];
 

@@ -7,38 +7,26 @@
 #include "schedule.h"
 #include "trainer.h"
 
-const nl_train_options nl_train_defaults = {
-    .resume = "auto",
-    .batch = 256,
-    .accumulate = 1,
-    .rate = 1e-4,
-    .beta1 = 0.9,
-    .beta2 = 0.999,
-    .epsilon = 1e-8,
-    .schedule = "constant",
-    .cooldown = 0.2,
-    .query_scale = 1,
-    .ema = "0.9999",
-    .times = "uniform",
-    .times_deviation = 1,
-    .weighting = "none",
-    .min_snr = 5,
-    .label_dropout = -1,
-    .log_every = 100,
-    .validate_every = 5000,
-    .sample_every = 10000,
-    .save_every = 5000,
-    .keep = 3,
-    .samples = 16,
-    .cfg_scale = -1,
-    .max_skipped = 10,
-    .guidance = 1,
-    .alpha_floor = 0.05,
-    .adaptive = 1e-3,
-};
+#define DEFAULTS                                                                                   \
+    .resume = "auto", .batch = 256, .accumulate = 1, .rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999,   \
+    .epsilon = 1e-8, .schedule = "constant", .cooldown = 0.2, .query_scale = 1, .ema = "0.9999",   \
+    .times = "uniform", .times_deviation = 1, .weighting = "none", .min_snr = 5,                   \
+    .label_dropout = -1, .log_every = 100, .validate_every = 5000, .sample_every = 10000,          \
+    .save_every = 5000, .keep = 3, .samples = 16, .cfg_scale = -1, .max_skipped = 10
+
+const nl_train_options nl_train_defaults = {DEFAULTS, .guidance = 1};
+const nl_train_options nl_distill_defaults = {DEFAULTS, .guidance = 3,
+                                              .guidance_interval = {0.1, 0.9}, .alpha_floor = 0.05,
+                                              .adaptive = 1e-3};
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
 const char *const nl_train_weightings[] = {"none", "velocity", "likelihood", "min-snr", NULL};
+
+/* By what a distillation alone has. */
+static bool distills(const nl_train_options *options)
+{
+    return options->alpha_floor > 0;
+}
 
 nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 {
@@ -48,6 +36,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
             context, NL_ERROR_USAGE,
             "expected the data set (--data, made by nalagen encode) and a folder for the "
             "run (--out)");
+    if (distills(options) && !options->teacher)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "expected the model to learn from (--teacher, a SiT)");
     if (!options->model && !options->init && !options->teacher)
         return nl_fail(context, NL_ERROR_USAGE,
                        "expected a model by name, such as --model NaLaSiT-S/2, or a checkpoint to "
@@ -60,6 +51,16 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--batch %lld cannot be taken in %lld equal parts (--accumulate)",
                        (long long)options->batch, (long long)options->accumulate);
+    if (options->teacher && endless)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "a distillation goes from one target to another over the run, and needs its "
+                       "end: give --steps, --epochs or --minutes");
+    if (options->teacher && (options->model || strcmp(options->times, "uniform") != 0 ||
+                             strcmp(options->weighting, "none") != 0 || options->label_dropout > 0))
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "a distillation has the teacher's network, times and weights of its own and "
+            "no dropped labels: leave out --model, --times, --weighting, --label-dropout");
     if (options->dump && options->teacher)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--dump writes down what ordinary training draws: a distillation has more");

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/* The distill command: training towards a teacher, with the options of train and some of its own. */
+#include "nl_training.h"
+
+#define TRAIN(member) offsetof(nl_train_values, train.member)
+
+enum { RECORD = NL_IN_REQUEST };
+
+static const nl_option options[] = {
+    {"teacher", 0, NL_OPTION_FILE, TRAIN(teacher), "FILE", .where = RECORD, .group = "Teacher",
+     .help = "a SiT that predicts the velocity; the student starts as it",
+     .detail = "A network of one time on the linear path, of the data's classes and autoencoder."},
+    {"guidance", 0, NL_OPTION_REAL, TRAIN(guidance), "X", 0, 100, .where = RECORD,
+     .help = "its guidance scale, from then on inside the weights (3)"},
+    {"guidance-interval", 0, NL_OPTION_INTERVAL, TRAIN(guidance_interval), "A,B", 0, 1,
+     .where = RECORD, .help = "guide where A <= t <= B alone (0.1,0.9)"},
+    {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD | NL_ONLY_MAN,
+     .help = "blocks that see where a step begins; the others, its end (2/3)"},
+    {"alpha-floor", 0, NL_OPTION_REAL, TRAIN(alpha_floor), "X", 0.001, 1,
+     .where = RECORD | NL_ONLY_MAN, .help = "least part of the teacher in a target (0.05)"},
+    {"adaptive", 0, NL_OPTION_REAL, TRAIN(adaptive), "X", 1e-9, 1e9, .where = RECORD | NL_ONLY_MAN,
+     .help = "gradients are divided by sqrt(error + X) (1e-3)"},
+    {.include = nl_train_rows},
+    {0},
+};
+
+static nl_status distill_main(int argc, char **argv)
+{
+    nl_train_values values = {.command = &nl_distill_command, .train = nl_distill_defaults};
+    return nl_train_with(argc, argv, &values);
+}
+
+const nl_command nl_distill_command = {
+    .name = "distill",
+    .summary = "Make a flow map of a SiT: pictures in one to four steps",
+    .arguments = "--teacher FILE --data FOLDER --out RUN [OPTION...]",
+    .notes =
+        "The student learns the average velocity between any two times, by which a picture takes\n"
+        "one to four evaluations of the network. A run resumes exactly, as with train. The end\n"
+        "must be known: --steps, --epochs or --minutes.\n",
+    .examples =
+        "  nalagen distill --teacher model.safetensors -d data -o run --steps 12000 --batch 512\n"
+        "  nalagen sample -m run/model.safetensors -c church --steps 2\n",
+    .options = options,
+    .run = distill_main,
+};
