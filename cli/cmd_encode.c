@@ -126,8 +126,10 @@ static nl_status encode_source(nl_encode_session *s, const nl_encode_command_opt
                                const char *source)
 {
     nl_dataset *dataset = NULL;
-    nl_status status;
-    bool kl = s->vae && nl_vae_get_kind(s->vae) == NL_VAE_KL;
+    double scale = 1, shift = 0;
+    nl_status status = NL_OK;
+    if (s->vae)
+        NL_TRY(nl_vae_latent_scale(s->vae, &scale, &shift));
     NL_TRY(nl_encode_dataset(s->context,
                              &(nl_encode_options){.source = source,
                                                   .out = o->out,
@@ -137,7 +139,8 @@ static nl_status encode_source(nl_encode_session *s, const nl_encode_command_opt
                                                   .width = (int)o->size[1],
                                                   .vae = s->vae,
                                                   .vae_sha256 = s->sha256,
-                                                  .latent_scale = kl ? 0.18215 : 1,
+                                                  .latent_scale = scale,
+                                                  .latent_shift = shift,
                                                   .class_names = o->class_names,
                                                   .no_flips = o->no_flips,
                                                   .crops = o->crops,

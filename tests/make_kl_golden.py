@@ -3,11 +3,13 @@
 """Writes tests/golden/autoencoder_kl.safetensors: a small AutoencoderKL with random weights, a picture, its
 moments, and the decoding of a latent. Needs torch and safetensors; the numbers are computed in float64.
 
-    python3 tests/make_kl_golden.py tests/golden/autoencoder_kl.safetensors
+    python3 tests/make_kl_golden.py tests/golden/autoencoder_kl.safetensors tests/golden/autoencoder_kl_plain.safetensors
 
 The network is the one of the Stable Diffusion VAE with fewer channels (32, 64, 32) and one resnet a level,
 under diffusers' names. `w.<name>`: weights, rounded to bfloat16 before anything is computed. rgb [2, 3, 40, 24]
 in [-1, 1]; mean, logvar [2, 4, 10, 6]; z [2, 4, 10, 6]; decoded [2, 3, 40, 24]. Scale 1, shift 0.
+The second file: `decoded` of the same z by the same weights with norms of 16 groups and no attention in the middle
+(config.json of diffusers: norm_num_groups, mid_block_add_attention).
 """
 import sys
 
@@ -158,6 +160,13 @@ def main():
     for name, t in tensors.items():
         print(f"{name} {list(t.shape)} rms {t.double().pow(2).mean().sqrt():.3f}")
     save_file({**weights, **{k: v.float().contiguous() for k, v in tensors.items()}}, sys.argv[1])
+    for module in network.modules():
+        if isinstance(module, nn.GroupNorm):
+            module.num_groups = 16
+        elif isinstance(module, Mid):
+            module.attentions[0] = nn.Identity()
+    with torch.no_grad():
+        save_file({"decoded": network.decoder(network.post_quant_conv(z.double())).float().contiguous()}, sys.argv[2])
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ typedef struct nl_kl_builder {
     nl_vae_network *network;
     const char *half;
     const nl_kl_shape *shape;
+    bool attention;
     int64_t channels;
 } nl_kl_builder;
 
@@ -85,8 +86,9 @@ static nl_status add_mid(nl_kl_builder *builder)
     nl_status status;
     int64_t channels = builder->channels;
     NL_TRY(add_resnet(builder, "mid_block", 0, channels));
-    NL_TRY(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_ATTENTION, channels,
-                            channels, 1, NULL, "%s.mid_block.attentions.0", builder->half));
+    if (builder->attention)
+        NL_TRY(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_ATTENTION, channels,
+                                channels, 1, NULL, "%s.mid_block.attentions.0", builder->half));
     NL_TRY(add_resnet(builder, "mid_block", 1, channels));
 cleanup:
     return status;
@@ -130,15 +132,16 @@ cleanup:
     return status;
 }
 
-static void check_groups(const nl_vae_network *network, nl_problems *problems)
+static void set_groups(const nl_vae_network *network, int groups, nl_problems *problems)
 {
     for (int i = 0; i < network->count; i++) {
-        const nl_vae_layer *layer = &network->layers[i];
+        nl_vae_layer *layer = &network->layers[i];
+        layer->groups = groups;
         bool normed = layer->kind == NL_LAYER_RESNET || layer->kind == NL_LAYER_NORM ||
                       layer->kind == NL_LAYER_ATTENTION;
-        if (normed && (layer->in % NL_VAE_GROUPS || layer->out % NL_VAE_GROUPS))
+        if (normed && (layer->in % groups || layer->out % groups))
             nl_problem(problems, "%s: %lld to %lld channels, not multiples of %d groups",
-                       layer->name, (long long)layer->in, (long long)layer->out, NL_VAE_GROUPS);
+                       layer->name, (long long)layer->in, (long long)layer->out, groups);
     }
 }
 
@@ -157,7 +160,7 @@ nl_status nl_vae_kl_network(nl_vae *vae, nl_vae_half half, const nl_vae_inventor
 
     nl_context *context = vae->device->context;
     nl_vae_network *network = &vae->halves[half];
-    nl_kl_builder builder = {context, network, name, &shape, 0};
+    nl_kl_builder builder = {context, network, name, &shape, vae->mid_attention, 0};
     /* Later autoencoders of the same kind leave the two 1 x 1 convolutions out. */
     bool quantised = nl_vae_find_item(inventory, "%s.weight", quant) != NULL;
     int64_t latent_channels = shape.latent_channels, moments = 2 * latent_channels;
@@ -175,7 +178,7 @@ nl_status nl_vae_kl_network(nl_vae *vae, nl_vae_half half, const nl_vae_inventor
     if (encoder && quantised)
         NL_TRY(nl_vae_add_layer(context, network, NL_LAYER_CONV, moments, moments, 1, NULL, "%s",
                                 quant));
-    check_groups(network, problems);
+    set_groups(network, vae->groups, problems);
     nl_vae_set_geometry(vae, 1 << (shape.levels - 1), latent_channels, problems);
 cleanup:
     return status;

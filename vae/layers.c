@@ -188,9 +188,10 @@ static nl_status same_conv(nl_device *device, const nl_tensor *x, const nl_tenso
 
 /* y = norm(x). What the layer before left open is added on the way, and x becomes the sum. y may lie in the branch's
  * slot. */
-static nl_status norm(nl_vae_run *run, int64_t channels, const nl_tensor *parameters, bool silu,
-                      const nl_tensor *y)
+static nl_status norm(nl_vae_run *run, const nl_vae_layer *layer, bool silu, const nl_tensor *y)
 {
+    int64_t channels = layer->in;
+    const nl_tensor *parameters = layer->parameters;
     nl_tensor x = nl_vae_run_tensor(run, 0, channels), branch = {0}, addend = run->addend;
     bool open = run->branch >= 0 || addend.data;
     if (run->branch >= 0)
@@ -199,7 +200,7 @@ static nl_status norm(nl_vae_run *run, int64_t channels, const nl_tensor *parame
     run->addend = (nl_tensor){0};
     return NL_OP(run->device, groupnorm, .x = x, .branch = branch, .addend = addend,
                  .sum = open ? x : (nl_tensor){0}, .weight = parameters[0], .bias = parameters[1],
-                 .y = *y, .groups = NL_VAE_GROUPS, .eps = 1e-6f, .silu = silu);
+                 .y = *y, .groups = layer->groups, .eps = 1e-6f, .silu = silu);
 }
 
 static nl_status run_conv(nl_vae_run *run, const nl_vae_layer *layer)
@@ -266,10 +267,10 @@ static nl_status run_resnet(nl_vae_run *run, const nl_vae_layer *layer)
     nl_tensor normed = nl_vae_run_tensor(run, first, layer->in);
     nl_tensor h = nl_vae_run_tensor(run, second, layer->out);
     nl_status status;
-    NL_TRY(norm(run, layer->in, &p[0], true, &normed));
+    NL_TRY(norm(run, layer, true, &normed));
     NL_TRY(same_conv(run->device, &normed, &p[2], &none, NULL, NL_ACT_NONE, &h));
     NL_TRY(NL_OP(run->device, groupnorm, .x = h, .addend = p[3], .weight = p[4], .bias = p[5],
-                 .y = h, .groups = NL_VAE_GROUPS, .eps = 1e-6f, .silu = true));
+                 .y = h, .groups = layer->groups, .eps = 1e-6f, .silu = true));
     if (layer->in != layer->out) { /* the shortcut takes the place of normed, and x is free */
         nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
         nl_tensor shortcut = nl_vae_run_tensor(run, first, layer->out);
@@ -290,7 +291,7 @@ static nl_status run_attention(nl_vae_run *run, const nl_vae_layer *layer)
     nl_tensor a = nl_vae_run_tensor(run, first, channels);
     nl_tensor qkv = nl_vae_run_tensor(run, 3 - first, 3 * channels);
     nl_status status;
-    NL_TRY(norm(run, channels, &p[0], false, &a));
+    NL_TRY(norm(run, layer, false, &a));
     nl_tensor a_rows = nl_tensor_reshape(&a, 2, (int64_t[]){rows, channels});
     nl_tensor qkv_rows = nl_tensor_reshape(&qkv, 2, (int64_t[]){rows, 3 * channels});
     nl_tensor weight = nl_tensor_reshape(&p[2], 2, (int64_t[]){3 * channels, channels});
@@ -307,7 +308,7 @@ static nl_status run_norm(nl_vae_run *run, const nl_vae_layer *layer)
 {
     int to = run->branch == (run->current + 2) % 3 ? 2 : 1;
     nl_tensor y = nl_vae_run_tensor(run, to, layer->out);
-    nl_status status = norm(run, layer->in, layer->parameters, true, &y);
+    nl_status status = norm(run, layer, true, &y);
     advance(run, to, layer->out);
     return status;
 }

@@ -20,13 +20,18 @@ typedef enum nl_layer_kind {
     NL_LAYER_KINDS
 } nl_layer_kind;
 
-enum { NL_LAYER_PARAMETERS = 10, NL_VAE_NAME_SIZE = 128, NL_VAE_GROUPS = 32 };
+/* The Stable Diffusion VAE's, which files without config.json are taken to have. */
+#define NL_SD_LATENT_SCALE 0.18215
+enum { NL_SD_GROUPS = 32, NL_SD_LATENT_CHANNELS = 4 };
+
+enum { NL_LAYER_PARAMETERS = 10, NL_VAE_NAME_SIZE = 128 };
 
 typedef struct nl_vae_layer {
     nl_layer_kind kind;
     char name[64];   /* canonical: "decoder.up_blocks.0.resnets.1" */
     int64_t in, out; /* channels */
     int kernel, stride;
+    int groups;                /* of its norms */
     int pad_before, pad_after; /* rows above and columns to the left; below and to the right */
     bool doubled;              /* a convolution of the picture twice as high and wide */
     bool
@@ -47,6 +52,10 @@ struct nl_vae {
     nl_vae_kind kind;
     char *path; /* of the first file, for messages */
     double scale, shift;
+    /* of config.json, or as the Stable Diffusion VAE has it; NAN: it says no scale, no shift */
+    double said_scale, said_shift;
+    int groups;
+    bool mid_attention;
     int factor;
     int64_t latent_channels;
     nl_vae_network halves[NL_VAE_HALVES];
@@ -135,6 +144,9 @@ int64_t nl_vae_item_size(const nl_vae_inventory *inventory, int axis, const char
  * for by name and shape. The caller frees inventory->items. */
 nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoints[2],
                           nl_vae_inventory *inventory, nl_vae **vae);
+
+/* config.c: what the checkpoint's config.json says, into the fields for it; the kind is known. */
+nl_status nl_vae_read_config(const nl_checkpoint *checkpoint, nl_vae *vae);
 
 /* Both halves, when there are two, must agree. */
 void nl_vae_set_geometry(nl_vae *vae, int factor, int64_t latent_channels, nl_problems *problems);

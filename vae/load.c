@@ -293,9 +293,14 @@ nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoi
     nl_status status = NL_NEW(context, "an autoencoder", &vae);
     if (status != NL_OK)
         return status;
-    vae->device = device;
+    *vae = (nl_vae){.device = device,
+                    .said_scale = NAN,
+                    .said_shift = NAN,
+                    .groups = NL_SD_GROUPS,
+                    .mid_attention = true};
     NL_TRY(nl_strdup(context, checkpoints[0]->path, &vae->path));
     NL_TRY(make_inventory(context, checkpoints, inventory, &vae->kind, &problems));
+    NL_TRY(nl_vae_read_config(checkpoints[0], vae));
     NL_TRY(build_networks(vae, inventory, &problems));
     if (problems.count) {
         const nl_checkpoint *second = checkpoints[1];

@@ -17,7 +17,8 @@ typedef struct nl_vae nl_vae;
 /* Tells the kind from the tensors' names. A file may hold one half only (TAESD's come in two files: a
  * second checkpoint may be given, or NULL); the missing half is an error when it is first used. Names:
  * TAESD's with or without "encoder." / "decoder." in front; AutoencoderKL's in diffusers' and CompVis'
- * spelling. scale, shift: latent = scale * (encoded - shift). */
+ * spelling. config.json in the same folder is used: groups of the norms, the attention in the middle; what it says
+ * that nalagen does not have is refused by name. scale, shift: latent = scale * (encoded - shift). */
 nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint,
                       const nl_checkpoint *second, double scale, double shift, nl_vae **vae);
 /* Whether the names are those of an autoencoder; nothing is said about completeness. */
@@ -36,9 +37,19 @@ nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *s
 nl_status nl_vae_none(nl_device *device, nl_vae **vae);
 void nl_vae_destroy(nl_vae *vae);
 
+/* How latents of this autoencoder are scaled: by scaling_factor and shift_factor of its config.json; without one as
+ * the Stable Diffusion VAE's or TAESD's. NL_ERROR_INPUT where neither can be known: other channels than 4, no config.json. */
+nl_status nl_vae_latent_scale(const nl_vae *vae, double *scale, double *shift);
+/* Whether config.json says so. */
+bool nl_vae_says_scale(const nl_vae *vae);
+/* In place of what nl_vae_load was given; scale is finite and not 0. */
+void nl_vae_set_scale(nl_vae *vae, double scale, double shift);
+
 nl_vae_kind nl_vae_get_kind(const nl_vae *vae);
-int nl_vae_factor(const nl_vae *vae);          /* pixels for one latent: 8, or 1 */
-int nl_vae_latent_channels(const nl_vae *vae); /* 4, or 3 */
+int nl_vae_factor(
+    const nl_vae
+        *vae); /* pixels for one latent: 2^(levels - 1), 8 in Stable Diffusion; 1 for none */
+int nl_vae_latent_channels(const nl_vae *vae); /* 4, 16, ..., or 3 */
 
 /* Both on the device. rgb [B, H, W, 3] in [-1, 1] nominally (decode does not clamp); latents [B, C, h, w].
  * `device` is the vae's own or a measuring one; activations come from its arena.

@@ -13,6 +13,8 @@ nl_status nl_vae_none(nl_device *device, nl_vae **out)
                     .kind = NL_VAE_NONE,
                     .scale = 1,
                     .shift = 0,
+                    .said_scale = 1,
+                    .said_shift = 0,
                     .factor = 1,
                     .latent_channels = 3};
     *out = vae;

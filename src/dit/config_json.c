@@ -76,6 +76,7 @@ static const nl_field fields[] = {
      TO_ALL, ALWAYS},
     {"latent_scale", KIND_DOUBLE, AT(latent_scale), 1e-6, 1e6, NULL, TO_ALL, ALWAYS},
     {"latent_shift", KIND_DOUBLE, AT(latent_shift), -1e6, 1e6, NULL, TO_ALL, ALWAYS},
+    {"latent_factor", KIND_INT, AT(latent_factor), 1, 256, NULL, TO_ALL, 1},
     {"images_seen", KIND_INT64, AT(images_seen), 0, 0x1p53 - 1, NULL, TO_ALL, 1},
     {"ema_decay", KIND_DOUBLE, AT(ema_decay), 0, 1, NULL, TO_ALL, DBL_MIN},
     {"trained_on", KIND_TEXT, AT(trained_on), 0, 0, NULL, TO_ALL, ALWAYS},
@@ -252,6 +253,10 @@ static void complete(const nl_json *json, const nl_config *before, nl_config *co
         if (!has_key(json, "latent_shift"))
             config->latent_shift = 0;
     }
+    if (has_key(json, "latent_scale") || has_key(json, "latent_shift"))
+        config->latent_said = true;
+    else if (config->autoencoder != before->autoencoder)
+        config->latent_said = false;
     if (config->learn_sigma != before->learn_sigma && !has_key(json, "variance"))
         config->variance =
             config->learn_sigma ? NL_VARIANCE_LEARNED_RANGE : NL_VARIANCE_FIXED_LARGE;
@@ -414,7 +419,9 @@ static bool print_number(cJSON *root, const char *key, double value)
 static bool print_field(cJSON *root, const nl_config *config, const nl_field *field)
 {
     double value = field_value(config, field);
-    if (!field_applies(config, field) || value < field->printed_from)
+    bool scaling = field->offset == AT(latent_scale) || field->offset == AT(latent_shift);
+    if (!field_applies(config, field) || value < field->printed_from ||
+        (scaling && !config->latent_said))
         return true;
     if (field->kind == KIND_TEXT) {
         const char *text = *(char *const *)((const char *)config + field->offset);

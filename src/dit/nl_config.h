@@ -84,6 +84,8 @@ typedef struct nl_config {
     nl_class_name *class_names;   /* [num_classes] or NULL */
     nl_autoencoder autoencoder;
     double latent_scale, latent_shift;
+    bool latent_said;  /* the two are the model's word and not the usual ones of the autoencoder */
+    int latent_factor; /* pixels for one latent; 0: not said, 8 with an autoencoder */
     int64_t images_seen; /* the rest is for people */
     double ema_decay;
     char *trained_on, *license;

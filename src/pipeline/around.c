@@ -15,8 +15,8 @@ nl_status nl_model_around(nl_dit *dit, const char *path, const char *vae, nl_mod
     nl_config_init(&model->config);
     NL_TRY(nl_config_copy(context, &dit->config, &model->config));
     NL_TRY(nl_strdup(context, path, &model->path));
-    NL_TRY(nl_config_print(context, &model->config, &model->config_text));
     NL_TRY(nl_model_open_vae(model, vae));
+    NL_TRY(nl_config_print(context, &model->config, &model->config_text));
     model->dit = dit;
     *out = model;
     return NL_OK;

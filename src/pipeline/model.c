@@ -9,7 +9,9 @@
 
 int nl_model_factor(const nl_config *config)
 {
-    return config->autoencoder == NL_AUTOENCODER_NONE ? 1 : 8;
+    if (config->autoencoder == NL_AUTOENCODER_NONE)
+        return 1;
+    return config->latent_factor ? config->latent_factor : 8;
 }
 
 static nl_status find_checkpoint(nl_context *context, const char *given, char **path)
@@ -114,14 +116,21 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_m
     NL_TRY(find_checkpoint(context, options->path, &model->path));
     NL_TRY(nl_dit_open(context, model->path, options->key, &checkpoint));
     NL_TRY(nl_read_config(checkpoint, options, &model->config));
-    NL_TRY(nl_config_print(context, &model->config, &model->config_text));
     NL_TRY(nl_dit_create(context->device, &model->config, &model->dit));
     nl_log(context, NL_LOG_DEBUG, "%s is open", model->path);
     NL_TRY(nl_dit_load(model->dit, checkpoint));
     nl_log(context, NL_LOG_DEBUG, "%lld parameters on %s",
            (long long)nl_dit_parameter_count(model->dit), context->device->name);
     NL_TRY(nl_check_cancelled(context));
+    int factor = nl_model_factor(&model->config);
     NL_TRY(nl_model_open_vae(model, options->vae));
+    if (options->height && nl_model_factor(&model->config) != factor)
+        NL_TRY(
+            nl_fail(context, NL_ERROR_USAGE,
+                    "%s does not say how many pixels a latent stands for, and its autoencoder has "
+                    "%d: for a size of pictures give {\"latent_factor\": %d} with --config",
+                    model->path, nl_model_factor(&model->config), nl_model_factor(&model->config)));
+    NL_TRY(nl_config_print(context, &model->config, &model->config_text));
     nl_log(context, NL_LOG_DEBUG, "the model is loaded");
     *out = model;
     model = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Which autoencoder goes with a model, and the public calls that use it. */
+#include <math.h>
 #include <string.h>
 
 #include "model.h"
@@ -73,23 +74,49 @@ cleanup:
     return status;
 }
 
-/* Scale and shift belong to the autoencoder: the configuration's when it is of the configuration's kind,
- * otherwise the usual ones of its own kind. */
-static nl_status load(nl_model *model, const nl_checkpoint *file, const nl_checkpoint *other)
+/* Scale and shift belong to the autoencoder: what the configuration says, when it is of the configuration's kind;
+ * otherwise what the autoencoder says. Two that say different things do not belong together. */
+static nl_status set_scale(nl_model *model, const char *path)
 {
     const nl_config *config = &model->config;
-    nl_device *device = model->context->device;
-    nl_status status =
-        nl_vae_load(device, file, other, config->latent_scale, config->latent_shift, &model->vae);
-    if (status != NL_OK)
-        return status;
-    nl_vae_kind kind = nl_vae_get_kind(model->vae);
-    bool tiny = kind == NL_VAE_TINY;
-    if (tiny == (config->autoencoder == NL_AUTOENCODER_TINY))
+    nl_vae *vae = model->vae;
+    bool tiny = nl_vae_get_kind(vae) == NL_VAE_TINY;
+    bool said = config->latent_said && tiny == (config->autoencoder == NL_AUTOENCODER_TINY);
+    double scale = config->latent_scale, shift = config->latent_shift, own, own_shift;
+    nl_status status = NL_OK;
+    if (!said)
+        NL_TRY(nl_vae_latent_scale(vae, &scale, &shift));
+    else if (nl_vae_says_scale(vae))
+        NL_TRY(nl_vae_latent_scale(vae, &own, &own_shift));
+    if (said && nl_vae_says_scale(vae) &&
+        (fabs(own - scale) > 1e-6 * fabs(own) || fabs(own_shift - shift) > 1e-6))
+        NL_TRY(
+            nl_fail(model->context, NL_ERROR_INPUT,
+                    "%s says latent_scale %g and latent_shift %g, config.json of the autoencoder "
+                    "%s scaling_factor %g and shift_factor %g: give the autoencoder that it was "
+                    "trained with (--vae), or what is right with --config",
+                    model->path, scale, shift, path, own, own_shift));
+    nl_vae_set_scale(vae, scale, shift);
+cleanup:
+    return status;
+}
+
+/* The model's own word, or else the autoencoder's. */
+static nl_status set_factor(nl_model *model, const char *path)
+{
+    nl_config *config = &model->config;
+    int factor = nl_vae_factor(model->vae);
+    if (nl_vae_latent_channels(model->vae) == config->in_channels &&
+        (factor == nl_model_factor(config) || !config->latent_factor)) {
+        if (factor != nl_model_factor(config))
+            config->latent_factor = factor;
         return NL_OK;
-    nl_vae_destroy(model->vae);
-    model->vae = NULL;
-    return nl_vae_load(device, file, other, tiny ? 1 : 0.18215, 0, &model->vae);
+    }
+    return nl_fail(model->context, NL_ERROR_INPUT,
+                   "%s: expected an autoencoder of %d channels at 1/%d of the size for %s, found "
+                   "%d at 1/%d",
+                   path, config->in_channels, nl_model_factor(config), model->path,
+                   nl_vae_latent_channels(model->vae), factor);
 }
 
 nl_status nl_model_open_vae(nl_model *model, const char *path)
@@ -113,15 +140,9 @@ nl_status nl_model_open_vae(nl_model *model, const char *path)
     }
     NL_TRY(nl_open_autoencoder(context, path, &file));
     NL_TRY(nl_open_other_half(context, path, &other));
-    NL_TRY(load(model, file, other));
-    if (nl_vae_latent_channels(model->vae) != config->in_channels ||
-        nl_vae_factor(model->vae) != nl_model_factor(config))
-        NL_TRY(nl_fail(
-            context, NL_ERROR_INPUT,
-            "%s: expected an autoencoder of %d channels at 1/%d of the size for %s, found %d "
-            "at 1/%d",
-            path, config->in_channels, nl_model_factor(config), model->path,
-            nl_vae_latent_channels(model->vae), nl_vae_factor(model->vae)));
+    NL_TRY(nl_vae_load(context->device, file, other, 1, 0, &model->vae));
+    NL_TRY(set_factor(model, path));
+    NL_TRY(set_scale(model, path));
 cleanup:
     nl_free(context, own);
     nl_checkpoint_close(file);

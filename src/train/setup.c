@@ -80,13 +80,16 @@ static nl_status describe_data(nl_context *context, const nl_dataset_info *info,
 {
     cJSON *json = cJSON_CreateObject(), *pair;
     double size[2] = {info->height, info->width};
+    int factor = info->image_height / info->height;
     bool built = json &&
                  cJSON_AddItemToObject(json, "input_size", cJSON_CreateDoubleArray(size, 2)) &&
                  cJSON_AddNumberToObject(json, "in_channels", info->channels) &&
                  cJSON_AddNumberToObject(json, "num_classes", info->classes) &&
                  cJSON_AddStringToObject(json, "autoencoder", info->autoencoder) &&
                  cJSON_AddNumberToObject(json, "latent_scale", info->latent_scale) &&
-                 cJSON_AddNumberToObject(json, "latent_shift", info->latent_shift);
+                 cJSON_AddNumberToObject(json, "latent_shift", info->latent_shift) &&
+                 (info->kind == NL_DATA_PIXELS || factor == 8 ||
+                  cJSON_AddNumberToObject(json, "latent_factor", factor));
     cJSON *names = built && info->classes ? cJSON_AddArrayToObject(json, "class_names") : NULL;
     for (int i = 0; names && built && i < info->classes; i++) {
         const char *const both[2] = {info->class_ids[i], info->class_names[i]};
