@@ -71,6 +71,17 @@ void nl_remove_temporaries(nl_context *context, const char *folder);
 nl_status nl_lock_folder(nl_context *context, const char *folder, int *lock);
 void nl_unlock_folder(int lock); /* -1 is allowed */
 
+/* Names in a folder, sorted by their bytes. */
+typedef struct nl_listing {
+    char **names; /* allocated, each of them too */
+    int64_t count, capacity;
+    int64_t others; /* neither files nor folders: pipes, devices, links that lead nowhere */
+} nl_listing;
+/* kind: 'd' folders, 'f' regular files, through links. Hidden ones are passed over. A folder that cannot be listed is
+ * an error; after a failure too, nl_listing_free is due. */
+nl_status nl_list_folder(nl_context *context, const char *folder, char kind, nl_listing *listing);
+void nl_listing_free(nl_context *context, nl_listing *listing);
+
 bool nl_path_exists(const char *path);
 bool nl_path_is_folder(const char *path);
 /* Whether `path`, which need not be there, is or will be something in the folder or below it. */

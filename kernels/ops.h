@@ -164,10 +164,11 @@ typedef struct nl_unpatchify_args {
     int64_t head_channels; /* C_head >= C */
 } nl_unpatchify_args;
 
-/* features = [cos(t f_i) | sin(t f_i)], f_i = exp(-ln(10000) i / half), fp32 as the public code. */
+/* features = [cos(t f_i) | sin(t f_i)], f_i = exp(-ln(10000) i / divisor), fp32 as the public code. */
 typedef struct nl_time_features_args {
     nl_tensor t;        /* [B] */
     nl_tensor features; /* [B, 2 half]; half = 128 */
+    float divisor;      /* 0: half; 127 in diffusers */
 } nl_time_features_args;
 
 /* c = time + table[label]; y = SiLU(c) (every reader of c in DiT starts with SiLU). */

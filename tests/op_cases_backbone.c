@@ -473,10 +473,12 @@ static nl_status run_unpatchify(op_run *run, const void *op_case)
 static const struct time_features_case {
     const char *text;
     int64_t batch, half;
+    float divisor;
 } time_features_cases[] = {
     CASE(.batch = 1, .half = 128),
     CASE(.batch = 67, .half = 128),
     CASE(.batch = 3, .half = 5),
+    CASE(.batch = 2, .half = 128, .divisor = 127),
 };
 
 static nl_status run_time_features(op_run *run, const void *op_case)
@@ -487,7 +489,7 @@ static nl_status run_time_features(op_run *run, const void *op_case)
     float *t = op_normal(run, c->batch);
     for (int64_t i = 0; i < c->batch; i++)
         t[i] = i < NL_COUNT(usual) ? usual[i] : fabsf(t[i]) * (i % 2 ? 1 : 300);
-    nl_time_features_args args = {0};
+    nl_time_features_args args = {.divisor = c->divisor};
     args.t = OP_TENSOR(run, .shape = {c->batch}, .values = t);
     args.features =
         OP_TENSOR(run, .activation = true, .shape = {c->batch, 2 * c->half}, .output = "features");

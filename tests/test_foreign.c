@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "arena.h"
+#include "model.h"
 #include "nalagen.h"
-#include "nl_pipeline.h"
-#include "nl_vae.h"
+#include "nl_random.h"
 
 static char folder[] = "/tmp/nalagen_foreign_XXXXXX";
 static nl_context *context;
@@ -210,6 +210,7 @@ static void test_vae_groups_and_attention(void **state)
     nl_device *device = context->device;
     int64_t area = decoded.shape[2] * decoded.shape[3], count = nl_tensor_count(&decoded);
     assert_ok(context, nl_arena_reserve(device, 256 << 20));
+    int64_t mark = nl_arena_mark(device);
     assert_ok(context, nl_arena_tensor(device, NL_F32, 4, z.shape, &x));
     assert_ok(context,
               nl_arena_tensor(device, NL_F32, 4,
@@ -221,6 +222,7 @@ static void test_vae_groups_and_attention(void **state)
     for (int64_t i = 0; i < count; i++)
         got[i] = ((float *)y.data)[(i / (3 * area) * area + i % area) * 3 + i / area % 3];
     assert_close(got, expected, count, 1e-5);
+    nl_arena_release(device, mark);
     free(got), free(z_values), free(expected);
     nl_vae_destroy(vae);
     nl_checkpoint_close(plain);
@@ -341,12 +343,431 @@ static void test_model_and_vae(void **state)
     nl_model_destroy(model);
 }
 
+/* ---- Pipeline folders of diffusers */
+
+static void copy_file(const char *from, const char *to)
+{
+    nl_mapping file;
+    char path[4096];
+    assert_ok(context, nl_map_file(context, test_golden_path(from, path, sizeof(path)), &file));
+    assert_ok(context, nl_write_file(context, in_folder(to), true, file.data, (size_t)file.size));
+    nl_unmap(context, &file);
+}
+
+static const char index_json[] =
+    "{\"_class_name\": \"DiTPipeline\", \"id2label\": {\"0\": \"tench, Tinca tinca\", \"1\": "
+    "\"b\", "
+    "\"2\": \"c\", \"3\": \"d\", \"4\": \"e\", \"5\": \"f\", \"6\": \"g\", \"7\": \"h\", "
+    "\"8\": \"i\", \"9\": \"j\"}}";
+
+/* The golden DiT of diffusers as PIPE/transformer. */
+static void write_pipeline(const char *scheduler)
+{
+    static const char *const names[] = {"config.json",
+                                        "diffusion_pytorch_model-00001-of-00002.safetensors",
+                                        "diffusion_pytorch_model-00002-of-00002.safetensors",
+                                        "diffusion_pytorch_model.safetensors.index.json"};
+    char from[128], to[128];
+    write_text("pipe/model_index.json", index_json);
+    write_text("pipe/transformer/x", "");
+    for (int i = 0; i < NL_COUNT(names); i++) {
+        snprintf(from, sizeof(from), "torch/diffusers/%s", names[i]);
+        snprintf(to, sizeof(to), "pipe/transformer/%s", names[i]);
+        copy_file(from, to);
+    }
+    write_text("pipe/scheduler/scheduler_config.json", scheduler);
+}
+
+static nl_status open_pipeline(const char *scheduler, nl_config *config)
+{
+    nl_checkpoint *checkpoint;
+    write_pipeline(scheduler);
+    assert_ok(context, nl_open_backbone(context, in_folder("pipe"), NULL, &checkpoint));
+    nl_status status = nl_config_from_checkpoint(checkpoint, NULL, config);
+    nl_checkpoint_close(checkpoint);
+    return status;
+}
+
+#define DDIM "{\"_class_name\": \"DDIMScheduler\""
+
+static void test_scheduler(void **state)
+{
+    (void)state;
+    nl_config c;
+    /* as published with DiT */
+    assert_ok(context, open_pipeline(DDIM ", \"beta_end\": 0.02, \"beta_schedule\": \"linear\", "
+                                          "\"beta_start\": 0.0001, \"clip_sample\": false, "
+                                          "\"num_train_timesteps\": 1000, \"prediction_type\": "
+                                          "\"epsilon\", \"set_alpha_to_one\": true, "
+                                          "\"steps_offset\": 0, \"trained_betas\": null}",
+                                     &c));
+    assert_true(c.schedule == NL_SCHEDULE_LINEAR && c.beta_end == 0 && !c.clip_denoised);
+    assert_true(c.predicts == NL_PREDICTS_EPSILON && c.spacing == NL_SPACING_LEADING);
+    assert_true(!c.final_alpha_first && c.diffusion_steps == 1000 && c.steps_offset == 0);
+    assert_string_equal(c.class_names[0].name, "tench, Tinca tinca");
+    assert_string_equal(c.class_names[9].name, "j");
+    nl_config_free(context, &c);
+    /* as Stable Diffusion 2's */
+    assert_ok(context,
+              open_pipeline(DDIM ", \"beta_end\": 0.012, \"beta_schedule\": \"scaled_linear\", "
+                                 "\"beta_start\": 0.00085, \"clip_sample\": false, "
+                                 "\"prediction_type\": \"v_prediction\", \"set_alpha_to_one\": "
+                                 "false, \"steps_offset\": 1, \"timestep_spacing\": \"leading\"}",
+                            &c));
+    assert_true(c.schedule == NL_SCHEDULE_SCALED_LINEAR && c.beta_start == 0.00085);
+    assert_true(c.beta_end == 0.012 && c.predicts == NL_PREDICTS_V && c.steps_offset == 1);
+    assert_true(c.final_alpha_first);
+    char *text; /* and it stays so in a file of ours */
+    nl_config again;
+    nl_config_init(&again);
+    assert_ok(context, nl_config_print(context, &c, &text));
+    assert_ok(context, nl_config_parse(context, "test", text, strlen(text), &again));
+    assert_null(nl_config_difference(&c, &again));
+    nl_free(context, text);
+    nl_config_free(context, &again);
+    nl_config_free(context, &c);
+    assert_ok(context, open_pipeline("{\"_class_name\": \"DDPMScheduler\", \"beta_schedule\": "
+                                     "\"squaredcos_cap_v2\", \"prediction_type\": \"sample\", "
+                                     "\"variance_type\": \"fixed_large\", \"timestep_spacing\": "
+                                     "\"trailing\"}",
+                                     &c));
+    assert_true(c.schedule == NL_SCHEDULE_COSINE && c.predicts == NL_PREDICTS_X_START);
+    assert_true(c.variance == NL_VARIANCE_FIXED_LARGE && c.spacing == NL_SPACING_TRAILING);
+    assert_true(c.clip_denoised); /* diffusers' default */
+    nl_config_free(context, &c);
+}
+
+static void test_scheduler_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *part;
+    } cases[] = {
+        {DDIM ", \"beta_schedule\": \"sigmoid\"}", "beta_schedule"},
+        {DDIM ", \"prediction_type\": \"flow\"}", "prediction_type"},
+        {DDIM ", \"rescale_betas_zero_snr\": true}", "rescale_betas_zero_snr"},
+        {DDIM ", \"trained_betas\": [0.1, 0.2]}", "trained_betas"},
+        {DDIM ", \"thresholding\": true}", "thresholding"},
+        {DDIM ", \"timestep_spacing\": \"log\"}", "timestep_spacing"},
+        {"{\"_class_name\": \"FlowMatchEulerDiscreteScheduler\"}", "FlowMatchEuler"},
+    };
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        nl_config config;
+        expect_refusal(open_pipeline(cases[i].json, &config), NL_ERROR_INPUT, cases[i].part);
+    }
+}
+
+static void test_variant(void **state)
+{
+    (void)state;
+    nl_checkpoint *checkpoint;
+    test_tensors *tensors = calloc(1, sizeof(*tensors));
+    add_tensor(tensors, "x", 1, (int64_t[]){3});
+    write_text("variant/config.json", "{}");
+    write_tensors(tensors, "variant/diffusion_pytorch_model.fp16.safetensors");
+    assert_ok(context, nl_checkpoint_open(context, in_folder("variant"), &checkpoint));
+    assert_non_null(nl_checkpoint_find(checkpoint, "x"));
+    nl_checkpoint_close(checkpoint);
+    write_tensors(tensors, "variant/diffusion_pytorch_model.non_ema.safetensors");
+    expect_refusal(nl_checkpoint_open(context, in_folder("variant"), &checkpoint), NL_ERROR_INPUT,
+                   "non_ema");
+    free_tensors(tensors);
+}
+
+/* ---- Small SiT under public names */
+
+enum { D = 16, LATENT = 4 * 4 * 4 };
+
+static float noise_at(int64_t i)
+{
+    float normals[4];
+    nl_philox_normal4(7, 0, 0, (uint64_t)(i / 4 * 4), normals);
+    return normals[i % 4];
+}
+
+/* A SiT of 2 blocks, 4 x 4 latents and 10 classes; no metadata. rows: of the table of classes. */
+static test_tensors *small_sit(int64_t rows)
+{
+    nl_config config;
+    nl_dit *dit;
+    test_tensors *tensors = calloc(1, sizeof(*tensors));
+    static const char json[] =
+        "{\"architecture\": \"SiT\", \"depth\": 2, \"hidden_size\": 16, \"num_heads\": 1, "
+        "\"input_size\": 4, \"num_classes\": 10, \"learn_sigma\": false}";
+    nl_config_init(&config);
+    assert_ok(context, nl_config_parse(context, "test", json, strlen(json), &config));
+    assert_ok(context, nl_dit_create(context->device, &config, &dit));
+    for (int p = 0; p < dit->param_count; p++) {
+        const nl_param *param = &dit->params[p];
+        test_tensor *tensor = add_tensor(tensors, param->name, param->ndim, param->shape);
+        if (strstr(tensor->name, "embedding_table"))
+            tensor->shape[0] = rows;
+        for (int64_t i = 0; i < tensor_count(tensor); i++)
+            tensor->values[i] = 0.2f * noise_at(1000 * (p + 1) + i);
+    }
+    test_tensor *position = add_tensor(tensors, "pos_embed", 3, (int64_t[]){1, 4, D});
+    nl_position_table(2, 2, D, position->values);
+    nl_dit_destroy(dit);
+    nl_config_free(context, &config);
+    return tensors;
+}
+
+static nl_model *open_model(const char *name, const char *arch)
+{
+    nl_model *model;
+    assert_ok(context,
+              nl_model_load(
+                  context,
+                  &(nl_model_options){.path = in_folder(name), .architecture = arch, .vae = "none"},
+                  &model));
+    return model;
+}
+
+/* prediction of the network for x [4, 4, 4] at time t */
+static void predict(nl_model *model, const float *x, float t, int label, float *out)
+{
+    nl_device *device = context->device;
+    nl_tensor xs, ts, labels, y;
+    assert_ok(context, nl_arena_reserve(device, 64 << 20));
+    int64_t mark = nl_arena_mark(device);
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 4, (int64_t[]){1, 4, 4, 4}, &xs));
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 4, (int64_t[]){1, 4, 4, 4}, &y));
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 1, (int64_t[]){1}, &ts));
+    assert_ok(context, nl_arena_tensor(device, NL_I32, 1, (int64_t[]){1}, &labels));
+    memcpy(xs.data, x, LATENT * sizeof(float));
+    *(float *)ts.data = t;
+    *(int32_t *)labels.data = label;
+    assert_ok(context, nl_dit_forward(model->dit, device, &xs, &ts, &labels, &y));
+    memcpy(out, y.data, LATENT * sizeof(float));
+    nl_arena_release(device, mark);
+}
+
+static nl_status take_latents(void *user, const nl_picture *picture)
+{
+    memcpy(user, picture->latents, LATENT * sizeof(float));
+    return NL_OK;
+}
+
+static nl_status sample_euler(nl_model *model, const float *noise, int steps, double scale,
+                              float *out)
+{
+    nl_request request = {.labels = (int[]){3}, .count = 1, .noise = noise};
+    request.sampling = (nl_sampling){.sampler = "euler", .steps = steps, .cfg_scale = scale};
+    return nl_generate(model, &request, take_latents, out);
+}
+
+/* REPA's euler_sampler: t from 1 (noise) to 0, x += (t' - t) f(x, t), guidance on all channels, in double. */
+static void repa_euler(nl_model *raw, const float *noise, int steps, double scale, float *out)
+{
+    double x[LATENT];
+    float input[LATENT], cond[LATENT], uncond[LATENT];
+    for (int i = 0; i < LATENT; i++)
+        x[i] = noise[i];
+    for (int step = 0; step < steps; step++) {
+        double t = 1 - (double)step / steps, next = 1 - (double)(step + 1) / steps;
+        for (int i = 0; i < LATENT; i++)
+            input[i] = (float)x[i];
+        predict(raw, input, (float)t, 3, cond);
+        predict(raw, input, (float)t, 10, uncond);
+        for (int i = 0; i < LATENT; i++)
+            x[i] += (next - t) * (uncond[i] + scale * ((double)cond[i] - uncond[i]));
+    }
+    for (int i = 0; i < LATENT; i++)
+        out[i] = (float)x[i];
+}
+
+static void test_repa(void **state)
+{
+    (void)state;
+    test_tensors *tensors = small_sit(11);
+    float noise[LATENT], expected[LATENT], got[LATENT];
+    for (int i = 0; i < LATENT; i++)
+        noise[i] = noise_at(i);
+    write_tensors(tensors, "raw.safetensors");
+    add_tensor(tensors, "projectors.0.0.weight", 2, (int64_t[]){8, D});
+    add_tensor(tensors, "projectors.0.0.bias", 1, (int64_t[]){8});
+    write_tensors(tensors, "repa.safetensors");
+    nl_model *raw = open_model("raw.safetensors", "SiT"),
+             *repa = open_model("repa.safetensors", NULL);
+    assert_int_equal(nl_model_get_config(repa)->architecture, NL_ARCH_SIT);
+    for (int guided = 0; guided < 2; guided++) {
+        double scale = guided ? 1.8 : 1;
+        repa_euler(raw, noise, 7, scale, expected);
+        assert_ok(context, sample_euler(repa, noise, 7, scale, got));
+        assert_close(got, expected, LATENT, 1e-5);
+    }
+    assert_ok(context, sample_euler(raw, noise, 7, 1, got)); /* the two ways do differ */
+    repa_euler(raw, noise, 7, 1, expected);
+    assert_true(test_relative_error(got, expected, LATENT) > 0.1);
+    nl_model_destroy(raw);
+    nl_model_destroy(repa);
+    free_tensors(tensors);
+}
+
+/* A training checkpoint says REPA by its arguments alone. */
+static void test_repa_arguments(void **state)
+{
+    (void)state;
+    const char *path = NL_SHARED_DIR "/cases/repa_noproj.pt";
+    nl_checkpoint *checkpoint;
+    test_need(path);
+    assert_ok(context, nl_open_backbone(context, path, NULL, &checkpoint));
+    assert_string_equal(checkpoint->spelling, "REPA");
+    nl_checkpoint_close(checkpoint);
+}
+
+/* pos_embed that is not the table of sines and cosines takes part, and goes into files made of it. */
+static void test_stored_position(void **state)
+{
+    (void)state;
+    test_tensors *tensors = small_sit(11);
+    float x[LATENT], plain[LATENT], own[LATENT], again[LATENT];
+    for (int i = 0; i < LATENT; i++)
+        x[i] = noise_at(i);
+    write_tensors(tensors, "sit.safetensors");
+    nl_model *model = open_model("sit.safetensors", NULL);
+    assert_false(nl_model_get_config(model)->stored_position);
+    predict(model, x, 0.3f, 3, plain);
+    nl_model_destroy(model);
+
+    /* what the patch embedding's bias does for all tokens, a table may do too */
+    float *bias = find_tensor(tensors, "x_embedder.proj.bias")->values;
+    float *position = find_tensor(tensors, "pos_embed")->values;
+    for (int i = 0; i < 4 * D; i++)
+        position[i] += noise_at(i % D);
+    write_tensors(tensors, "sit.safetensors");
+    model = open_model("sit.safetensors", NULL);
+    assert_true(nl_model_get_config(model)->stored_position);
+    predict(model, x, 0.3f, 3, own);
+    assert_ok(context, nl_dit_save(model->dit, in_folder("saved.safetensors"), true, NL_F32));
+    nl_model_destroy(model);
+    model = open_model("saved.safetensors", NULL);
+    predict(model, x, 0.3f, 3, again);
+    assert_memory_equal(own, again, sizeof(own));
+    nl_model_destroy(model);
+    for (int i = 0; i < 4 * D; i++)
+        position[i] -= noise_at(i % D);
+    for (int i = 0; i < D; i++)
+        bias[i] += noise_at(i);
+    write_tensors(tensors, "sit.safetensors");
+    model = open_model("sit.safetensors", NULL);
+    predict(model, x, 0.3f, 3, again);
+    assert_close(own, again, LATENT, 1e-5);
+    assert_true(test_relative_error(own, plain, LATENT) > 1e-2);
+    nl_model_destroy(model);
+    free_tensors(tensors);
+}
+
+/* Another size has no place for it. */
+static void test_stored_position_has_one_size(void **state)
+{
+    (void)state;
+    test_tensors *tensors = small_sit(11);
+    nl_model *model;
+    find_tensor(tensors, "pos_embed")->values[0] += 1;
+    write_tensors(tensors, "sit.safetensors");
+    expect_refusal(nl_model_load(context,
+                                 &(nl_model_options){.path = in_folder("sit.safetensors"),
+                                                     .vae = "none",
+                                                     .height = 64,
+                                                     .width = 64},
+                                 &model),
+                   NL_ERROR_INPUT, "this size alone");
+    free_tensors(tensors);
+}
+
+/* class_dropout_prob 0 in training: as many rows as classes. */
+static void test_no_null_class(void **state)
+{
+    (void)state;
+    test_tensors *tensors = small_sit(10);
+    float noise[LATENT] = {1}, latents[LATENT], x[LATENT];
+    nl_model *model;
+    int index;
+    write_tensors(tensors, "sit.safetensors");
+    write_text("nodrop.json", "{\"architecture\": \"SiT\", \"depth\": 2, \"hidden_size\": 16, "
+                              "\"num_heads\": 1, \"input_size\": 4, \"num_classes\": 10, "
+                              "\"learn_sigma\": false, \"no_null_class\": true, "
+                              "\"class_dropout_prob\": 0}");
+    assert_ok(context, nl_model_load(context,
+                                     &(nl_model_options){.path = in_folder("sit.safetensors"),
+                                                         .config_path = in_folder("nodrop.json"),
+                                                         .vae = "none"},
+                                     &model));
+    assert_ok(context, nl_model_class(model, "9", &index));
+    assert_int_equal(index, 9);
+    expect_refusal(nl_model_class(model, "null", &index), NL_ERROR_USAGE, "without one");
+    assert_ok(context, sample_euler(model, noise, 2, -1, latents));
+    assert_ok(context, sample_euler(model, noise, 2, 1, x));
+    assert_memory_equal(x, latents, sizeof(x));
+    expect_refusal(sample_euler(model, noise, 2, 3, latents), NL_ERROR_USAGE, "no null class");
+    nl_model_destroy(model);
+    free_tensors(tensors);
+}
+
+/* ... told by the arguments of the training. */
+static void test_no_null_class_arguments(void **state)
+{
+    (void)state;
+    const char *path = NL_SHARED_DIR "/cases/SiT-nodrop.pt";
+    nl_checkpoint *checkpoint;
+    nl_config config;
+    test_need(path);
+    assert_ok(context, nl_open_backbone(context, path, NULL, &checkpoint));
+    assert_ok(context, nl_config_from_checkpoint(checkpoint, NULL, &config));
+    assert_int_equal(config.num_classes, 10);
+    assert_true(config.no_null_class && config.class_dropout_prob == 0);
+    nl_config_free(context, &config);
+    nl_checkpoint_close(checkpoint);
+}
+
+/* The switch for diffusers' own time frequencies and norms, against the same network with a time that gives the same
+ * features: at t = 0 they do not depend on the frequencies, and the norm's eps is what is left. */
+static void test_of_diffusers(void **state)
+{
+    (void)state;
+    test_tensors *tensors = small_sit(11);
+    float x[LATENT], results[2][LATENT];
+    for (int i = 0; i < LATENT; i++)
+        x[i] = noise_at(i);
+    write_tensors(tensors, "sit.safetensors");
+    for (int late = 0; late < 2; late++) {
+        for (int own = 0; own < 2; own++) {
+            nl_model *model;
+            write_text("own.json", own ? "{\"of_diffusers\": true}" : "{\"of_diffusers\": false}");
+            assert_ok(context,
+                      nl_model_load(context,
+                                    &(nl_model_options){.path = in_folder("sit.safetensors"),
+                                                        .config_path = in_folder("own.json"),
+                                                        .vae = "none"},
+                                    &model));
+            predict(model, x, late ? 900 : 0, 3, results[own]);
+            nl_model_destroy(model);
+        }
+        double difference = test_relative_error(results[1], results[0], LATENT);
+        assert_true(late ? difference > 1e-2 : difference > 0 && difference < 1e-3);
+    }
+    free_tensors(tensors);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vae_scale),     cmocka_unit_test(test_vae_groups_and_attention),
-        cmocka_unit_test(test_vae_refusals),  cmocka_unit_test(test_vae_unknown_scale),
+        cmocka_unit_test(test_vae_scale),
+        cmocka_unit_test(test_vae_groups_and_attention),
+        cmocka_unit_test(test_vae_refusals),
+        cmocka_unit_test(test_vae_unknown_scale),
         cmocka_unit_test(test_model_and_vae),
+        cmocka_unit_test(test_scheduler),
+        cmocka_unit_test(test_scheduler_refusals),
+        cmocka_unit_test(test_variant),
+        cmocka_unit_test(test_repa),
+        cmocka_unit_test(test_repa_arguments),
+        cmocka_unit_test(test_stored_position),
+        cmocka_unit_test(test_stored_position_has_one_size),
+        cmocka_unit_test(test_no_null_class),
+        cmocka_unit_test(test_no_null_class_arguments),
+        cmocka_unit_test(test_of_diffusers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -36,7 +36,8 @@ static nl_diffusion_level *levels_of(nl_context *context, nl_schedule schedule,
                                      const char *respacing, int *count)
 {
     nl_diffusion_level *levels = NULL;
-    assert_ok(context, nl_diffusion_levels(context, schedule, 1000, respacing, &levels, count));
+    assert_ok(context, nl_diffusion_levels(context, &(nl_noise_schedule){schedule, 1000, 0, 0},
+                                           respacing, &levels, count));
     return levels;
 }
 
@@ -265,7 +266,8 @@ static double direct_ddpm(nl_schedule schedule, bool fixed_large, bool x_start, 
     int count;
     char respacing[16];
     snprintf(respacing, sizeof(respacing), "%d", steps);
-    assert_ok(context, nl_diffusion_levels(context, schedule, 1000, respacing, &levels, &count));
+    assert_ok(context, nl_diffusion_levels(context, &(nl_noise_schedule){schedule, 1000, 0, 0},
+                                           respacing, &levels, &count));
     for (int i = count - 1; i >= 0; i--) {
         double a = levels[i].alpha_bar, before = i ? levels[i - 1].alpha_bar : 1;
         double alpha = a / before, beta = 1 - alpha;
@@ -400,6 +402,116 @@ static void test_not_finite_names_the_step(void **state)
     nl_context_destroy(context);
 }
 
+/* timestep_spacing of diffusers' DDIMScheduler, as its set_timesteps computes them. */
+static void test_spacing(void **state)
+{
+    (void)state;
+    static const struct {
+        nl_spacing spacing;
+        int steps, offset, first, second, last;
+    } cases[] = {
+        {NL_SPACING_LEADING, 50, 0, 0, 20, 980},   {NL_SPACING_LEADING, 50, 1, 1, 21, 981},
+        {NL_SPACING_LEADING, 30, 0, 0, 33, 957},   {NL_SPACING_TRAILING, 50, 0, 19, 39, 999},
+        {NL_SPACING_TRAILING, 30, 0, 32, 66, 999}, {NL_SPACING_TRAILING, 7, 0, 142, 285, 999},
+        {NL_SPACING_LINSPACE, 50, 0, 0, 20, 999}};
+    nl_context *context = test_context(NULL);
+    for (int c = 0; c < NL_COUNT(cases); c++) {
+        nl_sampler_options options = diffusion_options(NL_METHOD_DDIM, cases[c].steps);
+        nl_sampler *sampler;
+        int count;
+        options.spacing = cases[c].spacing;
+        options.steps_offset = cases[c].offset;
+        assert_ok(context, nl_sampler_create(context, &options, &sampler));
+        const int *timesteps = nl_sampler_timesteps(sampler, &count);
+        assert_int_equal(count, cases[c].steps);
+        assert_int_equal(timesteps[0], cases[c].first);
+        assert_int_equal(timesteps[1], cases[c].second);
+        assert_int_equal(timesteps[count - 1], cases[c].last);
+        nl_sampler_destroy(sampler);
+    }
+    nl_sampler_options options = diffusion_options(NL_METHOD_DDIM, 1000);
+    nl_sampler *sampler;
+    options.spacing = NL_SPACING_LEADING;
+    options.steps_offset = 1;
+    assert_int_equal(nl_sampler_create(context, &options, &sampler), NL_ERROR_USAGE);
+    nl_core_context_destroy(context);
+}
+
+/* Stable Diffusion's schedule: alpha_bar of its first, middle and last timestep in float64. */
+static void test_scaled_linear(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    nl_diffusion_level *levels;
+    int count;
+    double low = sqrt(0.00085), high = sqrt(0.012), alpha_bar = 1;
+    for (int given = 0; given < 2; given++) {
+        nl_noise_schedule schedule = {NL_SCHEDULE_SCALED_LINEAR, 1000, given ? 0.00085 : 0,
+                                      given ? 0.012 : 0};
+        assert_ok(context, nl_diffusion_levels(context, &schedule, NULL, &levels, &count));
+        alpha_bar = 1;
+        for (int i = 0; i < 1000; i++) {
+            alpha_bar *= 1 - pow(low + (high - low) * i / 999, 2);
+            assert_near(levels[i].alpha_bar, alpha_bar, 1e-12);
+        }
+        nl_free(context, levels);
+    }
+    assert_near(alpha_bar, 0.0046600, 1e-4); /* known of Stable Diffusion */
+    nl_noise_schedule own = {NL_SCHEDULE_LINEAR, 10, 0.1, 0.2};
+    assert_ok(context, nl_diffusion_levels(context, &own, NULL, &levels, &count));
+    assert_near(levels[9].beta, 0.2, 1e-12);
+    assert_near(levels[0].alpha_bar, 0.9, 1e-12);
+    nl_free(context, levels);
+    nl_core_context_destroy(context);
+}
+
+/* v = sqrt(a) eps - sqrt(1 - a) x_0, by the textbook's formulas, DDIM and DDPM. */
+static void test_v_prediction(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    nl_checkpoint *golden = test_golden(context, "ddpm.safetensors");
+    float *initial = test_read(golden, "x_T", NULL),
+          *noise = test_read(golden, "ddpm25_noise", NULL);
+    for (int c = 0; c < 4; c++) {
+        bool ddim = c & 1, first = c & 2;
+        int count;
+        nl_diffusion_level *levels = levels_of(context, NL_SCHEDULE_LINEAR, "25", &count),
+                           *all = levels_of(context, NL_SCHEDULE_LINEAR, NULL, &(int){0});
+        float result[COUNT], expected[COUNT];
+        stand_in network = {.output = golden_eps, .noise = noise};
+        nl_sampler_options options = diffusion_options(ddim ? NL_METHOD_DDIM : NL_METHOD_DDPM, 25);
+        options.variance = NL_VARIANCE_FIXED_SMALL;
+        options.predicts = NL_PREDICTS_V;
+        options.final_alpha_first = first;
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, shape, initial, NULL, result));
+        for (int j = 0; j < COUNT; j++) {
+            double x = initial[j];
+            for (int i = count - 1; i >= 0; i--) {
+                double a = levels[i].alpha_bar, before = i ? levels[i - 1].alpha_bar : 1;
+                double v = golden_eps((float)x, (float)levels[i].timestep), alpha = a / before;
+                double x_0 = sqrt(a) * x - sqrt(1 - a) * v, eps = sqrt(a) * v + sqrt(1 - a) * x;
+                if (ddim && first && i == 0)
+                    before = all[0].alpha_bar;
+                double mean =
+                    (sqrt(before) * (1 - alpha) * x_0 + sqrt(alpha) * (1 - before) * x) / (1 - a);
+                double deviation = sqrt((1 - alpha) * (1 - before) / (1 - a));
+                x = ddim ? sqrt(before) * x_0 + sqrt(1 - before) * eps
+                         : mean + (i ? deviation * noise[(count - 1 - i) * COUNT + j] : 0);
+            }
+            expected[j] = (float)x;
+        }
+        assert_close(result, expected, COUNT, 1e-5);
+        nl_free(context, levels);
+        nl_free(context, all);
+    }
+    free(initial);
+    free(noise);
+    nl_checkpoint_close(golden);
+    nl_context_destroy(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +523,9 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_golden_samples),
         cmocka_unit_test(test_fixed_variances),
+        cmocka_unit_test(test_spacing),
+        cmocka_unit_test(test_scaled_linear),
+        cmocka_unit_test(test_v_prediction),
         cmocka_unit_test(test_ddim_there_and_back),
         cmocka_unit_test(test_ddim_eta_one),
         cmocka_unit_test(test_clip_denoised),

@@ -135,6 +135,55 @@ static nl_status open_whole(nl_checkpoint *folder, const char *name)
     return open_shard(folder, name);
 }
 
+/* "diffusion_pytorch_model.fp16.safetensors": whether a file is a variant of the names above, whole or its index. */
+static bool is_variant(const char *file, bool *index)
+{
+    size_t length = strlen(file);
+    static const char *const stems[] = {"diffusion_pytorch_model.", "model.", "pytorch_model."};
+    static const char *const kinds[] = {".safetensors", ".bin"};
+    *index = strstr(file, ".index.") != NULL && length > 5 && !strcmp(file + length - 5, ".json");
+    for (int i = 0; i < NL_COUNT(stems); i++)
+        for (int j = 0; j < NL_COUNT(kinds); j++) {
+            size_t stem = strlen(stems[i]), kind = strlen(kinds[j]);
+            if (strncmp(file, stems[i], stem) == 0 &&
+                (*index || (length > stem + kind && !strcmp(file + length - kind, kinds[j]) &&
+                            !strstr(file, "-of-"))))
+                return true;
+        }
+    return false;
+}
+
+/* One variant is taken; of several the user chooses. */
+static nl_status open_variant(nl_checkpoint *folder)
+{
+    nl_context *context = folder->context;
+    nl_status status = NL_OK;
+    nl_listing files = {0};
+    char *path = NULL;
+    const char *found = NULL;
+    bool index, found_index = false;
+    NL_TRY(nl_list_folder(context, folder->path, 'f', &files));
+    for (int64_t i = 0; i < files.count; i++) {
+        if (!is_variant(files.names[i], &index))
+            continue;
+        if (found)
+            NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                           "%s: holds %s and %s: name the file that is meant", folder->path, found,
+                           files.names[i]));
+        found = files.names[i];
+        found_index = index;
+    }
+    if (!found)
+        goto cleanup;
+    nl_log(context, NL_LOG_INFO, "%s: taken is the variant %s", folder->path, found);
+    NL_TRY(nl_path_join(context, folder->path, found, &path));
+    NL_TRY(found_index ? open_parts(folder, path) : open_whole(folder, found));
+cleanup:
+    nl_free(context, path);
+    nl_listing_free(context, &files);
+    return status;
+}
+
 static nl_status nothing_found(const nl_checkpoint *folder)
 {
     char *pipeline = NULL;
@@ -170,6 +219,8 @@ static nl_status open_files(nl_checkpoint *folder)
         nl_free(context, index);
         whole = index = NULL;
     }
+    if (!folder->shards)
+        NL_TRY(open_variant(folder));
     if (!folder->shards)
         status = nothing_found(folder);
 cleanup:
@@ -211,10 +262,9 @@ nl_status nl_folder_parse(nl_checkpoint *checkpoint)
     return status == NL_OK ? merge(checkpoint) : status;
 }
 
-/* Allocated path of config.json. */
-static nl_status config_path(const nl_checkpoint *checkpoint, char **path)
+/* Allocated path of a file beside the tensors, `name` "config.json" or "../model_index.json". */
+static nl_status beside(const nl_checkpoint *checkpoint, const char *name, char **path)
 {
-    static const char name[] = "config.json";
     if (checkpoint->shard_count)
         return nl_path_join(checkpoint->context, checkpoint->path, name, path);
     const char *slash = strrchr(checkpoint->path, '/');
@@ -244,22 +294,36 @@ cleanup:
     return status;
 }
 
-nl_status nl_folder_config(nl_checkpoint *checkpoint)
+static nl_status add_file(nl_checkpoint *checkpoint, const char *name, const char *key)
 {
     nl_context *context = checkpoint->context;
     nl_status status;
     char *path = NULL;
     nl_mapping file = {0};
-    if (nl_checkpoint_metadata(checkpoint, "nalagen") || strcmp(checkpoint->path, "-") == 0)
-        return NL_OK;
-    NL_TRY(config_path(checkpoint, &path));
+    NL_TRY(beside(checkpoint, name, &path));
     if (!nl_path_exists(path) || nl_path_is_folder(path))
         goto cleanup;
     NL_TRY(nl_map_file(context, path, &file));
-    if (file.size > 0 && file.size <= CONFIG_LIMIT)
-        NL_TRY(add_metadata(checkpoint, "config.json", &file));
+    if (file.size > CONFIG_LIMIT)
+        nl_log(context, NL_LOG_WARNING, "%s: left out: %lld bytes, more than %d", path,
+               (long long)file.size, CONFIG_LIMIT);
+    else if (file.size > 0)
+        NL_TRY(add_metadata(checkpoint, key, &file));
 cleanup:
     nl_unmap(context, &file);
     nl_free(context, path);
+    return status;
+}
+
+nl_status nl_folder_config(nl_checkpoint *checkpoint)
+{
+    nl_status status;
+    if (nl_checkpoint_metadata(checkpoint, "nalagen") || strcmp(checkpoint->path, "-") == 0)
+        return NL_OK;
+    NL_TRY(add_file(checkpoint, "config.json", "config.json"));
+    NL_TRY(add_file(checkpoint, "../model_index.json", "model_index.json"));
+    if (nl_checkpoint_metadata(checkpoint, "model_index.json"))
+        NL_TRY(add_file(checkpoint, "../scheduler/scheduler_config.json", "scheduler_config.json"));
+cleanup:
     return status;
 }

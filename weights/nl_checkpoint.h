@@ -41,7 +41,7 @@ struct nl_checkpoint {
     bool key_found;       /* as a dict, by the reader */
     char *holds;          /* torch: the names at the top, "ema, model, opt, args"; or NULL */
     char *taken;          /* the one that the entries come from, or NULL: the top itself */
-    const char *spelling; /* of the file's names where entries have others: "diffusers"; or NULL */
+    const char *spelling; /* of the file where entries have others: "diffusers", "REPA"; or NULL */
     nl_checkpoint **shards; /* of a folder: the files that entries and metadata point into */
     int shard_count;
 };

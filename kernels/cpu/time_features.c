@@ -9,12 +9,13 @@
 nl_status NL_CPU(time_features)(nl_device *device, const nl_time_features_args *args)
 {
     int64_t half = args->features.shape[1] / 2;
+    float divisor = args->divisor > 0 ? args->divisor : (float)half;
     const float *t = args->t.data;
     (void)device;
     for (int64_t image = 0; image < args->features.shape[0]; image++) {
         float *features = nl_cpu_row_out(&args->features, image);
         for (int64_t i = 0; i < half; i++) {
-            float angle = t[image] * expf(-9.210340371976184f * (float)i / (float)half);
+            float angle = t[image] * expf(-9.210340371976184f * (float)i / divisor);
             features[i] = cosf(angle);
             features[half + i] = sinf(angle);
         }

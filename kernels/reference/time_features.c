@@ -7,10 +7,11 @@
 nl_status nl_reference_time_features(nl_device *device, const nl_time_features_args *args)
 {
     int64_t half = args->features.shape[1] / 2;
+    float divisor = args->divisor > 0 ? args->divisor : (float)half;
     (void)device;
     for (int64_t image = 0; image < args->features.shape[0]; image++)
         for (int64_t i = 0; i < half; i++) {
-            float frequency = expf(-9.210340371976184f * (float)i / (float)half);
+            float frequency = expf(-9.210340371976184f * (float)i / divisor);
             float angle = (float)nl_at(&args->t, image) * frequency;
             nl_put(&args->features, image, i, cosf(angle));
             nl_put(&args->features, image, half + i, sinf(angle));

@@ -62,12 +62,5 @@ nl_status nl_source_open_folder(nl_source *source, const char *split, bool uncon
 nl_status nl_source_open_arrays(nl_source *source, const char *split, bool unconditional,
                                 bool *found);
 nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image *image);
-typedef struct nl_listing {
-    char **names; /* allocated, each of them too */
-    int64_t count, capacity;
-} nl_listing;
-/* kind: 'd' folders, 'f' all else. Hidden ones are passed over. A folder that cannot be listed is an error. */
-nl_status nl_list(nl_context *context, const char *folder, char kind, nl_listing *listing);
-void nl_listing_free(nl_context *context, nl_listing *listing);
 
 #endif

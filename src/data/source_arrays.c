@@ -349,7 +349,7 @@ nl_status nl_source_open_arrays(nl_source *source, const char *split, bool uncon
     nl_status status;
     bool test;
     *found = false;
-    NL_TRY(nl_list(context, source->path, 'f', &listing));
+    NL_TRY(nl_list_folder(context, source->path, 'f', &listing));
     for (int64_t i = 0; i < listing.count; i++) {
         const char *name = listing.names[i];
         cifar[0] += is_cifar_train(name);

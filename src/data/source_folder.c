@@ -80,7 +80,7 @@ static nl_status add_folder(nl_source *source, const char *below, int label, int
                        "%s/%s: folders more than %d deep: does a link lead back?", source->path,
                        below, MAX_DEPTH);
     NL_TRY(nl_path_join(context, source->path, below, &folder));
-    NL_TRY(nl_list(context, folder, 'f', &files));
+    NL_TRY(nl_list_folder(context, folder, 'f', &files));
     for (int64_t i = 0; i < files.count; i++) {
         if (!is_picture(files.names[i])) {
             ++*others;
@@ -90,7 +90,7 @@ static nl_status add_folder(nl_source *source, const char *below, int label, int
         NL_TRY(add_picture(source, name, label));
     }
     if (deep)
-        NL_TRY(nl_list(context, folder, 'd', &folders));
+        NL_TRY(nl_list_folder(context, folder, 'd', &folders));
     for (int64_t i = 0; i < folders.count; i++) {
         NL_TRY(nl_format(context, &name, "%s/%s", below, folders.names[i]));
         status = add_folder(source, name, label, depth + 1, true, others);
@@ -111,7 +111,7 @@ static nl_status choose_split(nl_source *source, const char *split)
     nl_listing folders = {0};
     nl_status status;
     char *path;
-    NL_TRY(nl_list(context, source->path, 'd', &folders));
+    NL_TRY(nl_list_folder(context, source->path, 'd', &folders));
     if (!split) {
         int64_t splits = 0;
         for (int64_t i = 0; i < folders.count; i++)
@@ -193,7 +193,7 @@ nl_status nl_source_open_folder(nl_source *source, const char *split, bool uncon
     nl_status status;
     NL_TRY(choose_split(source, split));
     NL_TRY(add_folder(source, "", 0, 0, false, &others));
-    NL_TRY(nl_list(context, source->path, 'd', &folders));
+    NL_TRY(nl_list_folder(context, source->path, 'd', &folders));
     if (source->count > 0 && folders.count > 0)
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
                        "%s: holds pictures and folders: expected either a folder for each class or "

@@ -33,7 +33,7 @@ static nl_status norm_backward(nl_pass *pass, int number, const nl_tensor *x)
         .weight = nl_norm_weight(pass->dit, number),
         .dweight = nl_norm_weight(pass->gradients, number),
         .rows_per_image = pass->tokens,
-        .eps = 1e-6f,
+        .eps = nl_norm_eps(&pass->dit->config, number),
     };
     if (number > 0) {
         nl_branch_at before = branch_at(pass, number - 1);

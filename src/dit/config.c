@@ -35,6 +35,7 @@ const char *const nl_architecture_names[] = {NL_MIXERS(NL_ROW) NULL};
 const char *const nl_schedule_names[] = {NL_SCHEDULES(NL_LIST_NAME) NULL};
 const char *const nl_predicts_names[] = {NL_PREDICTSES(NL_LIST_NAME) NULL};
 const char *const nl_variance_names[] = {NL_VARIANCES(NL_LIST_NAME) NULL};
+const char *const nl_spacing_names[] = {NL_SPACINGS(NL_LIST_NAME) NULL};
 const char *const nl_path_names[] = {NL_PATHS(NL_LIST_NAME) NULL};
 const char *const nl_prediction_names[] = {NL_PREDICTIONS(NL_LIST_NAME) NULL};
 const char *const nl_autoencoder_names[] = {NL_AUTOENCODERS(NL_LIST_NAME) "taesd", NULL};
@@ -191,6 +192,11 @@ const char *nl_config_name(const nl_config *config, char *text, size_t size)
     snprintf(text, size, "%s-%dx%dx%d/%d", kind, config->depth, config->hidden_size,
              config->num_heads, config->patch_size);
     return text;
+}
+
+int nl_config_label_rows(const nl_config *config)
+{
+    return config->num_classes + !config->no_null_class;
 }
 
 int nl_config_head_channels(const nl_config *config)

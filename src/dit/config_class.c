@@ -93,6 +93,11 @@ nl_status nl_config_class(nl_context *context, const nl_config *config, const ch
                           int *index)
 {
     if (strcasecmp(text, "null") == 0) {
+        if (config->no_null_class)
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "class \"null\": the model was trained without one (class_dropout_prob "
+                           "0): it has classes 0 to %d",
+                           config->num_classes - 1);
         *index = config->num_classes;
         return NL_OK;
     }

@@ -11,7 +11,8 @@
 /* What the tensors tell; `problem` is the first thing that they fail to. */
 typedef struct nl_shapes {
     char problem[256];
-    int depth, hidden_size, patch_size, in_channels, num_classes;
+    int depth, hidden_size, patch_size, in_channels;
+    int label_rows; /* of the table of classes, the null class with them */
     int64_t head_rows;
     nl_attention attention;
     nl_mlp mlp;
@@ -51,6 +52,45 @@ static void read_grid(const nl_checkpoint *checkpoint, nl_shapes *shapes)
         shapes->grid = side;
 }
 
+/* What storing the table in a type, or averaging it for long, may change of it. */
+static float table_tolerance(nl_dtype dtype)
+{
+    return dtype == NL_BF16 ? 8e-3f : dtype == NL_F16 ? 1e-3f : 1e-4f;
+}
+
+nl_status nl_config_read_position(const nl_checkpoint *checkpoint, nl_config *config)
+{
+    nl_context *context = checkpoint->context;
+    const nl_entry *entry = nl_checkpoint_find(checkpoint, "pos_embed");
+    int64_t rows = config->input_height / config->patch_size;
+    int64_t columns = config->input_width / config->patch_size;
+    nl_status status = NL_OK;
+    float *found = NULL;
+    config->stored_position = false;
+    if (!entry || entry->ndim != 3 || entry->shape[0] != 1 ||
+        entry->shape[2] != config->hidden_size || entry->shape[1] < 1)
+        return NL_OK; /* nl_dit_check has a word on that */
+    int64_t tokens = entry->shape[1], side = llround(sqrt((double)tokens));
+    if (tokens != rows * columns)
+        rows = columns = side;
+    if (rows * columns != tokens)
+        return NL_OK;
+    int64_t count = tokens * config->hidden_size;
+    NL_TRY(NL_NEW_ARRAY(context, "tables of positions", 2 * count, &found));
+    float *table = found + count;
+    NL_TRY(nl_entry_read(checkpoint, entry, found));
+    nl_position_table(rows, columns, config->hidden_size, table);
+    for (int64_t i = 0; i < count && !config->stored_position; i++)
+        config->stored_position = fabsf(found[i] - table[i]) > table_tolerance(entry->dtype);
+    if (config->stored_position)
+        nl_log(context, NL_LOG_INFO,
+               "%s: pos_embed is not the table of sines and cosines: its own is used",
+               checkpoint->path);
+cleanup:
+    nl_free(context, found);
+    return status;
+}
+
 static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
 {
     char name[NL_NAME_SIZE];
@@ -87,7 +127,7 @@ static void read_shapes(const nl_checkpoint *checkpoint, nl_shapes *shapes)
                      entry->name);
     }
     if ((entry = find(checkpoint, "y_embedder.embedding_table.weight", 2, shapes)))
-        shapes->num_classes = (int)entry->shape[0] - 1;
+        shapes->label_rows = (int)entry->shape[0];
     if ((entry = find(checkpoint, "final_layer.linear.weight", 2, shapes)))
         shapes->head_rows = entry->shape[0];
     if (!shapes->problem[0])
@@ -120,7 +160,7 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
         config->num_heads = (int)(shapes->hidden_size / shapes->qk_norm);
     config->patch_size = shapes->patch_size;
     config->in_channels = shapes->in_channels;
-    config->num_classes = shapes->num_classes;
+    config->num_classes = shapes->label_rows - !config->no_null_class;
     int64_t patch = (int64_t)shapes->patch_size * shapes->patch_size;
     config->learn_sigma = shapes->head_rows != patch * shapes->in_channels;
     config->variance = config->learn_sigma ? NL_VARIANCE_LEARNED_RANGE : NL_VARIANCE_FIXED_LARGE;
@@ -134,6 +174,7 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
     bool nala = config->attention == NL_ATTENTION_NALA;
     nl_config told;
     nl_config_init(&told);
+    told.no_null_class = config->no_null_class;
     apply_shapes(shapes, &told);
     const struct {
         const char *key;
@@ -275,6 +316,8 @@ nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char 
     apply_shapes(&shapes, config);
     nl_status status = json ? parse_metadata(checkpoint, json, &shapes, architecture, config)
                             : infer(checkpoint, &shapes, architecture, config);
+    if (status == NL_OK && !json)
+        status = nl_config_read_position(checkpoint, config);
     if (status != NL_OK)
         nl_config_free(checkpoint->context, config);
     return status;

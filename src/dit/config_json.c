@@ -59,10 +59,20 @@ static const nl_field fields[] = {
     {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, ALWAYS},
     {"learn_sigma", KIND_BOOL, AT(learn_sigma), 0, 1, NULL, TO_ALL, ALWAYS},
+    {"no_null_class", KIND_BOOL, AT(no_null_class), 0, 1, NULL, TO_ALL, 1},
+    {"stored_position", KIND_BOOL, AT(stored_position), 0, 1, NULL, TO_ALL, 1},
+    {"of_diffusers", KIND_BOOL, AT(of_diffusers), 0, 1, NULL, TO_ALL, 1},
     {"class_dropout_prob", KIND_DOUBLE, AT(class_dropout_prob), 0, 1, NULL, TO_ALL, ALWAYS},
     {"schedule", KIND_CHOICE, AT(schedule), 0, LAST(NL_SCHEDULES), nl_schedule_names, TO_DIT,
      ALWAYS},
     {"diffusion_steps", KIND_INT, AT(diffusion_steps), 1, 1000000, NULL, TO_DIT, ALWAYS},
+    {"beta_start", KIND_DOUBLE, AT(beta_start), DBL_MIN, 0.999, NULL, TO_DIT, DBL_MIN},
+    {"beta_end", KIND_DOUBLE, AT(beta_end), DBL_MIN, 0.999, NULL, TO_DIT, DBL_MIN},
+    {"timestep_spacing", KIND_CHOICE, AT(spacing), 0, LAST(NL_SPACINGS), nl_spacing_names, TO_DIT,
+     1},
+    {"steps_offset", KIND_INT, AT(steps_offset), 0, 1000, NULL, TO_DIT, 1},
+    {"final_alpha_first", KIND_BOOL, AT(final_alpha_first), 0, 1, NULL, TO_DIT, 1},
+    {"clip_denoised", KIND_BOOL, AT(clip_denoised), 0, 1, NULL, TO_DIT, 1},
     {"predicts", KIND_CHOICE, AT(predicts), 0, LAST(NL_PREDICTSES), nl_predicts_names, TO_DIT,
      ALWAYS},
     {"variance", KIND_CHOICE, AT(variance), 0, LAST(NL_VARIANCES), nl_variance_names, TO_DIT,
@@ -372,6 +382,8 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
     else if (config->architecture == NL_ARCH_DIT && !config->learn_sigma &&
              config->variance == NL_VARIANCE_LEARNED_RANGE)
         problem = "variance learned_range needs learn_sigma";
+    else if (config->no_null_class && (config->num_classes == 0 || config->class_dropout_prob > 0))
+        problem = "no_null_class needs classes and class_dropout_prob 0";
     if (problem)
         return nl_fail(
             context, NL_ERROR_INPUT,

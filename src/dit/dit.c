@@ -7,7 +7,8 @@
 #include "nl_random.h"
 #include "params.h"
 
-static nl_status upload_position(nl_dit *dit)
+/* The table of sines and cosines, or the checkpoint's own. */
+static nl_status upload_position(nl_dit *dit, const nl_checkpoint *checkpoint)
 {
     nl_status status;
     nl_device *device = dit->device;
@@ -15,8 +16,11 @@ static nl_status upload_position(nl_dit *dit)
     float *table = NULL;
     NL_TRY(NL_NEW_ARRAY(device->context, "the position table", nl_tensor_count(&dit->position),
                         &table));
-    nl_position_table(config->input_height / config->patch_size,
-                      config->input_width / config->patch_size, config->hidden_size, table);
+    if (checkpoint)
+        NL_TRY(nl_entry_read(checkpoint, nl_checkpoint_find(checkpoint, "pos_embed"), table));
+    else
+        nl_position_table(config->input_height / config->patch_size,
+                          config->input_width / config->patch_size, config->hidden_size, table);
     NL_TRY(device->ops->upload(device, dit->position.data, table, nl_tensor_bytes(&dit->position)));
     NL_TRY(device->ops->sync(device));
 cleanup:
@@ -43,7 +47,7 @@ nl_status nl_dit_create_as(nl_device *device, const nl_config *config, bool flat
     NL_TRY(nl_params_list(dit));
     NL_TRY(nl_params_place(dit));
     if (!flat)
-        NL_TRY(upload_position(dit));
+        NL_TRY(upload_position(dit, NULL));
     *result = dit;
     dit = NULL;
 cleanup:
@@ -118,15 +122,16 @@ nl_status nl_staging_download(nl_device *device, const nl_tensor *tensor, nl_sta
     return status;
 }
 
-/* The table of positions is computed; one in the file has to be one all the same: [1, T, D] for
- * this grid or another square one. */
+/* Where the table of positions is computed, one in the file has to be one all the same: [1, T, D] for
+ * this grid or another square one. One that is the file's own is of this grid. */
 static bool is_position_table(const nl_dit *dit, const nl_entry *entry)
 {
     int64_t tokens = entry->ndim >= 2 ? entry->shape[entry->ndim - 2] : 0;
     int64_t side = llround(sqrt((double)tokens));
     return (entry->ndim == 2 || (entry->ndim == 3 && entry->shape[0] == 1)) &&
            entry->shape[entry->ndim - 1] == dit->config.hidden_size && tokens > 0 &&
-           (tokens == nl_config_tokens(&dit->config) || side * side == tokens);
+           (tokens == nl_config_tokens(&dit->config) ||
+            (side * side == tokens && !dit->config.stored_position));
 }
 
 /* The name in the parameter table, and in brackets the file's when that is another. */
@@ -134,7 +139,7 @@ static const char *spelled(const nl_checkpoint *checkpoint, const nl_param *para
                            char text[2 * NL_NAME_SIZE])
 {
     char other[NL_NAME_SIZE] = "";
-    if (checkpoint->spelling)
+    if (checkpoint->spelling == nl_spelling_diffusers)
         nl_diffusers_name(param->name, 0, 0, other);
     snprintf(text, 2 * NL_NAME_SIZE, other[0] ? "%s (%s)" : "%s", param->name, other);
     return text;
@@ -168,13 +173,19 @@ nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
         nl_shape_text(entry->ndim, entry->shape, found, sizeof(found));
         if (strcmp(entry->name, "pos_embed") == 0) {
             if (!is_position_table(dit, entry))
-                nl_problem(&problems, "pos_embed: expected [1, %lld, %d], found %s",
+                nl_problem(&problems, "pos_embed: expected [1, %lld, %d], found %s%s",
                            (long long)nl_config_tokens(&dit->config), dit->config.hidden_size,
-                           found);
+                           found,
+                           dit->config.stored_position
+                               ? "; it is not the table of sines and cosines, so that the model "
+                                 "has this size alone"
+                               : "");
         } else if (!expected[i]) {
             nl_problem(&problems, "%s %s is not expected", entry->name, found);
         }
     }
+    if (dit->config.stored_position && !nl_checkpoint_find(checkpoint, "pos_embed"))
+        nl_problem(&problems, "pos_embed is missing (stored_position)");
     if (problems.count > 0) {
         status = nl_fail(context, NL_ERROR_INPUT, "%s: %d tensors do not fit %s:%s",
                          checkpoint->path, problems.count,
@@ -189,6 +200,8 @@ nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
 {
     enum { READERS = 4 }; /* reading and converting takes longer than uploading */
     int worst = nl_dit_check(dit, checkpoint);
+    if (worst == NL_OK && dit->config.stored_position)
+        worst = upload_position(dit, checkpoint);
     if (worst != NL_OK)
         return worst;
 #pragma omp parallel num_threads(NL_MIN(dit->device->threads, READERS)) reduction(max : worst)

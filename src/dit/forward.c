@@ -37,7 +37,8 @@ static nl_status condition(const nl_stream *stream, const nl_tensor *t, const nl
     int64_t count = nl_tensor_count(t), each = count / kinds;
     nl_tensor embedded, times = nl_tensor_of(t->data, t->dtype, 1, &count);
     NL_TRY(nl_activation_tensor(device, count, dit->config.hidden_size, &embedded));
-    NL_TRY(NL_OP(device, time_features, .t = times, .features = to->time_features));
+    NL_TRY(NL_OP(device, time_features, .t = times, .features = to->time_features,
+                 .divisor = dit->config.of_diffusers ? 127 : 0));
     NL_TRY(NL_OP(device, linear, .x = to->time_features, .weight = dit->time_weight[0],
                  .bias = dit->time_bias[0], .y = to->time_hidden, .epilogue = NL_EPILOGUE_SILU,
                  .pre = to->time_pre));
@@ -74,7 +75,7 @@ static nl_status add_and_modulate(nl_stream *stream, int number, bool begins, co
         .norm = stream->dit->config.norm,
         .weight = nl_norm_weight(stream->dit, number),
         .rows_per_image = stream->tokens,
-        .eps = 1e-6f,
+        .eps = nl_norm_eps(&stream->dit->config, number),
     };
     if (!begins) {
         args.branch = stream->out;

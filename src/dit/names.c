@@ -40,6 +40,8 @@ static const struct name_row {
     {"final_layer.linear", {"proj_out_2"}, false},
 };
 
+const char nl_spelling_diffusers[] = "diffusers", nl_spelling_repa[] = "REPA";
+
 enum { PARTS = 3 };
 
 /* A name taken apart. */
@@ -229,7 +231,7 @@ nl_status nl_dit_rename(nl_checkpoint *checkpoint)
     nl_renaming renaming = {.checkpoint = checkpoint};
     nl_status status;
     if (!nl_checkpoint_find(checkpoint, "transformer_blocks.0.attn1.to_q.weight"))
-        return NL_OK;
+        return nl_repa_turn(checkpoint);
     int64_t count = checkpoint->count;
     NL_TRY(NL_OWN_ARRAY(checkpoint, "names of tensors", count * NL_NAME_SIZE, &renaming.names));
     NL_TRY(NL_OWN_ARRAY(checkpoint, "parts of tensors", count, &renaming.parts));
@@ -244,7 +246,7 @@ nl_status nl_dit_rename(nl_checkpoint *checkpoint)
     nl_free(context, checkpoint->entries);
     checkpoint->entries = renaming.entries;
     checkpoint->count = renaming.count;
-    checkpoint->spelling = "diffusers";
+    checkpoint->spelling = nl_spelling_diffusers;
     renaming.entries = NULL;
     NL_TRY(nl_checkpoint_sort(checkpoint));
 cleanup:

@@ -96,6 +96,12 @@ static inline nl_tensor nl_norm_weight(const nl_dit *dit, int number)
     return dit->blocks[number / NL_BRANCHES].norms[number % NL_BRANCHES];
 }
 
+/* eps of the norm before branch `number` or the head: 1e-6, before the MLP of diffusers 1e-5. */
+static inline float nl_norm_eps(const nl_config *config, int number)
+{
+    return config->of_diffusers && number % NL_BRANCHES == NL_BRANCH_MLP ? 1e-5f : 1e-6f;
+}
+
 /* Piece NL_SHIFT, ... of branch `number`: D columns of a modulation or its gradient, [B, D]. */
 static inline nl_tensor nl_modulation_piece(const nl_tensor *modulation, int64_t hidden_size,
                                             int number, int piece)

@@ -30,8 +30,21 @@ typedef enum nl_mlp { NL_MLPS(NL_ROW) NL_MLP_COUNT } nl_mlp;
 
 /* DiT: the schedule of noise, what the network predicts, the variance of a step. SiT: the path, what the network
  * predicts. Names are values of the configuration's keys. */
-#define NL_SCHEDULES(X)  X(NL_SCHEDULE_LINEAR, "linear") X(NL_SCHEDULE_COSINE, "cosine")
-#define NL_PREDICTSES(X) X(NL_PREDICTS_EPSILON, "epsilon") X(NL_PREDICTS_X_START, "x_start")
+#define NL_SCHEDULES(X)                                                                            \
+    X(NL_SCHEDULE_LINEAR, "linear")                                                                \
+    X(NL_SCHEDULE_COSINE, "cosine")                                                                \
+    X(NL_SCHEDULE_SCALED_LINEAR,                                                                   \
+      "scaled_linear") /* the roots of beta are linear (Stable Diffusion) */
+#define NL_PREDICTSES(X)                                                                           \
+    X(NL_PREDICTS_EPSILON, "epsilon")                                                              \
+    X(NL_PREDICTS_X_START, "x_start")                                                              \
+    X(NL_PREDICTS_V, "v") /* sqrt(alpha_bar) eps - sqrt(1 - alpha_bar) x_0 */
+/* Which of T timesteps n steps keep: 0 to T - 1 evenly (the public code), every (T / n)-th from the first on, or every
+ * (T / n)-th down from the last (timestep_spacing of diffusers). */
+#define NL_SPACINGS(X)                                                                             \
+    X(NL_SPACING_LINSPACE, "linspace")                                                             \
+    X(NL_SPACING_LEADING, "leading")                                                               \
+    X(NL_SPACING_TRAILING, "trailing")
 #define NL_VARIANCES(X)                                                                            \
     X(NL_VARIANCE_LEARNED_RANGE, "learned_range")                                                  \
     X(NL_VARIANCE_FIXED_SMALL, "fixed_small")                                                      \
@@ -45,6 +58,7 @@ typedef enum nl_mlp { NL_MLPS(NL_ROW) NL_MLP_COUNT } nl_mlp;
     X(NL_AUTOENCODER_KL, "kl") X(NL_AUTOENCODER_TINY, "tiny") X(NL_AUTOENCODER_NONE, "none")
 
 typedef enum nl_schedule { NL_SCHEDULES(NL_LIST_CONSTANT) } nl_schedule;
+typedef enum nl_spacing { NL_SPACINGS(NL_LIST_CONSTANT) } nl_spacing;
 typedef enum nl_predicts { NL_PREDICTSES(NL_LIST_CONSTANT) } nl_predicts;
 typedef enum nl_variance { NL_VARIANCES(NL_LIST_CONSTANT) } nl_variance;
 typedef enum nl_path { NL_PATHS(NL_LIST_CONSTANT) } nl_path;
@@ -72,10 +86,20 @@ typedef struct nl_config {
     bool guided;
     int input_height, input_width; /* of the latent */
     int in_channels, num_classes;
+    bool no_null_class;   /* the table of classes has no row for the null class */
+    bool stored_position; /* pos_embed of the file in place of the table of sines and cosines */
+    bool
+        of_diffusers; /* trained there: time frequencies by 127, second norm of a block with eps 1e-5 */
     bool learn_sigma; /* the head has 2 in_channels channels */
     double class_dropout_prob;
     nl_schedule schedule; /* DiT */
     int diffusion_steps;
+    double beta_start,
+        beta_end; /* 0: 1e-4 and 0.02 of 1000 steps; scaled_linear: 0.00085 and 0.012 */
+    nl_spacing spacing;
+    int steps_offset;       /* leading: added to every kept timestep */
+    bool final_alpha_first; /* DDIM: below the lowest level lies timestep 0's alpha_bar, not 1 */
+    bool clip_denoised;     /* x_0 is clamped to [-1, 1] */
     nl_predicts predicts;
     nl_variance variance;
     nl_path path; /* SiT */
@@ -93,6 +117,7 @@ typedef struct nl_config {
 
 /* By their enumerations, ended by NULL. */
 extern const char *const nl_mixer_names[], *const nl_mlp_names[], *const nl_norm_names[];
+extern const char *const nl_spacing_names[];
 extern const char *const nl_schedule_names[], *const nl_predicts_names[],
                                                   *const nl_variance_names[];
 extern const char *const nl_path_names[], *const nl_prediction_names[];
@@ -140,6 +165,8 @@ nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char 
 nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text,
                           int *index);
 
+/* Rows of the table of classes. */
+int nl_config_label_rows(const nl_config *config);
 /* Channels of the head: in_channels, twice with learn_sigma. */
 int nl_config_head_channels(const nl_config *config);
 int64_t nl_config_tokens(const nl_config *config);

@@ -85,6 +85,9 @@ nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dt
  * DiTTransformer2DModel. */
 nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
                       nl_checkpoint **checkpoint);
+/* Whether pos_embed, when the file has one, is a table of its own and no table of sines and cosines:
+ * config->stored_position. nl_config_from_checkpoint asks where the file has no configuration. */
+nl_status nl_config_read_position(const nl_checkpoint *checkpoint, nl_config *config);
 /* The second half of that, for a checkpoint that is open already. */
 nl_status nl_dit_rename(nl_checkpoint *checkpoint);
 
@@ -122,7 +125,7 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *prediction);
 
-/* [rows * columns, D] position table into `table` (docs/public-code.md A3). */
+/* [rows * columns, D] position table into `table` (a model with stored_position has its own; docs/public-code.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);
 
 #endif

@@ -105,8 +105,8 @@ nl_status nl_params_list(nl_dit *dit)
                 TIME_FEATURES, "t_embedder.mlp.0");
     add_product(&list, &dit->time_weight[1], &dit->time_bias[1], NL_INIT_NORMAL_002, d, d,
                 "t_embedder.mlp.2");
-    add(&list, &dit->label_table, NL_INIT_NORMAL_002, false,
-        SHAPE((int64_t)config->num_classes + 1, d), "y_embedder.embedding_table", ".weight");
+    add(&list, &dit->label_table, NL_INIT_NORMAL_002, false, SHAPE(nl_config_label_rows(config), d),
+        "y_embedder.embedding_table", ".weight");
     for (int i = 0; i < config->depth; i++)
         add_block(&list, i);
     add_product(&list, &dit->final_adaln_weight, &dit->final_adaln_bias, NL_INIT_ZERO, 2 * d, d,

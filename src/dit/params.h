@@ -55,6 +55,12 @@ nl_status nl_staging_download(nl_device *device, const nl_tensor *tensor, nl_sta
  */
 nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint);
 
+/* checkpoint->spelling: what the file calls its tensors, or does with time. */
+extern const char nl_spelling_diffusers[], nl_spelling_repa[];
+
+/* repa.c: a checkpoint of REPA becomes one of a SiT; others stay as they are. */
+nl_status nl_repa_turn(nl_checkpoint *checkpoint);
+
 /* ---- names.c: how diffusers spells the parameter with this name. */
 
 enum { NL_NAME_SIZE = 128 };

@@ -93,7 +93,7 @@ static nl_status list_tensors(nl_dit_file *file)
     NL_TRY(
         NL_NEW_ZEROS(file->context, "names of tensors", (size_t)most * NL_NAME_SIZE, &file->names));
     file->largest = 1;
-    if (file->spelling == NL_SPELLING_PUBLIC)
+    if (file->spelling == NL_SPELLING_PUBLIC || dit->config.stored_position)
         add_position(file);
     for (int i = 0; i < dit->param_count; i++) {
         file->largest = NL_MAX(file->largest, nl_tensor_count(dit->params[i].tensor));
@@ -121,6 +121,11 @@ static nl_status read_source(void *user, int64_t source, float *values)
     nl_dit_file *file = user;
     const nl_config *config = &file->dit->config;
     if (source == POSITION) {
+        if (config->stored_position && file->checkpoint)
+            return nl_entry_read(file->checkpoint,
+                                 nl_checkpoint_find(file->checkpoint, "pos_embed"), values);
+        if (config->stored_position)
+            return download(file, &file->dit->position, values);
         nl_position_table(config->input_height / config->patch_size,
                           config->input_width / config->patch_size, config->hidden_size, values);
         return NL_OK;

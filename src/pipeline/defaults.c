@@ -62,11 +62,16 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
     if (given->cfg_scale <= 0 && (config->guided || config->flow_map)) {
         resolved->cfg_scale = 1;
     } else if (given->cfg_scale <= 0) {
-        resolved->cfg_scale = !config->num_classes ? 1 : dit ? 4 : 3;
-        if (!dit && config->num_classes && given->cfg_interval[0] == 0 &&
+        resolved->cfg_scale = !config->num_classes || config->no_null_class ? 1 : dit ? 4 : 3;
+        if (!dit && resolved->cfg_scale != 1 && given->cfg_interval[0] == 0 &&
             given->cfg_interval[1] == 0)
             resolved->cfg_interval[0] = 0.1, resolved->cfg_interval[1] = 0.9;
     }
+    if (config->no_null_class && resolved->cfg_scale != 1)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "%s has no null class (trained with class_dropout_prob 0), which guidance "
+                       "needs: leave out --cfg-scale, or give 1",
+                       model->path));
 cleanup:
     return status;
 }
@@ -89,10 +94,15 @@ nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
     options->respacing = sampling->respacing;
     options->schedule = config->schedule;
     options->diffusion_steps = config->diffusion_steps;
+    options->beta_start = config->beta_start;
+    options->beta_end = config->beta_end;
+    options->spacing = config->spacing;
+    options->steps_offset = config->steps_offset;
+    options->final_alpha_first = config->final_alpha_first;
     options->predicts = config->predicts;
     options->variance = config->variance;
     options->eta = sampling->eta;
-    options->clip_denoised = sampling->clip_denoised;
+    options->clip_denoised = sampling->clip_denoised || config->clip_denoised;
     options->path = config->path;
     options->prediction = config->prediction;
     options->sample_eps = config->sample_eps;

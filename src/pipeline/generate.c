@@ -356,10 +356,11 @@ static nl_status check_request(const nl_model *model, const nl_request *request,
             return nl_fail(context, NL_ERROR_USAGE, "request: index %lld of picture %lld",
                            (long long)request->indices[i], (long long)i);
     for (int64_t i = 0; i < request->count; i++)
-        if (request->labels[i] < 0 || request->labels[i] > model->config.num_classes)
-            return nl_fail(context, NL_ERROR_USAGE,
-                           "request: label %d of picture %lld: expected 0 to %d (the null class)",
-                           request->labels[i], (long long)i, model->config.num_classes);
+        if (request->labels[i] < 0 || request->labels[i] >= nl_config_label_rows(&model->config))
+            return nl_fail(
+                context, NL_ERROR_USAGE, "request: label %d of picture %lld: expected 0 to %d (%s)",
+                request->labels[i], (long long)i, nl_config_label_rows(&model->config) - 1,
+                model->config.no_null_class ? "there is no null class" : "the null class");
     return NL_OK;
 }
 

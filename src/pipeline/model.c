@@ -91,6 +91,8 @@ nl_status nl_read_config(const nl_checkpoint *checkpoint, const nl_model_options
     status = NL_OK;
     if (options->config_path)
         NL_TRY(parse_over(context, options->config_path, options->config_path, config));
+    if (options->config_path && !nl_checkpoint_metadata(checkpoint, "nalagen"))
+        NL_TRY(nl_config_read_position(checkpoint, config));
     NL_TRY(parse_options(context, options, config));
     NL_TRY(nl_config_check(context, checkpoint->path, config));
     return NL_OK;

@@ -9,15 +9,26 @@ nl_status nl_diffusion_plan(nl_sampler *sampler)
 {
     nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
-    char steps[16];
-    snprintf(steps, sizeof(steps), "%d", options->steps);
-    NL_TRY(nl_diffusion_levels(sampler->context, options->schedule, options->diffusion_steps,
+    static const char *const spacings[] = {"", "leading", "trailing"};
+    nl_noise_schedule schedule = {options->schedule, options->diffusion_steps, options->beta_start,
+                                  options->beta_end};
+    nl_diffusion_level *all = NULL;
+    char steps[48];
+    int offset = options->spacing == NL_SPACING_LEADING ? options->steps_offset : 0, count;
+    snprintf(steps, sizeof(steps), offset ? "%s%d+%d" : "%s%d", spacings[options->spacing],
+             options->steps, offset);
+    NL_TRY(nl_diffusion_levels(sampler->context, &schedule,
                                options->respacing ? options->respacing : steps, &sampler->levels,
                                &sampler->steps));
+    if (options->final_alpha_first && options->method == NL_METHOD_DDIM) {
+        NL_TRY(nl_diffusion_levels(sampler->context, &schedule, NULL, &all, &count));
+        sampler->levels[0].alpha_bar_before = all[0].alpha_bar;
+    }
     NL_TRY(NL_NEW_ARRAY(sampler->context, "timesteps", sampler->steps, &sampler->timesteps));
     for (int i = 0; i < sampler->steps; i++)
         sampler->timesteps[i] = sampler->levels[i].timestep;
 cleanup:
+    nl_free(sampler->context, all);
     return status;
 }
 
@@ -39,6 +50,17 @@ static void ddim_reverse_coefficients(const nl_sampler *sampler, int i,
     double next = i + 1 < sampler->steps ? sampler->levels[i + 1].alpha_bar : 0;
     args->ddim_x_0 = (float)sqrt(next);
     args->ddim_eps = (float)sqrt(1 - next);
+}
+
+/* x_0 = a x - s v with a = sqrt(alpha_bar), s = sqrt(1 - alpha_bar) has the form of x_0 from eps. What the step then
+ * takes for eps', (a x - x_0) / s, is v', and eps' = v' / a + x_0 s / a. */
+static void v_coefficients(const nl_diffusion_level *level, nl_diffusion_step_args *args)
+{
+    double a = sqrt(level->alpha_bar), s = sqrt(1 - level->alpha_bar), of_eps = args->ddim_eps;
+    args->x_0_from_x = (float)a;
+    args->x_0_from_eps = (float)s;
+    args->ddim_x_0 = (float)(args->ddim_x_0 + of_eps * s / a);
+    args->ddim_eps = (float)(of_eps / a);
 }
 
 static nl_diffusion_step_args step_args(const nl_sampler *sampler, int i)
@@ -65,6 +87,8 @@ static nl_diffusion_step_args step_args(const nl_sampler *sampler, int i)
         ddim_reverse_coefficients(sampler, i, &args);
     else if (args.ddim)
         ddim_coefficients(level, options->eta, &args);
+    if (options->predicts == NL_PREDICTS_V)
+        v_coefficients(level, &args);
     return args;
 }
 

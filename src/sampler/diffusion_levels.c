@@ -13,13 +13,21 @@ static double cosine_alpha_bar(double t)
     return root * root;
 }
 
-static double full_beta(nl_schedule schedule, int steps, int i)
+static double full_beta(const nl_noise_schedule *schedule, int i)
 {
-    if (schedule == NL_SCHEDULE_COSINE)
+    int steps = schedule->steps;
+    bool scaled = schedule->schedule == NL_SCHEDULE_SCALED_LINEAR;
+    if (schedule->schedule == NL_SCHEDULE_COSINE)
         return fmin(1 - cosine_alpha_bar((i + 1.0) / steps) / cosine_alpha_bar((double)i / steps),
                     0.999);
-    double scale = 1000.0 / steps, low = scale * 1e-4, high = scale * 0.02;
-    return steps > 1 ? low + i * ((high - low) / (steps - 1)) : low;
+    double scale = scaled ? 1 : 1000.0 / steps;
+    double low = scale * (scaled ? 0.00085 : 1e-4), high = scale * (scaled ? 0.012 : 0.02);
+    low = schedule->beta_start > 0 ? schedule->beta_start : low;
+    high = schedule->beta_end > 0 ? schedule->beta_end : high;
+    if (scaled)
+        low = sqrt(low), high = sqrt(high);
+    double beta = steps > 1 ? low + i * ((high - low) / (steps - 1)) : low;
+    return scaled ? beta * beta : beta;
 }
 
 /* Reads digits at *text and moves past them; -1 when there are none or too many. */
@@ -52,6 +60,32 @@ static nl_status keep_stride(nl_context *context, const char *respacing, int ste
     return nl_fail(context, NL_ERROR_USAGE,
                    "respacing '%s': no whole stride keeps %d of %d steps; '%d' spaces them evenly",
                    respacing, wanted, steps, wanted);
+}
+
+/* "leading50", "leading50+1", "trailing50": as diffusers places them. */
+static nl_status keep_even(nl_context *context, const char *respacing, int steps, bool *keep)
+{
+    bool leading = respacing[0] == 'l';
+    const char *text = respacing + strlen(leading ? "leading" : "trailing");
+    int wanted = read_count(&text), offset = 0;
+    if (leading && *text == '+') {
+        text++;
+        offset = read_count(&text);
+    }
+    if (wanted < 1 || offset < 0 || *text)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "respacing '%s': expected 'leading' or 'trailing' and a number of steps; of "
+                       "leading ones '+1' puts them by one later",
+                       respacing);
+    for (int i = 0; i < wanted; i++) {
+        double t = leading ? (double)i * (wanted > steps ? 0 : steps / wanted) + offset
+                           : rint(steps - i * ((double)steps / wanted)) - 1;
+        if (wanted > steps || t < 0 || t >= steps)
+            return nl_fail(context, NL_ERROR_USAGE, "respacing '%s': does not fit %d timesteps",
+                           respacing, steps);
+        keep[(int)t] = true;
+    }
+    return NL_OK;
 }
 
 static int count_sections(const char *respacing)
@@ -100,6 +134,8 @@ static nl_status mark_kept(nl_context *context, const char *respacing, int steps
         return NL_OK;
     if (strncmp(respacing, "ddim", 4) == 0)
         return keep_stride(context, respacing, steps, keep);
+    if (strncmp(respacing, "leading", 7) == 0 || strncmp(respacing, "trailing", 8) == 0)
+        return keep_even(context, respacing, steps, keep);
     return keep_sections(context, respacing, steps, keep);
 }
 
@@ -121,16 +157,17 @@ static void complete_levels(nl_diffusion_level *levels, int count)
         count > 1 ? levels[1].posterior_log_variance : log(levels[0].beta);
 }
 
-nl_status nl_diffusion_levels(nl_context *context, nl_schedule schedule, int steps,
+nl_status nl_diffusion_levels(nl_context *context, const nl_noise_schedule *schedule,
                               const char *respacing, nl_diffusion_level **levels, int *count)
 {
     nl_status status = NL_OK;
+    int steps = schedule->steps;
     nl_diffusion_level *kept = NULL;
     bool *keep = NULL;
     double alpha_bar = 1;
     int n = 0;
     /* From 1000 / steps * 0.02 >= 1 on the linear schedule is none. */
-    int fewest = schedule == NL_SCHEDULE_LINEAR ? 21 : 1;
+    int fewest = schedule->schedule == NL_SCHEDULE_LINEAR && !(schedule->beta_end > 0) ? 21 : 1;
     if (steps < fewest || steps > MAX_STEPS)
         return nl_fail(context, NL_ERROR_USAGE, "diffusion_steps is %d: expected %d to %d", steps,
                        fewest, MAX_STEPS);
@@ -145,7 +182,7 @@ nl_status nl_diffusion_levels(nl_context *context, nl_schedule schedule, int ste
     NL_TRY(NL_NEW_ARRAY(context, "noise schedule", n, &kept));
     n = 0;
     for (int i = 0; i < steps; i++) {
-        alpha_bar *= 1 - full_beta(schedule, steps, i);
+        alpha_bar *= 1 - full_beta(schedule, i);
         if (keep[i])
             kept[n++] = (nl_diffusion_level){.timestep = i, .alpha_bar = alpha_bar};
     }

@@ -14,9 +14,16 @@ typedef struct nl_diffusion_level {
     double mean_from_x_0, mean_from_x; /* posterior mean */
 } nl_diffusion_level;
 
-/* Kept levels of a schedule of `steps` levels, ascending, with betas made anew for what was kept.
- * respacing: "250", "10,15,20" (sections) or "ddim50"; NULL keeps all. Freed with nl_free. */
-nl_status nl_diffusion_levels(nl_context *context, nl_schedule schedule, int steps,
+typedef struct nl_noise_schedule {
+    nl_schedule schedule;
+    int steps;                   /* levels of the full schedule */
+    double beta_start, beta_end; /* 0: the usual ones; not of the cosine schedule */
+} nl_noise_schedule;
+
+/* Kept levels of a schedule, ascending, with betas made anew for what was kept.
+ * respacing: "250", "10,15,20" (sections), "ddim50", "leading50", "leading50+1" (an offset) or "trailing50"; NULL
+ * keeps all. Freed with nl_free. */
+nl_status nl_diffusion_levels(nl_context *context, const nl_noise_schedule *schedule,
                               const char *respacing, nl_diffusion_level **levels, int *count);
 
 #endif

@@ -95,6 +95,10 @@ typedef struct nl_sampler_options {
     /* diffusion (DiT) */
     nl_schedule schedule;
     int diffusion_steps;
+    double beta_start, beta_end; /* 0: the schedule's own */
+    nl_spacing spacing;          /* of `steps`, with steps_offset; not of `respacing` */
+    int steps_offset;
+    bool final_alpha_first; /* DDIM: the last step goes to timestep 0's alpha_bar, not to 1 */
     nl_predicts predicts;
     nl_variance variance;
     double eta;

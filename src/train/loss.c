@@ -15,7 +15,8 @@ struct nl_loss {
     /* DiT */
     nl_diffusion_level *levels; /* [level_count] */
     int level_count;
-    bool predicts_x_start, variational;
+    nl_predicts predicts;
+    bool variational;
     /* SiT */
     nl_path path;
     nl_prediction prediction;
@@ -63,12 +64,14 @@ nl_status nl_loss_create(nl_context *context, const nl_config *config,
                       .diffusion = config->architecture == NL_ARCH_DIT,
                       .path = config->path,
                       .prediction = config->prediction,
-                      .predicts_x_start = config->predicts == NL_PREDICTS_X_START};
+                      .predicts = config->predicts};
     loss->variational =
         loss->diffusion && config->learn_sigma && config->variance == NL_VARIANCE_LEARNED_RANGE;
     if (loss->diffusion)
-        NL_TRY(nl_diffusion_levels(context, config->schedule, config->diffusion_steps, NULL,
-                                   &loss->levels, &loss->level_count));
+        NL_TRY(nl_diffusion_levels(context,
+                                   &(nl_noise_schedule){config->schedule, config->diffusion_steps,
+                                                        config->beta_start, config->beta_end},
+                                   NULL, &loss->levels, &loss->level_count));
     else
         training_interval(config, &loss->t0, &loss->t1);
     *result = loss;
@@ -106,17 +109,18 @@ static void diffusion_row(const nl_loss *loss, double t, float *row, float *vari
     const nl_diffusion_level *level = &loss->levels[(int)fmax(0, fmin(t, loss->level_count - 1))];
     double data = sqrt(level->alpha_bar), noise = sqrt(1 - level->alpha_bar), weight = 1;
     double snr = level->alpha_bar / (1 - level->alpha_bar);
+    bool x_start = loss->predicts == NL_PREDICTS_X_START, v = loss->predicts == NL_PREDICTS_V;
     if (loss->options.weighting == NL_WEIGHTING_MIN_SNR)
-        weight = min_snr_weight(loss, snr, loss->predicts_x_start ? 1 : noise / data);
+        weight = min_snr_weight(loss, snr, x_start ? 1 : v ? noise : noise / data);
     row[NL_LOSS_DATA] = (float)data;
     row[NL_LOSS_NOISE] = (float)noise;
-    row[NL_LOSS_TARGET_DATA] = loss->predicts_x_start;
-    row[NL_LOSS_TARGET_NOISE] = !loss->predicts_x_start;
+    row[NL_LOSS_TARGET_DATA] = (float)(x_start ? 1 : v ? -noise : 0);
+    row[NL_LOSS_TARGET_NOISE] = (float)(x_start ? 0 : v ? data : 1);
     row[NL_LOSS_WEIGHT] = (float)weight;
     if (!loss->variational)
         return;
-    variational[NL_VB_X_0_FROM_X] = (float)(1 / data);
-    variational[NL_VB_X_0_FROM_EPS] = (float)(noise / data);
+    variational[NL_VB_X_0_FROM_X] = (float)(v ? data : 1 / data);
+    variational[NL_VB_X_0_FROM_EPS] = (float)(v ? noise : noise / data);
     variational[NL_VB_MEAN_FROM_X_0] = (float)level->mean_from_x_0;
     variational[NL_VB_MEAN_FROM_X] = (float)level->mean_from_x;
     variational[NL_VB_LOG_BETA] = (float)log(level->beta);

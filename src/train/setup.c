@@ -146,6 +146,11 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
     if (init)
         NL_TRY(nl_config_from_checkpoint(init, NULL, config));
     forget_data(context, config);
+    if (config->stored_position)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "%s has a pos_embed of its own in place of the table of sines and cosines: "
+                       "it can be sampled, and not be trained further here",
+                       options->init));
     if (options->model)
         NL_TRY(nl_config_from_name(context, options->model, config));
     /* A transport has no variance to learn; the public SiT's head has those channels all the same. */

@@ -58,7 +58,8 @@ assert all(np.array_equal(a[k], b[k]) for k in a) and len(a) == len(b) - 1"
     "$NALAGEN" convert -q --key model --dtype f32 "$files/0050000.pt" out.safetensors
     python_check "
 a, b = load('out.safetensors'), load('$files/dit.safetensors')
-assert all(np.array_equal(a[k], -b[k]) for k in a)"
+assert all(np.array_equal(a[k], -b[k]) for k in a if k != 'pos_embed')
+assert np.abs(a['pos_embed'] + b['pos_embed']).max() < 4e-3 # its own table, in bf16"
     run -2 "$NALAGEN" convert --key emma "$files/0050000.pt" other.safetensors
     [[ $output == *"has no 'emma': it holds model, ema, opt, args, steps"* ]]
     [ ! -e other.safetensors ]
