@@ -29,10 +29,11 @@ static const nl_option options_table[] = {
      .help = "nalagen, dit, diffusers or torch-names (nalagen)",
      .detail =
          "nalagen: the configuration goes into the file. dit: the names of the public DiT and SiT "
-         "code with pos_embed, for load_state_dict. diffusers: DiTTransformer2DModel or "
-         "AutoencoderKL; if OUT is a folder, with config.json for from_pretrained. torch-names: "
-         "any "
-         "network under the names that the file has."},
+         "code with pos_embed, for load_state_dict. diffusers: DiTTransformer2DModel, with "
+         "config.json beside it for from_pretrained (OUT may be a folder), or AutoencoderKL; it "
+         "has "
+         "no SiT. torch-names: any network under the names that the file has; a DiT or SiT gets "
+         "pos_embed, where it has none, for strict loading."},
     {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME",
      .help = "dict of a training checkpoint: ema, model (ema)"},
     {"config", 0, NL_OPTION_FILE, FIELD(config), "FILE",
@@ -70,22 +71,32 @@ static bool names_folder(const char *path)
     return nl_path_is_folder(path) || (length > 0 && path[length - 1] == '/');
 }
 
-/* config.json last: a folder without it is not taken for whole. */
-static nl_status write_folder(const nl_conversion *conversion, const nl_checkpoint *checkpoint,
-                              const nl_config *config)
+/* The weights and, last, config.json beside them: a folder without it is not taken for whole. */
+static nl_status write_diffusers(const nl_conversion *conversion, const nl_checkpoint *checkpoint,
+                                 const nl_config *config)
 {
     nl_context *context = conversion->context;
-    bool force = conversion->options->force;
+    bool force = conversion->options->force, folder = names_folder(conversion->out);
+    const char *slash = strrchr(conversion->out, '/');
+    int parent = slash ? (int)(slash + 1 - conversion->out) : 0;
     nl_status status;
     char *weights = NULL, *json_path = NULL, *json = NULL;
-    NL_TRY(nl_path_join(context, conversion->out, "diffusion_pytorch_model.safetensors", &weights));
-    NL_TRY(nl_path_join(context, conversion->out, "config.json", &json_path));
+    if (folder) {
+        NL_TRY(nl_path_join(context, conversion->out, "diffusion_pytorch_model.safetensors",
+                            &weights));
+        NL_TRY(nl_path_join(context, conversion->out, "config.json", &json_path));
+    } else {
+        NL_TRY(nl_strdup(context, conversion->out, &weights));
+        NL_TRY(nl_format(context, &json_path, "%.*sconfig.json", parent, conversion->out));
+    }
     NL_TRY(nl_dit_diffusers_config(context, config, &json));
-    NL_TRY(nl_make_folder(context, conversion->out));
+    if (folder)
+        NL_TRY(nl_make_folder(context, conversion->out));
     NL_TRY(nl_output_check(context, json_path, force, ""));
     NL_TRY(nl_dit_convert(checkpoint, config, weights, force, conversion->dtype,
                           NL_SPELLING_DIFFUSERS));
     NL_TRY(nl_write_file(context, json_path, force, json, strlen(json)));
+    nl_log(context, NL_LOG_INFO, "%s: written beside it", json_path);
 cleanup:
     nl_free(context, weights);
     nl_free(context, json_path);
@@ -97,7 +108,8 @@ static nl_status convert_backbone(const nl_conversion *conversion, const nl_chec
 {
     const nl_convert_options *options = conversion->options;
     nl_model_options model = {.config_path = options->config, .architecture = options->arch};
-    nl_dit_spelling spelling = is_format(conversion, "dit")         ? NL_SPELLING_PUBLIC
+    bool public = is_format(conversion, "dit") || is_format(conversion, "torch-names");
+    nl_dit_spelling spelling = public                               ? NL_SPELLING_PUBLIC
                                : is_format(conversion, "diffusers") ? NL_SPELLING_DIFFUSERS
                                                                     : NL_SPELLING_NALAGEN;
     nl_config config;
@@ -105,8 +117,8 @@ static nl_status convert_backbone(const nl_conversion *conversion, const nl_chec
     nl_status status = nl_read_config(checkpoint, &model, &config);
     if (status != NL_OK)
         return status;
-    if (names_folder(conversion->out) && spelling == NL_SPELLING_DIFFUSERS)
-        NL_TRY(write_folder(conversion, checkpoint, &config));
+    if (spelling == NL_SPELLING_DIFFUSERS)
+        NL_TRY(write_diffusers(conversion, checkpoint, &config));
     else
         NL_TRY(nl_dit_convert(checkpoint, &config, conversion->out, options->force,
                               conversion->dtype, spelling));
@@ -122,6 +134,11 @@ static nl_status convert_autoencoder(const nl_conversion *conversion,
 {
     nl_checkpoint *second = NULL;
     nl_status status;
+    if (names_folder(conversion->out))
+        return nl_fail(conversion->context, NL_ERROR_USAGE,
+                       "%s is a folder: an autoencoder is written as one file, such as "
+                       "diffusion_pytorch_model.safetensors",
+                       conversion->out);
     if (is_format(conversion, "dit") || conversion->options->config || conversion->options->arch)
         return nl_fail(conversion->context, NL_ERROR_USAGE,
                        "%s is an autoencoder: --format dit, --config and --arch are for backbones",
@@ -133,6 +150,14 @@ static nl_status convert_autoencoder(const nl_conversion *conversion,
 cleanup:
     nl_checkpoint_close(second);
     return status;
+}
+
+/* A backbone of ours, whose files leave out the table that the public classes want. */
+static bool lacks_position(const nl_checkpoint *checkpoint)
+{
+    return nl_checkpoint_metadata(checkpoint, "nalagen") &&
+           nl_checkpoint_find(checkpoint, "x_embedder.proj.weight") &&
+           !nl_checkpoint_find(checkpoint, "pos_embed");
 }
 
 static nl_status convert_file(const nl_conversion *conversion)
@@ -150,7 +175,11 @@ static nl_status convert_file(const nl_conversion *conversion)
         NL_TRY(nl_output_check(context, conversion->out, options->force, ""));
     if (is_format(conversion, "torch-names")) {
         NL_TRY(nl_checkpoint_open_key(context, conversion->in, options->key, &checkpoint));
-        NL_TRY(nl_checkpoint_save(checkpoint, conversion->out, options->force, conversion->dtype));
+        if (lacks_position(checkpoint))
+            NL_TRY(convert_backbone(conversion, checkpoint));
+        else
+            NL_TRY(
+                nl_checkpoint_save(checkpoint, conversion->out, options->force, conversion->dtype));
         goto cleanup;
     }
     NL_TRY(nl_open_backbone(context, conversion->in, options->key, &checkpoint));

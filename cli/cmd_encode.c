@@ -11,7 +11,7 @@
 
 typedef struct nl_encode_command_options {
     nl_machine_options machine;
-    bool force, strict, unconditional, no_flips;
+    bool force, strict, unconditional, no_flips, empty_classes, exif_orientation;
     const char *out, *vae, *split, *class_names;
     int64_t size[2], crops;
 } nl_encode_command_options;
@@ -40,6 +40,13 @@ static const nl_option options_table[] = {
     {"unconditional", 0, NL_OPTION_FLAG, FIELD(unconditional), .help = "no classes"},
     {"class-names", 0, NL_OPTION_FILE, FIELD(class_names), "FILE",
      .help = "text, 'FOLDER NAME' a line", .detail = "ImageNet's LOC_synset_mapping.txt is one."},
+    {"empty-classes", 0, NL_OPTION_FLAG, FIELD(empty_classes),
+     .help = "a class folder may hold no picture"},
+    {"exif-orientation", 0, NL_OPTION_FLAG, FIELD(exif_orientation),
+     .help = "turn pictures as their EXIF says",
+     .detail =
+         "Without it they are taken as they are stored, as torchvision's ImageFolder does, and "
+         "those that EXIF says to turn are counted."},
     {"no-flips", 0, NL_OPTION_FLAG, FIELD(no_flips), .help = "do not encode mirrored pictures",
      .detail = "Half the time and size; training then cannot mirror latents."},
     {"crops", 0, NL_OPTION_INT, FIELD(crops), "N", 1, 1000,
@@ -135,6 +142,8 @@ static nl_status encode_source(nl_encode_session *s, const nl_encode_command_opt
                                                   .out = o->out,
                                                   .split = o->split,
                                                   .unconditional = o->unconditional,
+                                                  .empty_classes = o->empty_classes,
+                                                  .turn = o->exif_orientation,
                                                   .height = (int)o->size[0],
                                                   .width = (int)o->size[1],
                                                   .vae = s->vae,
@@ -151,6 +160,13 @@ static nl_status encode_source(nl_encode_session *s, const nl_encode_command_opt
     NL_TRY(nl_dataset_open(s->context, o->out, &dataset)); /* what training will find */
     nl_log(s->context, NL_LOG_INFO, "%s: %lld samples%s", o->out, (long long)s->result.count,
            s->result.there == s->result.count ? ", all of them there already" : "");
+    if (s->result.turned > 0)
+        nl_log(s->context, o->exif_orientation ? NL_LOG_INFO : NL_LOG_WARNING,
+               o->exif_orientation
+                   ? "%lld pictures were turned as EXIF says (the first: %s)"
+                   : "%lld pictures are taken as they are stored, though EXIF says to turn them "
+                     "(the first: %s): see --exif-orientation",
+               (long long)s->result.turned, s->result.first_turned);
     if (s->result.skipped > 0)
         nl_log(s->context, NL_LOG_WARNING,
                "%lld broken pictures are left out; %s/dataset.json names them",

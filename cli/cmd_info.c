@@ -139,7 +139,7 @@ static nl_status checkpoint_info(nl_context *context, const char *path,
     NL_TRY(nl_open_backbone(context, path, options->key, &checkpoint));
     for (int64_t i = 0; i < checkpoint->count; i++)
         parameters += nl_entry_count(&checkpoint->entries[i]);
-    NL_TRY(nl_checkpoint_sha256(checkpoint, hex));
+    NL_TRY(nl_checkpoint_read_sha256(checkpoint, hex));
     cJSON_AddStringToObject(object, "kind", "checkpoint");
     cJSON_AddStringToObject(object, "format", checkpoint->format);
     if (checkpoint->shard_count > 1)

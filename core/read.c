@@ -2,6 +2,7 @@
 /* Whole files as memory: mapped where they are regular, read where they are pipes; advice to the page cache. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -15,6 +16,22 @@ static const char
 static nl_status cannot_read(nl_context *context, const char *name)
 {
     return nl_fail(context, NL_ERROR_INPUT, "%s: cannot be read: %s", name, strerror(errno));
+}
+
+/* Waits until somebody writes into a pipe that has a name, which was opened without waiting; not for ever. */
+static nl_status wait_for_writer(nl_context *context, const char *name, int fd)
+{
+    enum { TRIES = 20, MILLISECONDS = 100 };
+    struct pollfd events = {.fd = fd, .events = POLLIN};
+    for (int i = 0; i < TRIES; i++) {
+        if (poll(&events, 1, MILLISECONDS) > 0)
+            return NL_OK;
+        nl_status status = nl_check_cancelled(context);
+        if (status != NL_OK)
+            return status;
+    }
+    return nl_fail(context, NL_ERROR_INPUT,
+                   "%s: expected a file, found a pipe that nobody writes into", name);
 }
 
 /* All that a pipe, a device or a file of unknown size gives, in one allocation. */
@@ -53,6 +70,13 @@ cleanup:
     return status;
 }
 
+/* A descriptor that this process was given, behind which somebody writes: "/dev/stdin", a shell's <(...). */
+static bool is_inherited(const char *path)
+{
+    return !strcmp(path, "/dev/stdin") || !strncmp(path, "/dev/fd/", 8) ||
+           !strncmp(path, "/proc/self/fd/", 14);
+}
+
 static nl_status map_descriptor(nl_context *context, const char *name, int fd, nl_mapping *mapping)
 {
     struct stat info;
@@ -64,6 +88,14 @@ static nl_status map_descriptor(nl_context *context, const char *name, int fd, n
     bool device = S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode);
     if (device && !isatty(fd))
         return nl_fail(context, NL_ERROR_INPUT, "%s: expected a file, found a device", name);
+    if (S_ISFIFO(info.st_mode) && fd != STDIN_FILENO && !is_inherited(name)) {
+        nl_status status = wait_for_writer(context, name, fd);
+        if (status != NL_OK)
+            return status;
+    }
+    /* Opened without waiting; reading waits. */
+    if (!S_ISREG(info.st_mode) && fd != STDIN_FILENO)
+        (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     /* Files in /proc say that they are empty. */
     if (S_ISREG(info.st_mode) && info.st_size > 0 && fd != STDIN_FILENO) {
         void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -81,7 +113,7 @@ nl_status nl_map_file(nl_context *context, const char *path, nl_mapping *mapping
     if (strcmp(path, "-") == 0)
         return map_descriptor(context, "standard input", STDIN_FILENO, mapping);
     int fd;
-    while ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) {
+    while ((fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
         if (errno != EINTR)
             return cannot_read(context, path);
         nl_status status = nl_check_cancelled(context);

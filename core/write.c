@@ -120,16 +120,25 @@ cleanup:
     return status;
 }
 
-/* A pipe or device. Opening a FIFO waits for its reader. */
+/* A pipe or device. A FIFO that nobody reads for two seconds is refused: opening it would wait for ever. */
 static nl_status open_stream(nl_writer *writer)
 {
-    while ((writer->fd = open(writer->path, O_WRONLY | O_CLOEXEC)) < 0) {
-        if (errno != EINTR)
+    enum { TRIES = 100 };
+    const struct timespec pause = {.tv_nsec = 20000000};
+    for (int i = 0; (writer->fd = open(writer->path, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) < 0; i++) {
+        if (errno == ENXIO && i >= TRIES)
+            return nl_fail(writer->context, NL_ERROR_WRITE,
+                           "%s: a pipe that nobody reads: start its reader first, or name a file",
+                           writer->path);
+        if (errno == ENXIO)
+            nanosleep(&pause, NULL);
+        else if (errno != EINTR)
             return fail_writer(writer, "cannot be opened for writing", errno);
         nl_status status = nl_check_cancelled(writer->context);
         if (status != NL_OK)
             return status;
     }
+    (void)fcntl(writer->fd, F_SETFL, fcntl(writer->fd, F_GETFL) & ~O_NONBLOCK);
     return NL_OK;
 }
 

@@ -3,15 +3,11 @@
 #include "nl_image.h"
 #include "nl_pictures.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/stat.h>
 
-enum { MAX_DEPTH = 32, QUEUE = 64, MAX_SIDE = 1 << 14, SLOTS = 3 };
+enum { QUEUE = 64, MAX_SIDE = 1 << 14, SLOTS = 3 };
 
 /* A batch that is being read, waits, or is being used. */
 typedef struct picture_slot {
@@ -29,8 +25,9 @@ struct nl_pictures {
     nl_array_stream *stream;
     int64_t height, width; /* of the array's pictures */
     int threads;
-    char **files;              /* of a folder */
-    int64_t capacity, decoded; /* decoded: files that have gone into the queue */
+    char **files;               /* of a folder */
+    int64_t capacity, decoded;  /* decoded: files that have gone into the queue */
+    int64_t lying, first_lying; /* files that EXIF says to turn */
     nl_image queue[QUEUE];
     int queued;
     /* The reader fills slots in turn; at most SLOTS are taken. */
@@ -61,13 +58,6 @@ static nl_status reserve(nl_context *context, picture_slot *slot, int64_t bytes)
 
 /* ---- Folders */
 
-static bool is_picture(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    return dot &&
-           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
-}
-
 static nl_status add_file(nl_pictures *p, char *file)
 {
     if (p->count == p->capacity) {
@@ -88,40 +78,12 @@ static nl_status add_file(nl_pictures *p, char *file)
     return NL_OK;
 }
 
-/* Hidden files and what is no picture by its name are passed over. */
-static nl_status list_folder(nl_pictures *p, const char *folder, int depth)
+static nl_status take_file(void *user, const char *name)
 {
-    nl_status status = NL_OK;
+    nl_pictures *p = user;
     char *path = NULL;
-    DIR *directory = opendir(folder);
-    if (!directory)
-        return nl_fail(p->context, NL_ERROR_INPUT, "%s: cannot be listed: %s", folder,
-                       strerror(errno));
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        struct stat info;
-        if (entry->d_name[0] == '.')
-            continue;
-        NL_TRY(nl_check_cancelled(p->context));
-        NL_TRY(nl_path_join(p->context, folder, entry->d_name, &path));
-        bool known = stat(path, &info) == 0;
-        if (known && S_ISDIR(info.st_mode)) {
-            if (depth == MAX_DEPTH)
-                NL_TRY(nl_fail(p->context, NL_ERROR_INPUT,
-                               "%s: folders more than %d deep: does a link lead back?", path,
-                               MAX_DEPTH));
-            NL_TRY(list_folder(p, path, depth + 1));
-        } else if (is_picture(entry->d_name)) {
-            char *file = path;
-            path = NULL;
-            NL_TRY(add_file(p, file));
-        }
-        nl_free(p->context, path);
-        path = NULL;
-    }
-cleanup:
-    nl_free(p->context, path);
-    closedir(directory);
-    return status;
+    nl_status status = nl_path_join(p->context, p->path, name, &path);
+    return status == NL_OK ? add_file(p, path) : status;
 }
 
 static int by_name(const void *a, const void *b)
@@ -131,12 +93,14 @@ static int by_name(const void *a, const void *b)
 
 static nl_status open_folder(nl_pictures *p)
 {
-    nl_status status = list_folder(p, p->path, 0);
+    nl_picture_walk walk = {.take = take_file, .user = p};
+    nl_status status = nl_walk_pictures(p->context, p->path, "", true, &walk);
     if (status != NL_OK)
         return status;
+    nl_picture_walk_warn(p->context, p->path, &walk);
     if (p->count == 0)
-        return nl_fail(p->context, NL_ERROR_INPUT, "%s: no PNG or JPEG in this folder or below it",
-                       p->path);
+        return nl_fail(p->context, NL_ERROR_INPUT,
+                       "%s: no PNG, JPEG or WebP in this folder or below it", p->path);
     qsort(p->files, (size_t)p->count, sizeof(char *), by_name);
     return NL_OK;
 }
@@ -144,9 +108,10 @@ static nl_status open_folder(nl_pictures *p)
 /* Decodes the next files behind those in the queue. */
 static nl_status fill_queue(nl_pictures *p, int64_t most)
 {
+    int64_t lying = 0, first = INT64_MAX;
     int want = (int)NL_MIN(NL_MIN(most, QUEUE) - p->queued, p->count - p->decoded);
     nl_status failed = NL_OK;
-#pragma omp parallel for num_threads(p->threads) schedule(dynamic)
+#pragma omp parallel for num_threads(p->threads) schedule(dynamic) reduction(+ : lying) reduction(min : first)
     for (int i = 0; i < want; i++) {
         nl_image *image = &p->queue[p->queued + i];
         nl_status status = nl_image_read(p->context, p->files[p->decoded + i], image);
@@ -155,9 +120,21 @@ static nl_status fill_queue(nl_pictures *p, int64_t most)
 #pragma omp critical(nl_pictures_failed)
             failed = status;
         }
+        if (image->orientation > 1) {
+            lying++;
+            first = NL_MIN(first, p->decoded + i);
+        }
     }
     p->queued += NL_MAX(want, 0);
     p->decoded += NL_MAX(want, 0);
+    if (lying && !p->lying)
+        p->first_lying = first;
+    p->lying += lying;
+    if (want > 0 && p->decoded == p->count && p->lying)
+        nl_log(p->context, NL_LOG_WARNING,
+               "%s: %lld pictures are taken as they are stored, though EXIF says to turn them (the "
+               "first: %s)",
+               p->path, (long long)p->lying, p->files[p->first_lying]);
     return failed;
 }
 

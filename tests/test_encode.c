@@ -560,6 +560,138 @@ static void test_faults(void **state)
     nl_core_context_destroy(context);
 }
 
+/* One rule of what is a picture: regular files with its name or content; what systems leave behind is no class. */
+static void test_what_is_a_picture(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    uint8_t rgb[3 * 36];
+    write_classes(context, 2, 6, 6);
+    const char *const strays[] = {"__MACOSX", "@eaDir", "lost+found", "a/@eaDir"};
+    for (int i = 0; i < NL_COUNT(strays); i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "source/%s", strays[i]);
+        assert_ok(context, nl_make_folder(context, in_folder(name)));
+        snprintf(name, sizeof(name), "source/%s/x.png", strays[i]);
+        write_picture(context, name, 9, 6, 6);
+    }
+    write_picture(context, "source/b/without", 40, 6, 6);              /* by its content */
+    assert_int_equal(mkfifo(in_folder("source/b/pipe.png"), 0600), 0); /* and never opened */
+    nl_encode_options options = pixel_options(6);
+    nl_dataset *dataset = encode_and_open(context, &options);
+    assert_int_equal(nl_dataset_get_info(dataset)->classes, 3);
+    assert_int_equal(nl_dataset_get_info(dataset)->count, 7);
+    draw_picture(40, 6, 6, rgb);
+    assert_pixels(context, dataset, 4, rgb);
+    nl_dataset_close(dataset);
+    /* a folder without pictures is a mistake, or meant */
+    assert_ok(context, nl_make_folder(context, in_folder("source/empty")));
+    options.out = in_folder("other");
+    assert_encode_fails(context, &options, NL_ERROR_INPUT, "--empty-classes");
+    options.empty_classes = true;
+    dataset = encode_and_open(context, &options);
+    assert_int_equal(nl_dataset_get_info(dataset)->classes, 4);
+    nl_dataset_close(dataset);
+    nl_core_context_destroy(context);
+}
+
+/* EDM's folders 00000, 00001 are no classes; lists of labels beside flat pictures are not passed over. */
+static void test_lists_of_labels(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    assert_ok(context, nl_make_folder(context, in_folder("source/00000")));
+    assert_ok(context, nl_make_folder(context, in_folder("source/00001")));
+    write_picture(context, "source/00000/img0.png", 0, 6, 6);
+    write_picture(context, "source/00000/img1.png", 1, 6, 6);
+    write_picture(context, "source/00001/img2.png", 2, 6, 6);
+    static const char edm[] = "{\"labels\": [[\"00001/img2.png\", 0], [\"00000/img0.png\", 2], "
+                              "[\"00000/img1.png\", 0]]}";
+    write_bytes(context, "source/dataset.json", edm, sizeof(edm) - 1);
+    nl_encode_options options = pixel_options(6);
+    nl_dataset *dataset = encode_and_open(context, &options);
+    const nl_dataset_info *info = nl_dataset_get_info(dataset);
+    assert_int_equal(info->classes, 3);
+    static const int labels[] = {2, 0, 0};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(nl_dataset_label(dataset, i), labels[i]);
+    nl_dataset_close(dataset);
+    options.out = in_folder("other");
+    static const char less[] = "{\"labels\": [[\"00001/img2.png\", 0]]}";
+    write_bytes(context, "source/dataset.json", less, sizeof(less) - 1);
+    assert_encode_fails(context, &options, NL_ERROR_INPUT, "no label for 00000/img0.png");
+    static const char none[] = "{\"labels\": null}";
+    write_bytes(context, "source/dataset.json", none, sizeof(none) - 1);
+    assert_encode_fails(context, &options, NL_ERROR_INPUT, "--unconditional");
+    remove_tree(in_folder("source"));
+    assert_ok(context, nl_make_folder(context, in_folder("source")));
+    write_picture(context, "source/1.png", 1, 6, 6);
+    static const char *const lists[] = {"metadata.jsonl", "labels.csv"};
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "source/%s", lists[i]);
+        write_bytes(context, name, "{}", 2);
+        assert_encode_fails(context, &options, NL_ERROR_INPUT, lists[i]);
+        remove(in_folder(name));
+    }
+    nl_core_context_destroy(context);
+}
+
+/* Formats that are not read are named, with the way out. */
+static void test_foreign_formats(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    char tar[512] = "00000.jpg", lmdb[64] = "";
+    memcpy(tar + 257, "ustar", 5);
+    memcpy(lmdb + 16, "\xde\xc0\xef\xbe", 4);
+    const struct {
+        const char *name, *bytes;
+        size_t size;
+        const char *said;
+    } cases[] = {{"source/a/train-0.tar", tar, sizeof(tar), "webdataset"},
+                 {"source/a/0.parquet", "PAR1....", 8, "parquet"},
+                 {"source/a/lmdb", lmdb, sizeof(lmdb), "LMDB"},
+                 {"source/a/0.npy", "\x93NUMPY..", 8, "fast-DiT"},
+                 {"source/a/data_batch_1", "\x80\x02}q..", 8, "CIFAR"}};
+    nl_encode_options options = pixel_options(6);
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        assert_ok(context, nl_make_folder(context, in_folder("source/a")));
+        write_bytes(context, cases[i].name, cases[i].bytes, cases[i].size);
+        options.source = in_folder("source");
+        assert_encode_fails(context, &options, NL_ERROR_INPUT, cases[i].said);
+        options.source = in_folder(cases[i].name);
+        assert_encode_fails(context, &options, NL_ERROR_INPUT, cases[i].said);
+        remove_tree(in_folder("source"));
+    }
+    nl_core_context_destroy(context);
+}
+
+/* Pictures that were written anew, of the same size, are not those of the shards; an encoding of an earlier version,
+ * which knew sizes alone, is gone on with. */
+static void test_rewritten_pictures(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    assert_ok(context, nl_make_folder(context, in_folder("source")));
+    write_bytes(context, "source/a.png", "x", 1);
+    write_picture(context, "source/a.png", 1, 6, 6);
+    nl_encode_options options = pixel_options(6);
+    nl_encode_result result;
+    assert_ok(context, nl_encode_dataset(context, &options, &result));
+    assert_ok(context, nl_encode_dataset(context, &options, &result));
+    nl_mapping file;
+    assert_ok(context, nl_map_file(context, in_folder("source/a.png"), &file));
+    char *bytes = malloc((size_t)file.size);
+    size_t size = (size_t)file.size;
+    memcpy(bytes, file.data, size);
+    nl_unmap(context, &file);
+    write_bytes(context, "source/a.png", bytes, size);
+    free(bytes);
+    assert_encode_fails(context, &options, NL_ERROR_WRITE, "times of change");
+    nl_core_context_destroy(context);
+}
+
 int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_test_folder, remove_test_folder)
@@ -568,6 +700,10 @@ int main(void)
         IN_FOLDER(test_crops),
         IN_FOLDER(test_class_folders_and_names),
         IN_FOLDER(test_sources_refused),
+        IN_FOLDER(test_what_is_a_picture),
+        IN_FOLDER(test_lists_of_labels),
+        IN_FOLDER(test_foreign_formats),
+        IN_FOLDER(test_rewritten_pictures),
         IN_FOLDER(test_cifar),
         IN_FOLDER(test_idx),
         IN_FOLDER(test_tiny_latents),

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <jpeglib.h>
+#include <webp/encode.h>
 #include <zlib.h>
 
 #include "nl_image.h"
@@ -448,8 +449,9 @@ static void test_png_text_bombs(void **state)
 
 /* ---- JPEG */
 
-static void put_jpeg(test_bytes *bytes, const uint8_t *samples, int height, int width, int channels,
-                     bool progressive)
+/* exif: an APP1 segment of that orientation, or 0 */
+static void put_jpeg_with(test_bytes *bytes, const uint8_t *samples, int height, int width,
+                          int channels, bool progressive, bool adobe, int exif)
 {
     struct jpeg_compress_struct jpeg;
     struct jpeg_error_mgr errors;
@@ -466,7 +468,13 @@ static void put_jpeg(test_bytes *bytes, const uint8_t *samples, int height, int 
     jpeg_set_quality(&jpeg, 98, TRUE);
     if (progressive)
         jpeg_simple_progression(&jpeg);
+    if (!adobe)
+        jpeg.write_Adobe_marker = FALSE;
     jpeg_start_compress(&jpeg, TRUE);
+    uint8_t segment[] = "Exif\0\0MM\0*\0\0\0\10\0\1\1\22\0\3\0\0\0\1\0\0\0\0\0\0\0\0";
+    segment[6 + 8 + 2 + 9] = (uint8_t)exif;
+    if (exif)
+        jpeg_write_marker(&jpeg, JPEG_APP0 + 1, segment, sizeof(segment) - 1);
     while (jpeg.next_scanline < jpeg.image_height) {
         JSAMPROW row = (JSAMPROW)samples + (size_t)jpeg.next_scanline * (size_t)(width * channels);
         jpeg_write_scanlines(&jpeg, &row, 1);
@@ -476,6 +484,12 @@ static void put_jpeg(test_bytes *bytes, const uint8_t *samples, int height, int 
     bytes->size = 0;
     put(bytes, memory, size);
     free(memory);
+}
+
+static void put_jpeg(test_bytes *bytes, const uint8_t *samples, int height, int width, int channels,
+                     bool progressive)
+{
+    put_jpeg_with(bytes, samples, height, width, channels, progressive, true, 0);
 }
 
 /* Smooth, so that JPEG keeps it. */
@@ -526,7 +540,89 @@ static void test_jpeg_kinds(void **state)
             expected[i] = (uint8_t)(samples[i / 3 * 4 + i % 3] * samples[i / 3 * 4 + 3] / 255);
         put_jpeg(&bytes, samples, JPEG_HEIGHT, JPEG_WIDTH, 4, progressive);
         expect_near(context, &bytes, JPEG_HEIGHT, JPEG_WIDTH, expected, 6);
+        /* and as all others do, without Adobe's marker */
+        put_jpeg_with(&bytes, samples, JPEG_HEIGHT, JPEG_WIDTH, 4, progressive, false, 0);
+        expect_near(context, &bytes, JPEG_HEIGHT, JPEG_WIDTH, expected, 6);
     }
+    assert_int_equal(context->memory_used, 0);
+    nl_core_context_destroy(context);
+}
+
+/* The stored picture is read as it is; turned, its corner (0, 0) lies where EXIF's table says. */
+static void test_orientation(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    test_bytes bytes;
+    uint8_t samples[JPEG_PIXELS * 3];
+    /* row and column of the stored first row and first column: top, right, bottom, left */
+    static const struct {
+        bool swapped, bottom, right; /* where the corner of the stored picture is */
+    } table[9] = {{0},
+                  {false, false, false},
+                  {false, false, true},
+                  {false, true, true},
+                  {false, true, false},
+                  {true, false, false},
+                  {true, false, true},
+                  {true, true, true},
+                  {true, true, false}};
+    draw_smooth(samples, JPEG_HEIGHT, JPEG_WIDTH, 3);
+    for (int o = 1; o <= 8; o++) {
+        nl_image image;
+        put_jpeg_with(&bytes, samples, JPEG_HEIGHT, JPEG_WIDTH, 3, false, true, o);
+        assert_ok(context, read_bytes(context, &bytes, false, &image));
+        assert_int_equal(image.orientation, o);
+        assert_int_equal(image.width, JPEG_WIDTH);
+        uint8_t corner[3], beside[3];
+        memcpy(corner, image.rgb, 3);
+        memcpy(beside, image.rgb + 3 * 8, 3); /* eight to the right in the stored picture */
+        assert_ok(context, nl_image_turn(context, &image));
+        assert_int_equal(image.height, table[o].swapped ? JPEG_WIDTH : JPEG_HEIGHT);
+        int y = table[o].bottom ? image.height - 1 : 0, x = table[o].right ? image.width - 1 : 0;
+        assert_memory_equal(image.rgb + 3 * (y * image.width + x), corner, 3);
+        if (table[o].swapped)
+            y += table[o].bottom ? -8 : 8;
+        else
+            x += table[o].right ? -8 : 8;
+        assert_memory_equal(image.rgb + 3 * (y * image.width + x), beside, 3);
+        nl_image_free(context, &image);
+    }
+    assert_int_equal(context->memory_used, 0);
+    nl_core_context_destroy(context);
+}
+
+static void test_webp(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    test_bytes bytes = {0};
+    nl_image image;
+    uint8_t samples[JPEG_PIXELS * 4], expected[JPEG_PIXELS * 3], *encoded;
+    draw_smooth(samples, JPEG_HEIGHT, JPEG_WIDTH, 3);
+    size_t size = WebPEncodeLosslessRGB(samples, JPEG_WIDTH, JPEG_HEIGHT, 3 * JPEG_WIDTH, &encoded);
+    put(&bytes, encoded, size);
+    WebPFree(encoded);
+    assert_ok(context, read_bytes(context, &bytes, false, &image));
+    assert_int_equal(image.width, JPEG_WIDTH);
+    assert_memory_equal(image.rgb, samples, JPEG_PIXELS * 3);
+    nl_image_free(context, &image);
+    bytes.size /= 2;
+    expect_refusal(context, &bytes, "damaged WebP");
+    /* transparency lies on white */
+    draw_smooth(samples, JPEG_HEIGHT, JPEG_WIDTH, 4);
+    for (int i = 0; i < JPEG_PIXELS; i++) {
+        samples[4 * i + 3] = 128;
+        for (int c = 0; c < 3; c++)
+            expected[3 * i + c] = (uint8_t)((samples[4 * i + c] * 128 + 255 * 127 + 127) / 255);
+    }
+    bytes.size = 0;
+    size = WebPEncodeLosslessRGBA(samples, JPEG_WIDTH, JPEG_HEIGHT, 4 * JPEG_WIDTH, &encoded);
+    put(&bytes, encoded, size);
+    WebPFree(encoded);
+    assert_ok(context, read_bytes(context, &bytes, false, &image));
+    assert_memory_equal(image.rgb, expected, sizeof(expected));
+    nl_image_free(context, &image);
     assert_int_equal(context->memory_used, 0);
     nl_core_context_destroy(context);
 }
@@ -868,6 +964,8 @@ int main(void)
         cmocka_unit_test(test_png_text_bomb),
         cmocka_unit_test(test_png_text_bombs),
         cmocka_unit_test(test_jpeg_kinds),
+        cmocka_unit_test(test_orientation),
+        cmocka_unit_test(test_webp),
         cmocka_unit_test(test_jpeg_damaged),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_faults),

@@ -24,6 +24,11 @@ static const nl_file_format formats[] = {
     {"torch before 1.6", NL_MAGIC("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"), 0,
      nl_torch_legacy_parse, NULL},
     {"npy", NL_MAGIC("\x93NUMPY"), 0, NULL, "a numpy array holds no named tensors"},
+    {"parquet", NL_MAGIC("PAR1"), 0, NULL, "parquet holds tables, no tensors of a network"},
+    {"LMDB", NL_MAGIC("\xde\xc0\xef\xbe"), 16, NULL,
+     "an LMDB holds records, no tensors of a network"},
+    {"JPEG", NL_MAGIC("\xff\xd8\xff"), 0, NULL, "this is a picture"},
+    {"gzip", NL_MAGIC("\x1f\x8b"), 0, NULL, "packed by gzip: unpack it first"},
     {"GGUF", NL_MAGIC("GGUF"), 0, NULL, "GGUF is not read; save it as safetensors"},
     {"HDF5", NL_MAGIC("\x89HDF"), 0, NULL, "HDF5 is not read; save it as safetensors"},
     {"PNG", NL_MAGIC("\x89PNG"), 0, NULL, "this is a picture"},
@@ -32,7 +37,9 @@ static const nl_file_format formats[] = {
     {"HTML", NL_MAGIC("<!DOCTYPE"), 0, NULL, "a web page was saved instead of the file"},
     {"safetensors", NL_MAGIC("{"), 8, nl_safetensors_parse, NULL},
     {"tar", NL_MAGIC("ustar"), 257, NULL,
-     "a tar archive (torch 0.1 wrote such checkpoints): unpack it, or load and save it in torch"},
+     "a tar archive (a webdataset, or a checkpoint of torch 0.1): unpack it, or load and save it "
+     "in "
+     "torch"},
     {"pickle", NL_MAGIC("\x80"), 0, NULL,
      "a pickle that torch.save has not written: save the tensors with torch.save or safetensors"},
 };

@@ -184,22 +184,49 @@ cleanup:
     return status;
 }
 
+/* "_class_name" of a JSON file in the folder: allocated, or NULL. */
+static char *class_in(const nl_checkpoint *folder, const char *name)
+{
+    char *path = NULL, *copy = NULL;
+    nl_mapping file = {0};
+    cJSON *object = NULL;
+    if (nl_path_join(folder->context, folder->path, name, &path) == NL_OK && nl_path_exists(path) &&
+        nl_map_file(folder->context, path, &file) == NL_OK && file.size <= CONFIG_LIMIT)
+        object = cJSON_ParseWithLength((const char *)file.data, (size_t)file.size);
+    const char *class =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "_class_name"));
+    if (class && nl_strdup(folder->context, class, &copy) != NL_OK)
+        copy = NULL;
+    cJSON_Delete(object);
+    nl_unmap(folder->context, &file);
+    nl_free(folder->context, path);
+    return copy;
+}
+
 static nl_status nothing_found(const nl_checkpoint *folder)
 {
-    char *pipeline = NULL;
-    nl_status status = nl_path_join(folder->context, folder->path, "model_index.json", &pipeline);
-    if (status != NL_OK)
-        return status;
-    status = nl_path_exists(pipeline)
-                 ? nl_fail(folder->context, NL_ERROR_INPUT,
-                           "%s: the folder of a whole pipeline: give the one of its parts, "
-                           "transformer or vae",
-                           folder->path)
-                 : nl_fail(folder->context, NL_ERROR_INPUT,
-                           "%s: a folder without %s, %s, %s, %s or an index of their parts: name "
-                           "the checkpoint's file",
-                           folder->path, names[0], names[1], names[2], names[3]);
-    nl_free(folder->context, pipeline);
+    nl_context *context = folder->context;
+    char *pipeline = class_in(folder, "model_index.json"), *class = class_in(folder, "config.json");
+    char *index = NULL;
+    nl_status status;
+    NL_TRY(nl_path_join(context, folder->path, "model_index.json", &index));
+    if (nl_path_exists(index))
+        status = nl_fail(context, NL_ERROR_INPUT,
+                         "%s: the folder of a whole pipeline: give the one of its parts, "
+                         "transformer or vae%s%.60s%s",
+                         folder->path, pipeline ? " (it is a " : "", pipeline ? pipeline : "",
+                         pipeline ? "; nalagen has DiT and autoencoders)" : "");
+    else
+        status = nl_fail(context, NL_ERROR_INPUT,
+                         "%s: a folder without %s, %s, %s, %s or an index of their parts%s%.60s%s: "
+                         "name the checkpoint's file",
+                         folder->path, names[0], names[1], names[2], names[3],
+                         class ? " (its config.json is that of a " : "", class ? class : "",
+                         class ? ")" : "");
+cleanup:
+    nl_free(context, index);
+    nl_free(context, pipeline);
+    nl_free(context, class);
     return status;
 }
 

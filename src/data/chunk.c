@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Pictures on their way from files to the encoder. */
+#include <stdio.h>
 #include <string.h>
 
 #include "encode.h"
@@ -14,6 +15,7 @@ nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk)
     NL_TRY(NL_NEW_SIZED(context, "pictures to encode", n, (size_t)job->picture_bytes, &chunk->rgb));
     NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->numbers));
     NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->status));
+    NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->lying));
 cleanup:
     return status;
 }
@@ -23,6 +25,7 @@ void nl_chunk_free(nl_context *context, nl_chunk *chunk)
     nl_free(context, chunk->rgb);
     nl_free(context, chunk->numbers);
     nl_free(context, chunk->status);
+    nl_free(context, chunk->lying);
     cJSON_Delete(chunk->broken);
     *chunk = (nl_chunk){0};
 }
@@ -49,7 +52,7 @@ static nl_status fit(const nl_encode_job *job, int64_t number, nl_image *image)
 }
 
 /* One picture, fitted, and its mirror image where that is stored. */
-static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t *rgb)
+static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t *rgb, bool *lying)
 {
     nl_context *context = job->context;
     nl_image image = {0};
@@ -57,6 +60,9 @@ static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t 
     nl_status status;
     int64_t picture = nl_encode_source(job, number);
     NL_TRY(nl_source_read(job->source, picture, &image));
+    *lying = image.orientation > 1;
+    if (job->options->turn)
+        NL_TRY(nl_image_turn(context, &image));
     status = fit(job, number, &image);
     if (status != NL_OK && nl_source_name(job->source, picture, &name) == NL_OK)
         nl_fail_in(context, status, "%s", name);
@@ -77,7 +83,8 @@ static nl_status note_broken(const nl_encode_job *job, int64_t number, uint8_t *
 {
     nl_context *context = job->context;
     char *name = NULL;
-    nl_status status = read_picture(job, number, rgb);
+    bool lying;
+    nl_status status = read_picture(job, number, rgb, &lying);
     if (status != NL_ERROR_INPUT || job->options->strict)
         return status != NL_OK ? status
                                : nl_fail(context, NL_ERROR_INPUT,
@@ -102,6 +109,22 @@ cleanup:
     return status;
 }
 
+static nl_status count_lying(const nl_encode_job *job, int64_t number)
+{
+    nl_encode_result *result = job->result;
+    char *name = NULL;
+    if (number >= job->source->count) /* a crop of a picture that was counted */
+        return NL_OK;
+    if (!result->turned++) {
+        nl_status status = nl_source_name(job->source, number, &name);
+        if (status != NL_OK)
+            return status;
+        snprintf(result->first_turned, sizeof(result->first_turned), "%s", name);
+        nl_free(job->context, name);
+    }
+    return NL_OK;
+}
+
 nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk)
 {
     nl_status status = NL_OK;
@@ -112,7 +135,8 @@ nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk)
         return nl_fail(job->context, NL_ERROR_MEMORY, "no memory for a list");
 #pragma omp parallel for num_threads(job->options->threads) schedule(dynamic)
     for (int64_t i = 0; i < chunk->count; i++)
-        chunk->status[i] = read_picture(job, chunk->first + i, chunk->rgb + i * job->picture_bytes);
+        chunk->status[i] = read_picture(job, chunk->first + i, chunk->rgb + i * job->picture_bytes,
+                                        &chunk->lying[i]);
     for (int64_t i = 0; i < chunk->count; i++) {
         uint8_t *to = chunk->rgb + chunk->good * job->picture_bytes;
         if (chunk->status[i] == NL_ERROR_INPUT) {
@@ -120,6 +144,8 @@ nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk)
             continue;
         }
         NL_TRY(chunk->status[i]);
+        if (chunk->lying[i])
+            NL_TRY(count_lying(job, chunk->first + i));
         if (chunk->good < i)
             memcpy(to, chunk->rgb + i * job->picture_bytes, (size_t)job->picture_bytes);
         chunk->numbers[chunk->good++] = chunk->first + i;

@@ -236,7 +236,10 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
     int64_t *counts = NULL;
     nl_status status;
     *result = (nl_encode_result){0};
-    NL_TRY(nl_source_open(context, options->source, options->split, options->unconditional,
+    NL_TRY(nl_source_open(context, options->source,
+                          &(nl_source_options){.split = options->split,
+                                               .unconditional = options->unconditional,
+                                               .empty_classes = options->empty_classes},
                           &job.source));
     if (job.source->pictures && nl_path_is_within(options->out, job.source->path))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,

@@ -36,6 +36,7 @@ typedef struct nl_chunk {
     uint8_t *rgb;      /* [good, orientations, H, W, 3] */
     int64_t *numbers;  /* [good] in the job */
     nl_status *status; /* [count] */
+    bool *lying;       /* [count] EXIF says to turn it */
     cJSON *broken;     /* of [name, message] */
 } nl_chunk;
 

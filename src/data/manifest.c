@@ -23,11 +23,14 @@ static nl_status no_memory(nl_context *context)
 
 /* ---- The encoding */
 
+/* Of the times of change and inodes of the pictures. Encodings of earlier versions have none. */
+static const char stamps_key[] = "source_stamps";
+
 nl_status nl_encoding_text(const nl_encode_job *job, char **text)
 {
     const nl_encode_options *o = job->options;
-    char source[65];
-    nl_status status = nl_source_sha256(job->source, source);
+    char source[65], stamps[65];
+    nl_status status = nl_source_sha256(job->source, source, stamps);
     if (status != NL_OK)
         return status;
     cJSON *root = cJSON_CreateObject();
@@ -35,6 +38,8 @@ nl_status nl_encoding_text(const nl_encode_job *job, char **text)
     const nl_device *device = job->context->device;
     bool good =
         root && cJSON_AddStringToObject(root, "source_sha256", source) &&
+        (!stamps[0] || cJSON_AddStringToObject(root, stamps_key, stamps)) &&
+        (!o->turn || cJSON_AddTrueToObject(root, "exif_orientation")) &&
         cJSON_AddNumberToObject(root, "pictures", (double)job->source->count) &&
         add_sizes(root, "image_size", (int[]){job->height, job->width}, 2) &&
         cJSON_AddStringToObject(root, "preprocessing", "box halving, bicubic, centre crop") &&
@@ -61,9 +66,11 @@ static const char *difference(const cJSON *ours, const cJSON *theirs)
     cJSON_ArrayForEach(item, ours)
     {
         const cJSON *other = cJSON_GetObjectItemCaseSensitive(theirs, item->string);
-        if (!cJSON_Compare(item, other, true))
+        if (!cJSON_Compare(item, other, true) && (other || strcmp(item->string, stamps_key) != 0))
             return item->string;
     }
+    cJSON_ArrayForEach(item,
+                       theirs) if (!cJSON_HasObjectItem(ours, item->string)) return item->string;
     return NULL;
 }
 
@@ -78,6 +85,10 @@ nl_status nl_encoding_compare(const nl_encode_job *job, const char *path, const 
     NL_TRY(nl_json_parse(context, path, job->encoding, strlen(job->encoding), &ours));
     if (found && nl_json_parse(context, path, found, strlen(found), &theirs) == NL_OK)
         key = difference(ours, theirs);
+    if (theirs && !key)
+        goto cleanup;
+    if (key && !strcmp(key, stamps_key))
+        key = "times of change of the pictures";
     status =
         nl_fail(context, NL_ERROR_WRITE,
                 "%s: belongs to another encoding (\"%s\" differs): choose another folder, or begin "

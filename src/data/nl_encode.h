@@ -10,6 +10,8 @@ typedef struct nl_encode_options {
     const char *source, *out; /* folders */
     const char *split;        /* see nl_source_open, or NULL */
     bool unconditional;       /* no classes */
+    bool empty_classes;       /* class folders may be empty */
+    bool turn;                /* pictures are turned as EXIF says */
     int height, width; /* of the pictures to make; 0: the source's own, or 256 where they differ */
     /* Loaded with scale 1 and shift 0, on the device that encodes; NULL: pixels. */
     const nl_vae *vae;
@@ -28,6 +30,8 @@ typedef struct nl_encode_options {
 typedef struct nl_encode_result {
     int64_t count, skipped; /* samples; broken pictures */
     int64_t there;          /* of `count`, made by an earlier run */
+    int64_t turned;         /* pictures that EXIF says to turn, among those read now */
+    char first_turned[256];
 } nl_encode_result;
 
 /* Goes on with what an earlier run with the same source and options has left in `out`, or finds it finished.

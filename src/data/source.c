@@ -7,23 +7,25 @@
 
 /* ---- A source */
 
-nl_status nl_source_open(nl_context *context, const char *path, const char *split,
-                         bool unconditional, nl_source **out)
+nl_status nl_source_open(nl_context *context, const char *path, const nl_source_options *options,
+                         nl_source **out)
 {
     nl_source *source = NULL;
     nl_status status;
     bool found;
     *out = NULL;
-    if (!nl_path_is_folder(path))
+    if (!nl_path_is_folder(path)) {
+        NL_TRY(nl_source_name_format(&(nl_source){.context = context, .path = (char *)path}));
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: expected a folder of pictures, of CIFAR-10's *.bin or of IDX files",
                        path);
+    }
     NL_TRY(NL_NEW(context, "a source of pictures", &source));
     source->context = context;
     NL_TRY(nl_strdup(context, path, &source->path));
-    NL_TRY(nl_source_open_arrays(source, split, unconditional, &found));
+    NL_TRY(nl_source_open_arrays(source, options->split, options->unconditional, &found));
     if (!found)
-        NL_TRY(nl_source_open_folder(source, split, unconditional));
+        NL_TRY(nl_source_open_folder(source, options));
     *out = source;
     source = NULL;
 cleanup:
@@ -105,10 +107,11 @@ static void add_text(nl_sha256 *sha, const char *text)
     nl_sha256_update(sha, text, strlen(text) + 1);
 }
 
-nl_status nl_source_sha256(const nl_source *source, char hex[65])
+nl_status nl_source_sha256(const nl_source *source, char hex[65], char stamps[65])
 {
-    nl_sha256 sha;
+    nl_sha256 sha, times;
     nl_sha256_init(&sha);
+    nl_sha256_init(&times);
     for (int i = 0; i < source->classes; i++)
         add_text(&sha, source->class_ids[i]);
     for (int64_t i = 0; i < source->count; i++) {
@@ -116,6 +119,7 @@ nl_status nl_source_sha256(const nl_source *source, char hex[65])
         add_text(&sha, picture->name ? picture->name : "");
         nl_sha256_update(&sha, &picture->size, sizeof(picture->size));
         nl_sha256_update(&sha, &picture->label, sizeof(picture->label));
+        nl_sha256_update(&times, &picture->stamp, sizeof(picture->stamp));
     }
     for (int i = 0; i < source->file_count; i++) {
         nl_status status = nl_check_cancelled(source->context);
@@ -124,5 +128,8 @@ nl_status nl_source_sha256(const nl_source *source, char hex[65])
         nl_sha256_update(&sha, source->files[i].data, (size_t)source->files[i].size);
     }
     nl_sha256_hex(&sha, hex);
+    nl_sha256_hex(&times, stamps);
+    if (source->file_count)
+        stamps[0] = '\0';
     return NL_OK;
 }

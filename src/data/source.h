@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Where training pictures come from: folders of PNG and JPEG, CIFAR-10's binary batches, IDX files. What is
+ * Where training pictures come from: folders of PNG, JPEG and WebP, CIFAR-10's binary batches, IDX files. What is
  * listed once stays in that order: a picture is known by its number.
  */
 #ifndef NL_SOURCE_H
@@ -21,8 +21,9 @@ typedef struct nl_source_file {
 } nl_source_file;
 
 typedef struct nl_source_picture {
-    char *name;   /* below the source's path; NULL in arrays */
-    int64_t size; /* bytes of the file */
+    char *name;     /* below the source's path; NULL in arrays */
+    int64_t size;   /* bytes of the file */
+    uint64_t stamp; /* of its times and inode */
     int32_t label;
 } nl_source_picture;
 
@@ -44,21 +45,31 @@ struct nl_source {
     int64_t pixels;         /* offset of the pixels in a record */
 };
 
-/* split: a folder below, or of arrays "train" or "test"; NULL where there is nothing to choose. Validates all
- * sizes and labels; pictures are read later. */
-nl_status nl_source_open(nl_context *context, const char *path, const char *split,
-                         bool unconditional, nl_source **source);
+typedef struct nl_source_options {
+    const char *
+        split; /* a folder below, or of arrays "train" or "test"; NULL where there is nothing to choose */
+    bool unconditional;
+    bool empty_classes; /* a class folder may hold no picture */
+} nl_source_options;
+
+/* Validates all sizes and labels; pictures are read later. */
+nl_status nl_source_open(nl_context *context, const char *path, const nl_source_options *options,
+                         nl_source **source);
 void nl_source_close(nl_source *source); /* NULL is allowed */
 /* "folder/name.JPEG", "data_batch_1.bin, picture 7": allocated. */
 nl_status nl_source_name(const nl_source *source, int64_t index, char **name);
 /* Several threads at once. */
 nl_status nl_source_read(const nl_source *source, int64_t index, nl_image *image);
-/* sha256 of the list: names, sizes and labels of files, contents of arrays, classes. */
-nl_status nl_source_sha256(const nl_source *source, char hex[65]);
+/* sha256 of the list: names, sizes and labels of files, contents of arrays, classes. stamps: of the files' stamps, ""
+ * for arrays. */
+nl_status nl_source_sha256(const nl_source *source, char hex[65], char stamps[65]);
 
 /* ---- The kinds; found: false and nothing done when the folder is of another. */
 
-nl_status nl_source_open_folder(nl_source *source, const char *split, bool unconditional);
+nl_status nl_source_open_folder(nl_source *source, const nl_source_options *options);
+/* Where no picture was found: NL_ERROR_INPUT with the name of the format that the folder or file has, if it is one that
+ * is known (webdataset, parquet, LMDB, features of fast-DiT, CIFAR's pickles). */
+nl_status nl_source_name_format(const nl_source *source);
 nl_status nl_source_open_arrays(nl_source *source, const char *split, bool unconditional,
                                 bool *found);
 nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image *image);

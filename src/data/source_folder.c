@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Folders of PNG and JPEG: one folder a class, or all pictures in one. Names are sorted by their bytes, which is
+ * Folders of pictures: one folder a class, or all pictures in one. Names are sorted by their bytes, which is
  * the order of torchvision's ImageFolder.
  */
+#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
+#include "nl_json.h"
 #include "source.h"
 
-enum { MAX_DEPTH = 32, MAX_CLASSES = 1 << 20 };
+enum { MAX_CLASSES = 1 << 20 };
 
 static const char *const split_names[] = {"train", "training",   "val",
                                           "valid", "validation", "test"};
-
-static bool is_picture(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    return dot &&
-           (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
-}
 
 static bool is_split(const char *name)
 {
@@ -44,64 +38,69 @@ static nl_status grow(nl_source *source)
     return NL_OK;
 }
 
-/* Takes `name`, below source->path, over. */
-static nl_status add_picture(nl_source *source, char *name, int label)
+/* Size, times and place of a file, by which a changed one is known. */
+static uint64_t stamp_of(const struct stat *info)
 {
+    const uint64_t parts[] = {(uint64_t)info->st_mtim.tv_sec, (uint64_t)info->st_mtim.tv_nsec,
+                              (uint64_t)info->st_ctim.tv_sec, (uint64_t)info->st_ctim.tv_nsec,
+                              (uint64_t)info->st_ino};
+    uint64_t stamp = 14695981039346656037u; /* FNV-1a, a word at a time */
+    for (int i = 0; i < NL_COUNT(parts); i++)
+        stamp = (stamp ^ parts[i]) * 1099511628211u;
+    return stamp;
+}
+
+/* What pictures are added to, and the label they get. */
+typedef struct nl_adding {
+    nl_source *source;
+    int label;
+} nl_adding;
+
+static nl_status add_picture(void *user, const char *name)
+{
+    const nl_adding *adding = user;
+    nl_source *source = adding->source;
     nl_context *context = source->context;
-    struct stat info;
-    char *path = NULL;
+    struct stat info = {.st_size = -1};
+    char *path = NULL, *copy = NULL;
     nl_status status = NL_OK;
     if (source->count == source->capacity)
         NL_TRY(grow(source));
     NL_TRY(nl_path_join(context, source->path, name, &path));
-    source->pictures[source->count++] = (nl_source_picture){
-        .name = name,
-        .size = stat(path, &info) == 0 ? (int64_t)info.st_size : -1,
-        .label = label,
-    };
-    name = NULL;
+    NL_TRY(nl_strdup(context, name, &copy));
+    bool there = stat(path, &info) == 0;
+    source->pictures[source->count++] = (nl_source_picture){.name = copy,
+                                                            .size = (int64_t)info.st_size,
+                                                            .stamp = there ? stamp_of(&info) : 0,
+                                                            .label = adding->label};
 cleanup:
     nl_free(context, path);
-    nl_free(context, name);
     return status;
 }
 
-/* Pictures in the folder `below` source->path ("": itself); deep: and below it. *others: files that
- * are no pictures by their names. */
-static nl_status add_folder(nl_source *source, const char *below, int label, int depth, bool deep,
-                            int64_t *others)
+/* Files that tell of the pictures beside them. */
+static const char edm_file[] = "dataset.json";
+static const char *const label_files[] = {"metadata.jsonl", "metadata.csv", "metadata.parquet",
+                                          "labels.csv",     "labels.txt",   "labels.json"};
+
+static bool is_label_file(void *user, const char *name)
 {
-    nl_context *context = source->context;
-    nl_listing files = {0}, folders = {0};
-    char *folder = NULL, *name = NULL;
-    nl_status status;
-    if (depth > MAX_DEPTH)
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "%s/%s: folders more than %d deep: does a link lead back?", source->path,
-                       below, MAX_DEPTH);
-    NL_TRY(nl_path_join(context, source->path, below, &folder));
-    NL_TRY(nl_list_folder(context, folder, 'f', &files));
-    for (int64_t i = 0; i < files.count; i++) {
-        if (!is_picture(files.names[i])) {
-            ++*others;
-            continue;
-        }
-        NL_TRY(nl_format(context, &name, "%s%s%s", below, below[0] ? "/" : "", files.names[i]));
-        NL_TRY(add_picture(source, name, label));
-    }
-    if (deep)
-        NL_TRY(nl_list_folder(context, folder, 'd', &folders));
-    for (int64_t i = 0; i < folders.count; i++) {
-        NL_TRY(nl_format(context, &name, "%s/%s", below, folders.names[i]));
-        status = add_folder(source, name, label, depth + 1, true, others);
-        nl_free(context, name);
-        NL_TRY(status);
-    }
-cleanup:
-    nl_listing_free(context, &files);
-    nl_listing_free(context, &folders);
-    nl_free(context, folder);
-    return status;
+    bool found = !strcmp(name, edm_file);
+    (void)user;
+    for (int i = 0; i < NL_COUNT(label_files) && !found; i++)
+        found = !strcmp(name, label_files[i]);
+    return found;
+}
+
+static void drop_strays(nl_context *context, nl_listing *folders)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < folders->count; i++)
+        if (nl_is_stray_folder(folders->names[i]))
+            nl_free(context, folders->names[i]);
+        else
+            folders->names[kept++] = folders->names[i];
+    folders->count = kept;
 }
 
 /* Goes into the split, or asks for one. */
@@ -112,6 +111,7 @@ static nl_status choose_split(nl_source *source, const char *split)
     nl_status status;
     char *path;
     NL_TRY(nl_list_folder(context, source->path, 'd', &folders));
+    drop_strays(context, &folders);
     if (!split) {
         int64_t splits = 0;
         for (int64_t i = 0; i < folders.count; i++)
@@ -139,9 +139,11 @@ cleanup:
 }
 
 /* One class a folder; takes the names of the listing over. */
-static nl_status add_classes(nl_source *source, nl_listing *folders, int64_t *others)
+static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_classes,
+                             nl_picture_walk *walk)
 {
     nl_context *context = source->context;
+    nl_adding *adding = walk->user;
     if (folders->count > MAX_CLASSES)
         return nl_fail(context, NL_ERROR_INPUT, "%s: %lld class folders, at most %d are taken",
                        source->path, (long long)folders->count, MAX_CLASSES);
@@ -151,12 +153,20 @@ static nl_status add_classes(nl_source *source, nl_listing *folders, int64_t *ot
     *folders = (nl_listing){0};
     for (int i = 0; i < source->classes; i++) {
         int64_t before = source->count;
-        nl_status status = add_folder(source, source->class_ids[i], i, 1, true, others);
+        adding->label = i;
+        nl_status status =
+            nl_walk_pictures(context, source->path, source->class_ids[i], true, walk);
         if (status != NL_OK)
             return status;
-        if (source->count == before)
-            nl_log(context, NL_LOG_WARNING, "%s/%s: a class without pictures", source->path,
-                   source->class_ids[i]);
+        if (source->count > before)
+            continue;
+        if (!empty_classes)
+            return nl_fail(context, NL_ERROR_INPUT,
+                           "%s/%s: a class without pictures: take the folder away, or keep the "
+                           "class with --empty-classes",
+                           source->path, source->class_ids[i]);
+        nl_log(context, NL_LOG_WARNING, "%s/%s: a class without pictures", source->path,
+               source->class_ids[i]);
     }
     return NL_OK;
 }
@@ -185,35 +195,162 @@ static void drop_classes(nl_source *source)
         source->pictures[i].label = 0;
 }
 
-nl_status nl_source_open_folder(nl_source *source, const char *split, bool unconditional)
+/* ---- EDM's dataset.json: {"labels": [["00000/img00000000.png", 7], ...]} */
+
+static int by_picture_name(const void *a, const void *b)
+{
+    return strcmp(((const nl_source_picture *)a)->name, ((const nl_source_picture *)b)->name);
+}
+
+static nl_source_picture *find_picture(const nl_source *source, const char *name)
+{
+    int64_t low = 0, high = source->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int order = strcmp(source->pictures[middle].name, name);
+        if (order == 0)
+            return &source->pictures[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+static nl_status take_labels(nl_source *source, const nl_json *json, const cJSON *labels)
+{
+    nl_context *context = source->context;
+    const cJSON *item;
+    nl_status status;
+    int classes = 0;
+    for (int64_t i = 0; i < source->count; i++)
+        source->pictures[i].label = -1;
+    cJSON_ArrayForEach(item, labels)
+    {
+        const cJSON *label = item->child ? item->child->next : NULL;
+        const char *name = cJSON_IsArray(item) ? cJSON_GetStringValue(item->child) : NULL;
+        double value = cJSON_IsNumber(label) ? label->valuedouble : -1;
+        if (!name || !(value >= 0 && value < MAX_CLASSES && value == (int)value))
+            return nl_fail(
+                context, NL_ERROR_INPUT,
+                "%s: \"labels\": expected [picture, class] with a whole number from 0 on",
+                json->where);
+        nl_source_picture *picture = find_picture(source, name);
+        if (!picture)
+            return nl_fail(context, NL_ERROR_INPUT, "%s: %s is not there, or no picture",
+                           json->where, name);
+        picture->label = (int32_t)value;
+        classes = NL_MAX(classes, (int)value + 1);
+    }
+    for (int64_t i = 0; i < source->count; i++)
+        if (source->pictures[i].label < 0)
+            return nl_fail(context, NL_ERROR_INPUT, "%s: there is no label for %s", json->where,
+                           source->pictures[i].name);
+    NL_TRY(NL_NEW_ZEROS(context, "names of classes", classes, &source->class_ids));
+    source->classes = classes;
+    for (int i = 0; i < classes; i++)
+        NL_TRY(nl_format(context, &source->class_ids[i], "%d", i));
+cleanup:
+    return status;
+}
+
+/* found: whether there is one. Its labels count, the folders that its pictures lie in do not. */
+static nl_status add_labelled(nl_source *source, bool unconditional, nl_picture_walk *walk,
+                              bool *found)
+{
+    nl_context *context = source->context;
+    nl_mapping file = {0};
+    cJSON *root = NULL;
+    char *path = NULL;
+    nl_status status;
+    NL_TRY(nl_path_join(context, source->path, edm_file, &path));
+    *found = nl_path_exists(path);
+    if (!*found)
+        goto cleanup;
+    NL_TRY(nl_map_file(context, path, &file));
+    NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &root));
+    nl_json json = {context, path, root};
+    const cJSON *labels = cJSON_GetObjectItemCaseSensitive(root, "labels");
+    if (cJSON_GetObjectItemCaseSensitive(root, "format"))
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s: training data that is encoded already: give it to 'nalagen train'",
+                       source->path));
+    if (!cJSON_IsArray(labels) && !unconditional)
+        NL_TRY(
+            nl_fail(context, NL_ERROR_INPUT,
+                    "%s: expected EDM's \"labels\", a list of [picture, class]; pictures without "
+                    "classes are taken with --unconditional",
+                    path));
+    source->format = "pictures with EDM's dataset.json";
+    NL_TRY(nl_walk_pictures(context, source->path, "", true, walk));
+    if (source->count)
+        qsort(source->pictures, (size_t)source->count, sizeof(*source->pictures), by_picture_name);
+    if (cJSON_IsArray(labels))
+        NL_TRY(take_labels(source, &json, labels));
+cleanup:
+    cJSON_Delete(root);
+    nl_unmap(context, &file);
+    nl_free(context, path);
+    return status;
+}
+
+/* Pictures that lie in one folder with a list of their labels are no single class. */
+static nl_status check_label_files(const nl_source *source)
+{
+    nl_status status = NL_OK;
+    for (int i = 0; i < NL_COUNT(label_files) && status == NL_OK; i++) {
+        char *path = NULL;
+        status = nl_path_join(source->context, source->path, label_files[i], &path);
+        if (status == NL_OK && nl_path_exists(path))
+            status =
+                nl_fail(source->context, NL_ERROR_INPUT,
+                        "%s: tells of the pictures beside it and is not read: put them into a "
+                        "folder for each class, or take them without classes (--unconditional)",
+                        path);
+        nl_free(source->context, path);
+    }
+    return status;
+}
+
+nl_status nl_source_open_folder(nl_source *source, const nl_source_options *options)
 {
     nl_context *context = source->context;
     nl_listing folders = {0};
-    int64_t others = 0;
+    nl_adding adding = {.source = source};
+    nl_picture_walk walk = {.take = add_picture, .ignore = is_label_file, .user = &adding};
+    bool labelled;
     nl_status status;
-    NL_TRY(choose_split(source, split));
-    NL_TRY(add_folder(source, "", 0, 0, false, &others));
-    NL_TRY(nl_list_folder(context, source->path, 'd', &folders));
+    NL_TRY(choose_split(source, options->split));
+    NL_TRY(add_labelled(source, options->unconditional, &walk, &labelled));
+    if (!labelled) {
+        NL_TRY(nl_walk_pictures(context, source->path, "", false, &walk));
+        NL_TRY(nl_list_folder(context, source->path, 'd', &folders));
+        drop_strays(context, &folders);
+    }
     if (source->count > 0 && folders.count > 0)
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
                        "%s: holds pictures and folders: expected either a folder for each class or "
                        "pictures alone",
                        source->path));
     if (folders.count > 0) {
-        NL_TRY(add_classes(source, &folders, &others));
-    } else {
+        status = add_classes(source, &folders, options->empty_classes, &walk);
+        if (status == NL_ERROR_INPUT && source->count == 0)
+            NL_TRY(nl_source_name_format(source)); /* no picture anywhere: a better reason */
+        NL_TRY(status);
+    } else if (!labelled) {
+        if (!options->unconditional && source->count > 0)
+            NL_TRY(check_label_files(source));
         source->format = "pictures";
         NL_TRY(add_one_class(source));
     }
     if (source->count == 0)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                       "%s: no PNG or JPEG there (by their names: .png, .jpg, .jpeg)%s",
-                       source->path, others ? "; convert the pictures to one of them" : ""));
-    if (others)
-        nl_log(context, NL_LOG_WARNING,
-               "%s: %lld files that are not .png, .jpg or .jpeg are left out", source->path,
-               (long long)others);
-    if (unconditional)
+        NL_TRY(nl_source_name_format(source));
+    if (source->count == 0)
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: no PNG or JPEG or WebP there%s%s",
+                       source->path, walk.others ? ", but such files as " : "", walk.first_other));
+    nl_picture_walk_warn(context, source->path, &walk);
+    if (options->unconditional)
         drop_classes(source);
 cleanup:
     nl_listing_free(context, &folders);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "network.h"
+#include "nl_json.h"
 
 /* What the tensors tell; `problem` is the first thing that they fail to. */
 typedef struct nl_shapes {
@@ -303,6 +304,27 @@ cleanup:
     return status;
 }
 
+/* Another network: by the name that its config.json gives it, where there is one. */
+static nl_status refuse_other(const nl_checkpoint *checkpoint, const char *problem)
+{
+    const char *text = nl_checkpoint_metadata(checkpoint, "config.json");
+    cJSON *object = text ? cJSON_Parse(text) : NULL;
+    const char *class =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "_class_name"));
+    nl_status status =
+        class && strcmp(class, "DiTTransformer2DModel") != 0
+            ? nl_fail(
+                  checkpoint->context, NL_ERROR_INPUT,
+                  "%s: a %.60s by its config.json: nalagen has DiT (diffusers' "
+                  "DiTTransformer2DModel), SiT and their NaLa twins, and autoencoders; not a DiT "
+                  "or SiT: %s",
+                  checkpoint->path, class, problem)
+            : nl_fail(checkpoint->context, NL_ERROR_INPUT, "%s: not a DiT or SiT: %s",
+                      checkpoint->path, problem);
+    cJSON_Delete(object);
+    return status;
+}
+
 nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char *architecture,
                                     nl_config *config)
 {
@@ -311,8 +333,7 @@ nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char 
     nl_config_init(config);
     read_shapes(checkpoint, &shapes);
     if (shapes.problem[0])
-        return nl_fail(checkpoint->context, NL_ERROR_INPUT, "%s: not a DiT or SiT: %s",
-                       checkpoint->path, shapes.problem);
+        return refuse_other(checkpoint, shapes.problem);
     apply_shapes(&shapes, config);
     nl_status status = json ? parse_metadata(checkpoint, json, &shapes, architecture, config)
                             : infer(checkpoint, &shapes, architecture, config);

@@ -156,7 +156,8 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
                        "%s: other programs know no flow maps and no guidance inside the weights, "
                        "and would make wrong pictures: write it as nalagen",
                        path);
-    if (file->spelling == NL_SPELLING_DIFFUSERS && config->attention != NL_ATTENTION_SOFTMAX)
+    if (file->spelling == NL_SPELLING_DIFFUSERS &&
+        file->dit->config.attention != NL_ATTENTION_SOFTMAX)
         return nl_fail(file->context, NL_ERROR_USAGE,
                        "%s: diffusers has no NaLa attention: write it as nalagen or dit", path);
     const char *part = config->mlp != NL_MLP_GELU      ? "this \"mlp\""
@@ -169,6 +170,23 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
                        file->spelling == NL_SPELLING_DIFFUSERS ? "diffusers"
                                                                : "the public DiT and SiT code",
                        part);
+    if (file->spelling == NL_SPELLING_DIFFUSERS && file->dit->config.architecture == NL_ARCH_SIT)
+        return nl_fail(
+            file->context, NL_ERROR_USAGE,
+            "%s: diffusers has no SiT: DiTTransformer2DModel is sampled as a DiT, by noise; "
+            "write it as nalagen or dit",
+            path);
+    if (file->spelling == NL_SPELLING_DIFFUSERS && file->dit->config.stored_position)
+        return nl_fail(
+            file->context, NL_ERROR_USAGE,
+            "%s: diffusers computes the table of positions, and this model has one of its "
+            "own: write it as nalagen or dit",
+            path);
+    if (file->spelling == NL_SPELLING_DIFFUSERS && file->dit->config.no_null_class)
+        return nl_fail(file->context, NL_ERROR_USAGE,
+                       "%s: diffusers' DiTTransformer2DModel has a null class, and this model has "
+                       "none: write it as nalagen or dit",
+                       path);
     return NL_OK;
 }
 

@@ -27,33 +27,28 @@ void nl_image_free(nl_context *context, nl_image *image)
     *image = (nl_image){0};
 }
 
-static bool is_png(const nl_mapping *mapping)
-{
-    return mapping->size >= NL_PNG_SIGNATURE_SIZE &&
-           memcmp(mapping->data, nl_png_signature, NL_PNG_SIGNATURE_SIZE) == 0;
-}
-
-static bool is_jpeg(const nl_mapping *mapping)
-{
-    return mapping->size >= 3 && memcmp(mapping->data, "\xff\xd8\xff", 3) == 0;
-}
-
 static nl_status read_mapping(nl_context *context, const char *path, const nl_mapping *mapping,
                               nl_image *image)
 {
     *image = (nl_image){0};
     nl_status status;
-    if (is_png(mapping)) {
+    switch (nl_image_kind_of(mapping->data, mapping->size)) {
+    case NL_IMAGE_PNG:
         status = nl_png_scan(context, path, mapping, image);
         if (status == NL_OK)
             status = nl_png_pixels(context, path, mapping, image);
-    } else if (is_jpeg(mapping)) {
+        break;
+    case NL_IMAGE_JPEG:
         status = nl_jpeg_pixels(context, path, mapping, image);
-    } else {
-        status =
-            nl_fail(context, NL_ERROR_INPUT,
-                    "%s: neither PNG nor JPEG (%lld bytes): convert the picture to one of them",
-                    path, (long long)mapping->size);
+        break;
+    case NL_IMAGE_WEBP:
+        status = nl_webp_pixels(context, path, mapping, image);
+        break;
+    default:
+        status = nl_fail(context, NL_ERROR_INPUT,
+                         "%s: neither PNG nor JPEG nor WebP (%lld bytes): convert the picture to one "
+                         "of them",
+                         path, (long long)mapping->size);
     }
     if (status != NL_OK)
         nl_image_free(context, image);
@@ -83,7 +78,7 @@ nl_status nl_png_read_text(nl_context *context, const char *path, nl_image *imag
     nl_mapping mapping = {0};
     nl_status status;
     NL_TRY(nl_map_file(context, path, &mapping));
-    if (is_png(&mapping))
+    if (nl_image_kind_of(mapping.data, mapping.size) == NL_IMAGE_PNG)
         status = nl_png_scan(context, path, &mapping, image);
     else
         status = nl_fail(context, NL_ERROR_INPUT, "%s: not a PNG", path);

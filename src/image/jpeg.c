@@ -26,6 +26,7 @@ typedef struct nl_jpeg_reader {
     uint8_t *rgb;
     uint8_t *cmyk;     /* one row */
     int64_t accounted; /* bytes that libjpeg itself is expected to take */
+    int orientation;
     nl_status status;
 } nl_jpeg_reader;
 
@@ -63,15 +64,13 @@ static void on_progress(j_common_ptr jpeg)
     longjmp(reader->escape, 1);
 }
 
-/* Adobe writes CMYK inverted. Without a colour profile: R = (1 - C)(1 - K), and so on. */
-static void cmyk_to_rgb(const uint8_t *cmyk, int width, bool inverted, uint8_t *rgb)
+/* CMYK lies in a JPEG inverted, as Adobe writes it, with its marker or without (so PIL takes it, too). Without a
+ * colour profile: R = (1 - C)(1 - K), and so on. */
+static void cmyk_to_rgb(const uint8_t *cmyk, int width, uint8_t *rgb)
 {
     for (int x = 0; x < width; x++, cmyk += 4, rgb += 3)
-        for (int c = 0; c < 3; c++) {
-            unsigned ink = inverted ? cmyk[c] : 255u - cmyk[c];
-            unsigned black = inverted ? cmyk[3] : 255u - cmyk[3];
-            rgb[c] = (uint8_t)((ink * black + 127) / 255);
-        }
+        for (int c = 0; c < 3; c++)
+            rgb[c] = (uint8_t)(((unsigned)cmyk[c] * cmyk[3] + 127) / 255);
 }
 
 static nl_status allocate(nl_jpeg_reader *reader)
@@ -103,7 +102,12 @@ static nl_status read_pixels(nl_jpeg_reader *reader, const nl_mapping *mapping)
     jpeg_create_decompress(jpeg);
     jpeg->progress = &reader->progress;
     jpeg_mem_src(jpeg, mapping->data, (unsigned long)mapping->size);
+    jpeg_save_markers(jpeg, JPEG_APP0 + 1, 0xffff); /* EXIF */
     jpeg_read_header(jpeg, TRUE);
+    for (jpeg_saved_marker_ptr marker = jpeg->marker_list; marker; marker = marker->next)
+        if (marker->data_length > 6 && memcmp(marker->data, "Exif\0", 6) == 0)
+            reader->orientation =
+                nl_exif_orientation(marker->data + 6, (int64_t)marker->data_length - 6);
     bool cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
     jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     reader->status = allocate(reader);
@@ -115,7 +119,7 @@ static nl_status read_pixels(nl_jpeg_reader *reader, const nl_mapping *mapping)
         JSAMPROW target = cmyk ? reader->cmyk : row;
         jpeg_read_scanlines(jpeg, &target, 1);
         if (cmyk)
-            cmyk_to_rgb(reader->cmyk, (int)jpeg->output_width, jpeg->saw_Adobe_marker, row);
+            cmyk_to_rgb(reader->cmyk, (int)jpeg->output_width, row);
     }
     jpeg_finish_decompress(jpeg);
     return NL_OK;
@@ -137,6 +141,7 @@ nl_status nl_jpeg_pixels(nl_context *context, const char *path, const nl_mapping
         image->height = (int)reader.jpeg.image_height;
         image->width = (int)reader.jpeg.image_width;
         image->rgb = reader.rgb;
+        image->orientation = reader.orientation;
     } else {
         nl_free(context, reader.rgb);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pictures: PNG with text chunks written through stb_image_write (to memory, then our checked writer), PNG and
- * JPEG read through libpng and libjpeg-turbo, grids, previews in the terminal. RGB, 8 bits, [height, width, 3].
+ * Pictures: PNG with text chunks written through stb_image_write (to memory, then our checked writer), PNG,
+ * JPEG and WebP read through libpng, libjpeg-turbo and libwebp, grids, previews in the terminal. RGB, 8 bits, [height, width, 3].
  */
 #ifndef NL_IMAGE_H
 #define NL_IMAGE_H
@@ -10,11 +10,42 @@
 
 typedef struct nl_image {
     int height, width;
-    uint8_t *rgb; /* allocated */
-    char **text;  /* PNG text chunks: pairs of keyword and value, ended by NULL; or NULL */
+    uint8_t *rgb;    /* allocated */
+    char **text;     /* PNG text chunks: pairs of keyword and value, ended by NULL; or NULL */
+    int orientation; /* EXIF's, of JPEG and WebP: 1 upright, up to 8; 0: it says nothing */
 } nl_image;
 
-/* PNG or JPEG by content; grey, palette and alpha become RGB (alpha over white). At most 2^28 pixels. */
+typedef enum nl_image_kind {
+    NL_IMAGE_NONE,
+    NL_IMAGE_PNG,
+    NL_IMAGE_JPEG,
+    NL_IMAGE_WEBP
+} nl_image_kind;
+/* What a file is by its first bytes (12 are enough). */
+nl_image_kind nl_image_kind_of(const uint8_t *bytes, int64_t size);
+/* Turns the picture as its orientation says. */
+nl_status nl_image_turn(nl_context *context, nl_image *image);
+
+/* ---- Folders. Pictures are regular files with the name or the content of a PNG, JPEG or WebP; hidden files and folders
+ * that systems leave behind (__MACOSX, @eaDir, lost+found) are passed over, all else is counted. */
+
+typedef struct nl_picture_walk {
+    nl_status (*take)(void *user, const char *name); /* below the root */
+    bool (*ignore)(void *user, const char *name);    /* is no picture and is known; or NULL */
+    void *user;
+    int64_t others; /* left out */
+    char first_other[256];
+} nl_picture_walk;
+
+/* The pictures of folder root/below ("": root), by their names; then, when deep, of the folders in it. */
+nl_status nl_walk_pictures(nl_context *context, const char *root, const char *below, bool deep,
+                           nl_picture_walk *walk);
+/* The one warning about what was left out, if anything was. */
+void nl_picture_walk_warn(nl_context *context, const char *root, const nl_picture_walk *walk);
+void nl_picture_walk_skip(nl_picture_walk *walk, const char *name);
+bool nl_is_stray_folder(const char *name);
+
+/* PNG, JPEG or WebP by content; grey, palette and alpha become RGB (alpha over white). At most 2^28 pixels. */
 nl_status nl_image_read(nl_context *context, const char *path, nl_image *image);
 /* The same of bytes in memory; `where` stands for the path in messages. */
 nl_status nl_image_read_bytes(nl_context *context, const char *where, const uint8_t *bytes,

@@ -18,6 +18,12 @@ nl_status nl_png_scan(nl_context *context, const char *path, const nl_mapping *m
 /* Pixels; image->rgb is allocated. */
 nl_status nl_png_pixels(nl_context *context, const char *path, const nl_mapping *mapping,
                         nl_image *image);
+/* RGBA over white to RGB, in place. */
+void nl_drop_alpha(uint8_t *pixels, size_t count);
+/* Of a TIFF header and what follows, as EXIF has it: 1 to 8, or 0 when it says nothing. */
+int nl_exif_orientation(const uint8_t *data, int64_t size);
+nl_status nl_webp_pixels(nl_context *context, const char *path, const nl_mapping *mapping,
+                         nl_image *image);
 nl_status nl_jpeg_pixels(nl_context *context, const char *path, const nl_mapping *mapping,
                          nl_image *image);
 

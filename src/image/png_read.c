@@ -101,8 +101,7 @@ static nl_status read_pixels(nl_png_reader *reader, int height, int width)
     return NL_OK;
 }
 
-/* RGBA over white to RGB, in place. */
-static void drop_alpha(uint8_t *pixels, size_t count)
+void nl_drop_alpha(uint8_t *pixels, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const uint8_t *from = pixels + 4 * i;
@@ -132,7 +131,7 @@ nl_status nl_png_pixels(nl_context *context, const char *path, const nl_mapping 
         return status;
     }
     if (reader.channels == 4)
-        drop_alpha(reader.pixels, (size_t)image->height * (size_t)image->width);
+        nl_drop_alpha(reader.pixels, (size_t)image->height * (size_t)image->width);
     image->rgb = reader.pixels;
     return NL_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* sha256 of checkpoints. They may be large, so what was computed is kept in
- * $XDG_CACHE_HOME/nalagen/sha256/, one file for each path, size and time of change. The cache is a convenience: when
+ * $XDG_CACHE_HOME/nalagen/sha256/, one file for each path, size, inode and times of change (ctime cannot be set, as cp -p
+ * sets mtime). The cache is a convenience: when
  * it cannot be read or written nothing is said. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +23,10 @@ static nl_status cache_path(nl_context *context, const char *path, const struct 
     bool own = cache && cache[0] == '/';
     if (!real || (!own && !(home && home[0] == '/')))
         NL_TRY(NL_ERROR_INPUT);
-    NL_TRY(nl_format(context, &key, "%s|%lld|%lld.%09ld", real, (long long)info->st_size,
-                     (long long)info->st_mtim.tv_sec, info->st_mtim.tv_nsec));
+    NL_TRY(nl_format(context, &key, "%s|%lld|%lld.%09ld|%lld.%09ld|%lld:%lld", real,
+                     (long long)info->st_size, (long long)info->st_mtim.tv_sec,
+                     info->st_mtim.tv_nsec, (long long)info->st_ctim.tv_sec, info->st_ctim.tv_nsec,
+                     (long long)info->st_dev, (long long)info->st_ino));
     nl_sha256_init(&sha);
     nl_sha256_update(&sha, key, strlen(key));
     nl_sha256_hex(&sha, hex);
@@ -67,14 +70,15 @@ static nl_status compute(nl_context *context, const char *path, char hex[65])
     return status;
 }
 
-nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65])
+/* fresh: the file is read, whatever the cache says. */
+static nl_status file_sha256(nl_context *context, const char *path, bool fresh, char hex[65])
 {
     struct stat info;
     char *folder = NULL, *entry = NULL;
     nl_status status = NL_OK;
     bool cached = stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > SMALL_FILE &&
                   cache_path(context, path, &info, &folder, &entry) == NL_OK;
-    if (!cached || !read_entry(entry, hex)) {
+    if (fresh || !cached || !read_entry(entry, hex)) {
         NL_TRY(compute(context, path, hex));
         if (cached && nl_make_folder(context, folder) == NL_OK &&
             nl_write_file(context, entry, true, hex, 64) != NL_OK)
@@ -86,23 +90,38 @@ cleanup:
     return status;
 }
 
-nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65])
+nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65])
+{
+    return file_sha256(context, path, false, hex);
+}
+
+static nl_status checkpoint_sha256(const nl_checkpoint *checkpoint, bool fresh, char hex[65])
 {
     nl_context *context = checkpoint->context;
     nl_status status = NL_OK;
     nl_sha256 sha;
     if (checkpoint->shard_count == 0)
-        return nl_file_sha256(context, checkpoint->path, hex);
+        return file_sha256(context, checkpoint->path, fresh, hex);
     if (checkpoint->shard_count == 1)
-        return nl_file_sha256(context, checkpoint->shards[0]->path, hex);
+        return file_sha256(context, checkpoint->shards[0]->path, fresh, hex);
     nl_sha256_init(&sha);
     for (int i = 0; i < checkpoint->shard_count; i++) {
-        NL_TRY(nl_file_sha256(context, checkpoint->shards[i]->path, hex));
+        NL_TRY(file_sha256(context, checkpoint->shards[i]->path, fresh, hex));
         nl_sha256_update(&sha, hex, 64);
     }
     nl_sha256_hex(&sha, hex);
 cleanup:
     return status;
+}
+
+nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65])
+{
+    return checkpoint_sha256(checkpoint, false, hex);
+}
+
+nl_status nl_checkpoint_read_sha256(const nl_checkpoint *checkpoint, char hex[65])
+{
+    return checkpoint_sha256(checkpoint, true, hex);
 }
 
 static nl_status folder_sha256(nl_model *model)

@@ -35,6 +35,8 @@ nl_status nl_read_config(const nl_checkpoint *checkpoint, const nl_model_options
 nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65]);
 /* Of its file; of several files, that of their hashes written one behind the other. */
 nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65]);
+/* The same, read and not taken from the cache. */
+nl_status nl_checkpoint_read_sha256(const nl_checkpoint *checkpoint, char hex[65]);
 
 /* `given` with the model's defaults for what it leaves open: sampler, steps, cfg_scale. Checks that the sampler
  * belongs to the model. */

@@ -106,6 +106,43 @@ assert config['_class_name'] == 'DiTTransformer2DModel' and config['num_layers']
     "$NALAGEN" info --json folder | json_lines "x['model'] == 'DiT-2x16x1/2' and x['complete']"
 }
 
+@test "diffusers' format has its config.json beside a file too, and has no SiT" {
+    mkdir out
+    "$NALAGEN" convert -q "$files/dit.pt" out/model.safetensors --format diffusers
+    "$NALAGEN" info --json out/model.safetensors | json_lines "x['model'] == 'DiT-2x16x1/2' and x['complete']"
+    grep -q DiTTransformer2DModel out/config.json
+    run -7 "$NALAGEN" convert "$files/dit.pt" out/other.safetensors --format diffusers
+    [ ! -e out/other.safetensors ]
+    run -2 "$NALAGEN" convert "$files/0050000.pt" sit.safetensors --format diffusers
+    [[ $output == *"no SiT"* ]]
+    [ ! -e sit.safetensors ]
+}
+
+@test "torch-names has pos_embed, which strict loading wants" {
+    "$NALAGEN" convert -q "$files/dit.pt" ours.safetensors
+    "$NALAGEN" convert -q --format torch-names ours.safetensors out.safetensors
+    python_check "
+a, b = load('out.safetensors'), load('$files/dit.safetensors')
+assert set(a) == set(b)
+assert all(np.abs(a[k] - b[k]).max() < 1e-6 for k in a)"
+}
+
+@test "another network is refused by the name that its config.json gives it" {
+    mkdir other
+    "$NALAGEN" convert -q --format torch-names "$files/tensors.pt" other/diffusion_pytorch_model.safetensors
+    echo '{"_class_name": "PixArtTransformer2DModel"}' >other/config.json
+    run -3 "$NALAGEN" sample --vae none -m other
+    [[ $output == *PixArtTransformer2DModel* ]]
+}
+
+@test "a pipe that nobody writes into is no model and no noise, and nobody waits for ever" {
+    mkfifo pipe
+    run -3 timeout 30 "$NALAGEN" info pipe
+    [[ $output == *"nobody writes"* ]]
+    run -3 timeout 30 "$NALAGEN" sample -m pipe --vae none
+    [[ $output == *"nobody writes"* ]]
+}
+
 @test "autoencoders of every spelling give one file" {
     for name in vae_diffusers.bin vae_diffusers_old.bin vae_compvis.ckpt; do
         "$NALAGEN" convert -q --dtype f16 "$files/$name" "$name.safetensors"

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int64_t used = context->memory_used;
     nl_source *source = NULL;
     nl_image image;
-    char hex[65], path[256], *name;
+    char hex[65], stamps[65], path[256], *name;
     if (size < 3) {
         nl_core_context_destroy(context);
         return 0;
@@ -24,7 +24,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_write(names[kind][0], data + 3, first);
     fuzz_write(names[kind][1], data + 3 + first, size - 3 - first);
     fuzz_path("", path);
-    nl_status status = nl_source_open(context, path, NULL, data[0] & 64, &source);
+    nl_status status = nl_source_open(
+        context, path,
+        &(nl_source_options){.unconditional = data[0] & 64, .empty_classes = data[0] & 32},
+        &source);
     for (int64_t i = 0; status == NL_OK && i < NL_MIN(source->count, 64); i++) {
         int64_t index = i == 63 ? source->count - 1 : i;
         FUZZ_CHECK(source->pictures[index].label >= 0);
@@ -35,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             nl_free(context, name);
     }
     if (status == NL_OK)
-        (void)nl_source_sha256(source, hex);
+        (void)nl_source_sha256(source, hex, stamps);
     nl_source_close(source);
     for (int i = 0; i < 2; i++)
         fuzz_remove(names[kind][i]);
