@@ -14,6 +14,8 @@ static const nl_option options[] = {
      .help = "its guidance scale, from then on inside the weights (3)"},
     {"teacher-interval", 0, NL_OPTION_INTERVAL, TRAIN(guidance_interval), "A,B", 0, 1,
      .where = RECORD, .help = "guide where A <= t <= B alone (0.1,0.9)"},
+    {"teacher-samples", 0, NL_OPTION_INT, TRAIN(teacher_samples), "N", 1, 1e9, .where = RECORD,
+     .help = "of its own, to learn from without --data (30720)"},
     {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD | NL_ONLY_MAN,
      .help = "blocks that see where a step begins; the others, its end (2/3)"},
     {"alpha-floor", 0, NL_OPTION_REAL, TRAIN(alpha_floor), "X", 0.001, 1,
@@ -33,14 +35,14 @@ static nl_status distill_main(int argc, char **argv)
 const nl_command nl_distill_command = {
     .name = "distill",
     .summary = "Make a flow map of a SiT: pictures in one to four steps",
-    .arguments = "--teacher FILE --data FOLDER --out RUN [OPTION...]",
+    .arguments = "--teacher FILE --out RUN [OPTION...]",
     .notes =
         "The student learns the average velocity between any two times, by which a picture takes\n"
         "one to four evaluations of the network. A run resumes exactly, as with train. The end\n"
-        "must be known: --steps, --epochs or --minutes.\n",
-    .examples =
-        "  nalagen distill --teacher model.safetensors -d data -o run --steps 12000 --batch 512\n"
-        "  nalagen sample -m run/model.safetensors -c church --steps 2\n",
+        "must be known: --steps, --epochs or --minutes. Without --data it learns from what the\n"
+        "teacher draws first, in RUN/latents.\n",
+    .examples = "  nalagen distill --teacher model.safetensors -o run --steps 12000 --batch 512\n"
+                "  nalagen sample -m run/model.safetensors -c church --steps 2\n",
     .options = options,
     .run = distill_main,
 };

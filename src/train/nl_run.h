@@ -11,6 +11,7 @@
 #define NL_RUN_METRICS     "metrics.jsonl"
 #define NL_RUN_CHECKPOINTS "checkpoints"   /* a folder */
 #define NL_RUN_UNSAVED     "not-saved-yet" /* in NL_RUN_CHECKPOINTS, until there is the first one */
+#define NL_RUN_LATENTS     "latents"       /* a folder: what a teacher drew */
 #define NL_RUN_SAMPLES     "samples"       /* a folder */
 #define NL_RUN_MODEL       "model.safetensors"
 #define NL_RUN_DONE        "done"

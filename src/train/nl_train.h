@@ -29,6 +29,7 @@ typedef struct nl_train_options {
         *teacher; /* a SiT that predicts the velocity on the linear path; NULL: ordinary training */
     double guidance;              /* of the teacher, from now on inside the weights; 1: none */
     double guidance_interval[2];  /* where it acts */
+    int64_t teacher_samples;      /* of the teacher's own, the data where none is given */
     int64_t flow_map;             /* first blocks that see t; 0: two thirds */
     double alpha_floor, adaptive; /* see nl_distill_options */
     const char *resume;           /* "auto", "none", or a checkpoint */

@@ -15,9 +15,9 @@
     .save_every = 5000, .keep = 3, .samples = 16, .cfg_scale = -1, .max_skipped = 10
 
 const nl_train_options nl_train_defaults = {DEFAULTS, .guidance = 1};
-const nl_train_options nl_distill_defaults = {DEFAULTS, .guidance = 3,
-                                              .guidance_interval = {0.1, 0.9}, .alpha_floor = 0.05,
-                                              .adaptive = 1e-3};
+const nl_train_options nl_distill_defaults = {
+    DEFAULTS,         .guidance = 3,           .guidance_interval = {0.1, 0.9}, .alpha_floor = 0.05,
+    .adaptive = 1e-3, .teacher_samples = 30720};
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
 const char *const nl_train_weightings[] = {"none", "velocity", "likelihood", "min-snr", NULL};
@@ -31,7 +31,10 @@ static bool distills(const nl_train_options *options)
 nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 {
     bool endless = !options->steps && !options->epochs && options->minutes <= 0;
-    if (!options->data || !options->out)
+    if (options->teacher && !options->data && (options->dry_run || options->profile))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--dry-run and --profile draw no samples of the teacher: give --data");
+    if ((!options->data && !options->teacher) || !options->out)
         return nl_fail(
             context, NL_ERROR_USAGE,
             "expected the data set (--data, made by nalagen encode) and a folder for the "

@@ -33,7 +33,8 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
     if (trainer->options->guidance != 1 &&
         (teacher->guided || !teacher->num_classes || teacher->class_dropout_prob == 0))
         return nl_fail(context, NL_ERROR_USAGE,
-                       "%s: cannot be guided (%s): distil it with --teacher-cfg 1", checkpoint->path,
+                       "%s: cannot be guided (%s): distil it with --teacher-cfg 1",
+                       checkpoint->path,
                        teacher->guided         ? "guidance is inside its weights"
                        : !teacher->num_classes ? "it has no classes"
                                                : "it was trained without dropped labels");

@@ -355,11 +355,18 @@ static nl_status open_trainer(nl_trainer *trainer)
                        "--batch %lld is not a multiple of %d processes times %lld parts",
                        (long long)options->batch, trainer->group->size,
                        (long long)options->accumulate));
+    if (options->teacher)
+        NL_TRY(nl_open_backbone(context, options->teacher, NULL, &teacher));
+    if (teacher && !options->data) {
+        NL_TRY(nl_path_join(context, options->out, NL_RUN_LATENTS, &trainer->drawn));
+        trainer->own = *options;
+        trainer->own.data = trainer->drawn;
+        trainer->options = options = &trainer->own;
+        NL_TRY(nl_trainer_draw_data(trainer, teacher));
+    }
     NL_TRY(open_data(trainer));
     if (options->init)
         NL_TRY(nl_open_backbone(context, options->init, NULL, &init));
-    if (options->teacher)
-        NL_TRY(nl_open_backbone(context, options->teacher, NULL, &teacher));
     const nl_checkpoint *start = init ? init : teacher;
     NL_TRY(nl_trainer_configure(context, options, nl_dataset_get_info(trainer->data), start,
                                 &trainer->config));
@@ -409,6 +416,7 @@ static void close_trainer(nl_trainer *trainer)
     nl_dataset_close(trainer->validation);
     nl_dataset_close(trainer->data);
     nl_free(context, trainer->reports);
+    nl_free(context, trainer->drawn);
     nl_group_destroy(trainer->group);
     trainer->device->cancellable = !nl_device_queues(trainer->device);
     if (trainer->folder_is_new)

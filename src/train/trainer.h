@@ -14,6 +14,8 @@ typedef struct nl_trainer {
     nl_context *context;
     nl_device *device;
     const nl_train_options *options;
+    nl_train_options own; /* the same, where something follows from the rest */
+    char *drawn;          /* folder of the teacher's own samples */
     nl_group *group;
     nl_dataset *data, *validation;
     nl_config config;
@@ -50,6 +52,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 
 /* teacher.c: trainer->teacher from its file, where it is of the kind that the student is, and classes mean the same. */
 nl_status nl_trainer_take_teacher(nl_trainer *trainer, const nl_checkpoint *checkpoint);
+
+/* teacher_data.c: the data set trainer->options->data from the teacher's own samples, unless it is there. */
+nl_status nl_trainer_draw_data(nl_trainer *trainer, const nl_checkpoint *checkpoint);
 
 /* RUN/config.json */
 nl_status nl_trainer_write_config(const nl_trainer *trainer);

@@ -28,6 +28,22 @@ distilled() {
     cmp whole.safetensors student/model.safetensors
 }
 
+@test "without data the student learns from what the teacher draws, once" {
+    one_colour
+    "$NALAGEN" train -m NaLaSiT-2x32x1/4 -d data -o teacher --steps 2 --batch 8 --device cpu -q
+    draw=("$NALAGEN" distill --teacher teacher/model.safetensors --teacher-samples 20 -o student --steps 2 --batch 8 --device cpu)
+    "${draw[@]}"
+    python3 -c 'import json; d = json.load(open("student/latents/dataset.json")); assert d["count"] == 20 and len(d["classes"]) == 10, d'
+    rm -r student/checkpoints student/model.safetensors student/done student/log.jsonl
+    before=$(stat -c %y student/latents/dataset.json)
+    "${draw[@]}" -q
+    [ "$before" = "$(stat -c %y student/latents/dataset.json)" ]
+    rm -r student/checkpoints student/model.safetensors student/done student/log.jsonl
+    run "${draw[@]}" --seed 2
+    [ "$status" -eq 2 ]
+    [[ $output == *"were made otherwise"* ]]
+}
+
 @test "guidance that is inside, other programs' formats and ordinary models are refused by name" {
     distilled
     run "$NALAGEN" sample -m student/model.safetensors -c 3 --cfg-scale 2 -o a.png
