@@ -600,9 +600,41 @@ static void every_allocation_fails_once(void **state)
     nl_config_free(context, &config);
 }
 
+/* Folders 0 to 11, sorted as text: the name counts, not the place. Case decides where it can. */
+static void classes_called_like_something_else(void **state)
+{
+    (void)state;
+    nl_context *other = test_context(NULL);
+    nl_config c;
+    static const char json[] = "{\"architecture\":\"SiT\",\"depth\":1,\"hidden_size\":64,"
+                               "\"num_classes\":9,\"class_names\":[\"0\",\"1\",\"10\",\"11\",\"2\","
+                               "\"Dog\",\"dog\",\"null\",\"1-3\"]}";
+    static const struct {
+        const char *text;
+        int index;
+    } cases[] = {{"2", 4},   {"10", 2},        {"11", 3},       {"3", 3},    {"Dog", 5},
+                 {"dog", 6}, {"name:null", 7}, {"name:1-3", 8}, {"null", 9}, {"8", 8}};
+    nl_config_init(&c);
+    assert_ok(other, nl_config_parse(other, "test", json, sizeof(json) - 1, &c));
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        int index = -1;
+        assert_ok(other, nl_config_class(other, &c, cases[i].text, &index));
+        assert_int_equal(index, cases[i].index);
+    }
+    int index;
+    assert_int_equal(nl_config_class(other, &c, "name:3", &index), NL_ERROR_USAGE);
+    nl_class_name a = {NULL, "church"}, b = {"church", "church, church building"};
+    assert_true(nl_class_name_equal(&a, &b));
+    a.name = "golf ball";
+    assert_false(nl_class_name_equal(&a, &b));
+    nl_config_free(other, &c);
+    nl_core_context_destroy(other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(classes_called_like_something_else),
         cmocka_unit_test(defaults),
         cmocka_unit_test(defaults_that_follow),
         cmocka_unit_test(wrong_values),

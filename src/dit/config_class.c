@@ -89,10 +89,52 @@ cleanup:
     return status;
 }
 
+/* "name:null": a class that is called like something else that -c takes. */
+static const char by_name[] = "name:";
+
+/* The one class with exactly this wnid or name; -1: none, or several. */
+static int exact_class(const nl_config *config, const char *text)
+{
+    int found = -1;
+    for (int i = 0; config->class_names && i < config->num_classes; i++) {
+        const nl_class_name *class = &config->class_names[i];
+        if ((class->wnid && strcmp(class->wnid, text) == 0) ||
+            (class->name && strcmp(class->name, text) == 0)) {
+            if (found >= 0)
+                return -1;
+            found = i;
+        }
+    }
+    return found;
+}
+
+bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b)
+{
+    const char *const of_a[] = {a->wnid, a->name}, *const of_b[] = {b->wnid, b->name};
+    for (int i = 0; i < 4; i++)
+        if (of_a[i / 2] && of_b[i % 2] && strcmp(of_a[i / 2], of_b[i % 2]) == 0)
+            return true;
+    return false;
+}
+
 nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text,
                           int *index)
 {
-    if (strcasecmp(text, "null") == 0) {
+    bool named = strncmp(text, by_name, strlen(by_name)) == 0;
+    if (named)
+        text += strlen(by_name);
+    if (named || strcasecmp(text, "null") != 0) {
+        int exact = exact_class(config, text);
+        if (exact >= 0) {
+            if (!named && isdigit((unsigned char)text[0]))
+                nl_log(context, NL_LOG_WARNING,
+                       "class \"%s\": taken is the class of that name, which has the number %d",
+                       text, exact);
+            *index = exact;
+            return NL_OK;
+        }
+    }
+    if (!named && strcasecmp(text, "null") == 0) {
         if (config->no_null_class)
             return nl_fail(context, NL_ERROR_USAGE,
                            "class \"null\": the model was trained without one (class_dropout_prob "
@@ -106,7 +148,7 @@ nl_status nl_config_class(nl_context *context, const nl_config *config, const ch
                        "class \"%s\": the model is unconditional, its only class is \"null\"",
                        text);
     char *end = NULL;
-    if (isdigit((unsigned char)text[0])) {
+    if (!named && isdigit((unsigned char)text[0])) {
         long number = strtol(text, &end, 10);
         if (*end == 0 && number < config->num_classes) {
             *index = (int)number;

@@ -165,6 +165,8 @@ nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char 
 nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text,
                           int *index);
 
+/* Whether two entries name one class: a wnid or name that both have. */
+bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b);
 /* Rows of the table of classes. */
 int nl_config_label_rows(const nl_config *config);
 /* Channels of the head: in_channels, twice with learn_sigma. */

@@ -241,6 +241,16 @@ static nl_status open_model(nl_likelihood *work)
                     options->model, config.in_channels, config.input_height, config.input_width,
                     config.num_classes, options->data, info->channels, info->height, info->width,
                     info->classes));
+    for (int i = 0; config.class_names && i < info->classes; i++) {
+        const nl_class_name *name = &config.class_names[i];
+        const nl_class_name data = {(char *)info->class_ids[i], (char *)info->class_names[i]};
+        if (!nl_class_name_equal(name, &data))
+            NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                           "%s and %s: class %d is '%s' there, '%s' here: encode data of the "
+                           "model's classes, in their order",
+                           options->model, options->data, i, name->name ? name->name : name->wnid,
+                           info->class_names[i]));
+    }
     nl_path_interval(config.path, config.prediction, false, NL_SDE_SIGMA, config.sample_eps, 0,
                      &work->t0, &work->t1);
     NL_TRY(nl_dit_create(context->device, &config, &work->dit));

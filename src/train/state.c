@@ -141,11 +141,78 @@ cleanup:
     return status;
 }
 
-nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint)
+static const char label_table[] = "y_embedder.embedding_table.weight";
+
+/* Where class i of the new model stands in the old one, or -1. */
+static int old_class(const nl_config *from, const nl_class_name *name)
+{
+    for (int i = 0; i < from->num_classes; i++)
+        if (nl_class_name_equal(&from->class_names[i], name))
+            return i;
+    return -1;
+}
+
+/* Whether both say names, and not the same in the same order. */
+static bool other_classes(const nl_config *from, const nl_config *to)
+{
+    if (!from->class_names || !to->class_names)
+        return false;
+    bool same = from->num_classes == to->num_classes;
+    for (int i = 0; same && i < to->num_classes; i++)
+        same = nl_class_name_equal(&from->class_names[i], &to->class_names[i]);
+    return !same;
+}
+
+/* Rows of classes that both have, by name; the others keep their initial values. */
+static nl_status take_classes(nl_train_state *state, const nl_checkpoint *checkpoint,
+                              const nl_param *param, const nl_config *from)
+{
+    nl_device *device = state->device;
+    nl_context *context = device->context;
+    const nl_config *to = &state->master->config;
+    const nl_entry *entry = nl_checkpoint_find(checkpoint, param->name);
+    int64_t d = param->shape[1], bytes = nl_tensor_count(param->tensor) * (int64_t)sizeof(float);
+    float *rows = NULL, *table = NULL;
+    int taken = 0;
+    nl_status status = NL_OK;
+    if (!entry || entry->ndim != 2 || entry->shape[1] != d)
+        return take_parameter(state, checkpoint, param);
+    NL_TRY(NL_NEW_ARRAY(context, "the table of classes", nl_entry_count(entry), &rows));
+    NL_TRY(NL_NEW_SIZED(context, "the table of classes", bytes, 1, &table));
+    NL_TRY(nl_entry_read(checkpoint, entry, rows));
+    NL_TRY(device->ops->download(device, table, param->tensor->data, bytes));
+    for (int i = 0; i < nl_config_label_rows(to); i++) {
+        bool null = i == to->num_classes;
+        int row = null ? from->no_null_class ? -1 : from->num_classes
+                       : old_class(from, &to->class_names[i]);
+        if (row < 0 || row >= entry->shape[0])
+            continue;
+        memcpy(table + i * d, rows + row * d, (size_t)d * sizeof(float));
+        taken += !null;
+    }
+    NL_TRY(device->ops->upload(device, param->tensor->data, table, bytes));
+    NL_TRY(device->ops->sync(device));
+    nl_log(context, NL_LOG_WARNING,
+           "%s: its classes are not those of the data: the rows of %d of %d classes are taken by "
+           "name, the others start anew",
+           checkpoint->path, taken, to->num_classes);
+cleanup:
+    nl_free(context, rows);
+    nl_free(context, table);
+    return status;
+}
+
+nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
+                                const nl_config *from)
 {
     nl_status status = NL_OK;
-    for (int i = 0; i < state->master->param_count; i++)
-        NL_TRY(take_parameter(state, checkpoint, &state->master->params[i]));
+    bool others = other_classes(from, &state->master->config);
+    for (int i = 0; i < state->master->param_count; i++) {
+        const nl_param *param = &state->master->params[i];
+        NL_TRY(others && !strcmp(param->name, label_table)
+                   ? take_classes(state, checkpoint, param, from)
+                   : take_parameter(state, checkpoint, param));
+    }
     NL_TRY(nl_state_start(state));
 cleanup:
     return status;

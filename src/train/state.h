@@ -37,7 +37,8 @@ nl_status nl_state_start(nl_train_state *state);
 
 /* Weights of another model of the same kind: what has another shape because classes or channels are others keeps
  * its initial value, and the log says so. */
-nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint);
+nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
+                                const nl_config *from);
 
 /* Queues the optimiser's step: norm, AdamW, averages. hyper: see NL_HYPER_COLUMNS, already on the device. */
 nl_status nl_state_update(nl_train_state *state);

@@ -231,8 +231,12 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
     char *folder = NULL, **paths = NULL;
     int count = 0;
     bool resumed = false;
-    if (init)
-        NL_TRY(nl_state_take_weights(&trainer->state, init));
+    nl_config from;
+    nl_config_init(&from);
+    if (init) {
+        NL_TRY(nl_config_from_checkpoint(init, NULL, &from));
+        NL_TRY(nl_state_take_weights(&trainer->state, init, &from));
+    }
     bool writes = !options->dry_run && !options->profile;
     if (writes)
         NL_TRY(by_first_rank(trainer, lock_folder));
@@ -250,6 +254,7 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
     if (writes && !count && trainer->point.step == 0)
         NL_TRY(refuse_remains(trainer, folder));
 cleanup:
+    nl_config_free(context, &from);
     nl_free_points(context, paths, count);
     nl_free(context, folder);
     return status;

@@ -230,3 +230,20 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [ "$code" -eq 3 ]
     grep -q "error: a file that was being read became shorter" err
 }
+
+@test "classes are compared by name: --init keeps the rows of those that both have, likelihood refuses others" {
+    for class in one/a one/b two/b two/c; do
+        mkdir -p $class
+        cp "$NL_SOURCE_DIR/samples/church.png" $class/
+    done
+    for set in one two; do
+        "$NALAGEN" encode $set -o data-$set --vae none --size 16 --device cpu -q
+    done
+    "$NALAGEN" train -m SiT-1x64x1/8 -d data-one -o run-one --steps 1 --batch 2 --device cpu -q
+    run -0 "$NALAGEN" train --init run-one/model.safetensors -d data-two -o run-two --steps 1 --batch 2 --device cpu
+    [[ $output == *"the rows of 1 of 2 classes are taken by name"* ]]
+    run -0 "$NALAGEN" train --init run-one/model.safetensors -d data-one -o run-three --steps 1 --batch 2 --device cpu
+    [[ $output != *"taken by name"* ]]
+    run -2 "$NALAGEN" likelihood -m run-one/model.safetensors -d data-two --device cpu
+    [[ $output == *"class 0 is 'a' there, 'b' here"* ]]
+}
