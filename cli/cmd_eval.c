@@ -3,13 +3,14 @@
 #include "nl_eval.h"
 #include "nl_sampler.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define FIELD(member)   offsetof(nl_eval_options, member)
 #define NETWORK(member) offsetof(nl_eval_options, network.member)
 #define MACHINE(member) offsetof(nl_eval_options, network.machine.member)
 #define SAMPLE(member)  offsetof(nl_eval_options, sample.member)
+
+enum { SAMPLES = 50000 };
 
 static const char *const distance_types[] = {"f32", "f16", NULL};
 
@@ -64,102 +65,169 @@ static const nl_option options_table[] = {
     {0},
 };
 
-static nl_status parse_metrics(nl_context *context, const char *list, bool wanted[NL_METRICS])
+static nl_evaluation_options options_of(const nl_eval_options *options)
 {
-    for (int m = 0; !list && m < NL_METRICS; m++)
-        wanted[m] = m != NL_METRIC_FID_INFINITY;
-    while (list && *list) {
-        char word[32];
-        int length = (int)strcspn(list, ","), found = -1;
-        snprintf(word, sizeof(word), "%.*s", NL_MIN(length, 31), list);
-        for (int m = 0; m < NL_METRICS; m++)
-            if (!strcmp(word, nl_metric_names[m]))
-                found = m;
-        if (found < 0) {
-            const char *near = nl_nearest(word, nl_metric_names);
-            return nl_fail(context, NL_ERROR_USAGE,
-                           "--metrics: expected fid, sfid, is, precision, recall, kid, found "
-                           "'%s'%s%s%s",
-                           word, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-        }
-        wanted[found] = true;
-        list += length + (list[length] == ',');
-    }
-    return NL_OK;
+    nl_evaluation_options o = nl_eval_options_of(&options->network);
+    o.reference = options->ref;
+    o.metrics = options->metrics;
+    o.features = options->features;
+    o.fid_infinity = options->fid_infinity;
+    o.allow_small = options->allow_small;
+    o.half_distances = options->distances && !strcmp(options->distances, "f16");
+    o.is_split = options->is_split;
+    o.kid_subsets = options->kid_subsets;
+    o.kid_subset_size = options->kid_subset_size;
+    o.bootstrap = options->bootstrap;
+    return o;
 }
 
-static nl_status set_options(nl_eval_session *session, const nl_eval_options *options)
-{
-    nl_evaluation_options *o = &session->options;
-    nl_status status = nl_eval_choose_feature(session, options->features);
-    if (status != NL_OK)
-        return status;
-    o->allow_small = options->allow_small;
-    o->kid_subsets = options->kid_subsets;
-    o->kid_subset_size = options->kid_subset_size;
-    o->bootstrap = options->bootstrap;
-    o->half_distances = options->distances && !strcmp(options->distances, "f16");
-    if (options->is_split) {
-        o->is_split = options->is_split;
-        o->is_shuffled = false;
-    }
-    o->wanted[NL_METRIC_FID_INFINITY] |= options->fid_infinity;
-    return NL_OK;
-}
+/* An evaluation at work. */
+typedef struct nl_eval_work {
+    nl_command_line *line;
+    nl_context *context;
+    const nl_eval_options *options;
+    nl_fid_network network;
+} nl_eval_work;
 
-/* ---- One evaluation */
-
-static nl_status report_on(nl_eval_session *session, const nl_eval_options *options,
+/* *report: takes it; NULL: it is printed as a table. */
+static nl_status report_on(nl_eval_work *work, const nl_evaluation_options *evaluated,
                            const char *samples, const cJSON *sampling,
-                           const nl_evaluation *evaluation, cJSON **object)
+                           const nl_evaluation *evaluation, cJSON **report)
 {
-    nl_report r = {.session = session,
-                   .evaluation = evaluation,
-                   .samples = samples,
-                   .reference = options->ref,
-                   .sampling = sampling};
-    nl_status status = NL_OK;
-    nl_console_clear(session->console);
-    if (!nl_path_is_folder(options->ref))
-        NL_TRY(nl_file_sha256(session->context, options->ref, r.reference_sha256));
-    NL_TRY(object ? nl_report_json(&r, object) : nl_report_table(&r));
+    const nl_report table = {.context = work->context,
+                             .evaluation = evaluation,
+                             .samples = samples,
+                             .reference = evaluated->reference,
+                             .sampling = sampling};
+    nl_console_clear(&work->line->console);
+    return report
+               ? nl_evaluation_json(work->context, evaluated, samples, sampling, evaluation, report)
+               : nl_report_table(&table);
+}
+
+/* ---- Samples of a model, in a context of its own */
+
+static void log_message(void *user, nl_log_level level, const char *message)
+{
+    nl_console_log(user, level, message);
+}
+
+static nl_status load_model(nl_session *session, nl_evaluation_options *o, nl_classes *classes)
+{
+    const nl_sample_options *options = session->options;
+    nl_sampling given = nl_sampling_of(options);
+    nl_status status;
+    NL_TRY(nl_session_load(session));
+    NL_TRY(nl_model_resolve(session->model, &given, &o->sampling));
+    NL_TRY(nl_classes_parse(session->context, session->model, options->classes, classes));
+    o->model = session->model;
+    o->count = options->n ? options->n : SAMPLES;
+    o->labels = classes->random ? NULL : classes->list;
+    o->label_count = classes->count;
+    o->seed = options->seed;
+    o->first_index = options->first_index;
+    o->batch = (int)options->batch;
+    o->rounding = nl_rounding_of(options);
 cleanup:
     return status;
 }
 
-nl_status nl_eval_model(nl_eval_session *session, const nl_eval_options *options, cJSON **object)
+/* path: of the model; NULL: the one that ships. */
+static nl_status eval_model(nl_eval_work *work, const char *path, cJSON **report)
 {
-    nl_generated *generated = NULL;
+    const nl_machine_options *machine = &work->options->network.machine;
+    nl_sample_options sample = work->options->sample;
+    nl_session session = {.console = &work->line->console, .options = &sample};
+    nl_evaluation_options o = options_of(work->options);
     nl_evaluation evaluation;
+    nl_classes classes = {0};
     cJSON *facts = NULL;
     nl_status status;
-    NL_TRY(nl_generated_open(session, &options->network, &options->sample, &generated));
-    nl_picture_source source = nl_generated_source(generated);
-    NL_TRY(nl_evaluate(session->net, &session->options, &source, options->ref, &evaluation));
-    NL_TRY(nl_generated_facts(generated, &facts));
-    NL_TRY(report_on(session, options, source.name, facts, &evaluation, object));
+    nl_context_options of_model = {.device = machine->device,
+                                   .dtype = sample.machine.dtype,
+                                   .threads = (int)machine->threads,
+                                   .max_memory = machine->max_memory,
+                                   .log = log_message,
+                                   .user = session.console};
+    sample.model = path;
+    NL_TRY(nl_context_create(&of_model, &session.context));
+    NL_TRY(load_model(&session, &o, &classes));
+    sample.n = o.count;
+    NL_TRY(nl_evaluate_with(&work->network, &o, &evaluation));
+    NL_TRY(nl_pictures_facts(&session, &sample, &o.sampling, &facts));
+    NL_TRY(report_on(work, &o, path ? path : nl_shipped_model, facts, &evaluation, report));
 cleanup:
-    nl_generated_close(generated);
+    if (status != NL_OK && session.context && *nl_last_error(session.context))
+        nl_fail(work->context, status, "%s", nl_last_error(session.context));
+    if (session.context)
+        nl_classes_free(session.context, &classes);
     cJSON_Delete(facts);
+    cJSON_Delete(session.facts);
+    nl_model_destroy(session.model);
+    nl_context_destroy(session.context);
     return status;
 }
 
-static nl_status eval_files(nl_eval_session *session, const nl_eval_options *options,
-                            const char *path, cJSON **object)
+/* ---- Checkpoints of a run */
+
+static nl_status eval_checkpoint(void *work, const char *path, cJSON **report)
 {
-    nl_context *context = session->context;
-    nl_pictures *pictures = NULL;
+    return eval_model(work, path, report);
+}
+
+static nl_status tell_checkpoint(void *user, const char *name, const char *line,
+                                 const cJSON *report)
+{
+    const nl_eval_work *work = user;
+    return work->options->json ? nl_print_line(work->context, line)
+                               : nl_report_line(work->context, name, report);
+}
+
+/* The options of sampling that were given, as they will be when they are read again. */
+static nl_status asked_of(nl_context *context, const nl_eval_options *options, cJSON **asked)
+{
+    const nl_eval_options defaults = {.sample = nl_sample_defaults};
+    cJSON *object = cJSON_CreateObject();
+    bool listed = nl_options_to_json(&nl_eval_command, options, &defaults, NL_IN_PICTURE, object);
+    char *text = listed ? cJSON_PrintUnformatted(object) : NULL;
+    *asked = text ? cJSON_Parse(text) : NULL;
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return *asked ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
+}
+
+static nl_status eval_run(nl_eval_work *work)
+{
+    const nl_eval_options *options = work->options;
+    cJSON *asked = NULL;
+    nl_status status;
+    NL_TRY(asked_of(work->context, options, &asked));
+    NL_TRY(nl_watch_run(&work->network, &(nl_watch_options){.run = options->watch,
+                                                            .once = options->once,
+                                                            .reference = options->ref,
+                                                            .asked = asked,
+                                                            .evaluate = eval_checkpoint,
+                                                            .done = tell_checkpoint,
+                                                            .user = work}));
+cleanup:
+    cJSON_Delete(asked);
+    return status;
+}
+
+/* ---- Pictures in files */
+
+static nl_status eval_files(nl_eval_work *work, const char *path, cJSON **report)
+{
+    nl_evaluation_options o = options_of(work->options);
     nl_evaluation evaluation;
     cJSON *facts = NULL;
     nl_status status;
-    NL_TRY(nl_pictures_open(context, path, context->device->threads, &pictures));
-    nl_picture_source source = nl_pictures_source(pictures);
-    NL_TRY(nl_evaluate(session->net, &session->options, &source, options->ref, &evaluation));
+    o.samples = path;
+    NL_TRY(nl_evaluate_with(&work->network, &o, &evaluation));
     if (!nl_path_is_folder(path))
-        NL_TRY(nl_read_archive_facts(context, path, &facts));
-    NL_TRY(report_on(session, options, path, facts, &evaluation, object));
+        NL_TRY(nl_read_archive_facts(work->context, path, &facts));
+    NL_TRY(report_on(work, &o, path, facts, &evaluation, report));
 cleanup:
-    nl_pictures_close(pictures);
     cJSON_Delete(facts);
     return status;
 }
@@ -188,38 +256,38 @@ static nl_status check_together(nl_context *context, const nl_eval_options *opti
     return NL_OK;
 }
 
-static nl_status evaluate(nl_eval_session *session, const nl_eval_options *options,
-                          const char *samples)
+static nl_status evaluate(nl_eval_work *work, const char *samples)
 {
-    cJSON *object = NULL, **to = options->json ? &object : NULL;
+    cJSON *report = NULL, **to = work->options->json ? &report : NULL;
     nl_status status;
-    if (options->watch)
-        return nl_eval_watch(session, options);
-    NL_TRY(samples ? eval_files(session, options, samples, to)
-                   : nl_eval_model(session, options, to));
-    if (object)
-        NL_TRY(nl_print_json(session->context, object));
+    if (work->options->watch)
+        return eval_run(work);
+    NL_TRY(samples ? eval_files(work, samples, to)
+                   : eval_model(work, work->options->sample.model, to));
+    if (report)
+        NL_TRY(nl_print_json(work->context, report));
 cleanup:
-    cJSON_Delete(object);
+    cJSON_Delete(report);
     return status;
 }
 
 static nl_status eval(nl_command_line *line, void *values)
 {
     nl_eval_options *options = values;
-    nl_eval_session session = {.context = NULL};
+    nl_eval_work work = {.line = line, .options = options};
+    nl_eval_progress drawn;
     const char *samples = line->operand_count ? line->operands[0] : NULL;
     nl_status status;
     if (!samples) /* the model's context has the other half */
         options->network.machine.max_memory /= 2;
-    NL_TRY(nl_eval_open(line, &options->network, &session));
-    NL_TRY(check_together(session.context, options, samples));
-    NL_TRY(parse_metrics(session.context, options->metrics, session.options.wanted));
-    NL_TRY(nl_eval_load(&options->network, &session));
-    NL_TRY(set_options(&session, options));
-    NL_TRY(evaluate(&session, options, samples));
+    NL_TRY(nl_eval_take_device(line, &options->network, &drawn));
+    work.context = line->context;
+    NL_TRY(check_together(work.context, options, samples));
+    nl_evaluation_options o = options_of(options);
+    NL_TRY(nl_fid_network_open(work.context, &o, &work.network));
+    NL_TRY(evaluate(&work, samples));
 cleanup:
-    nl_eval_close(&session);
+    nl_fid_network_close(&work.network);
     return status;
 }
 

@@ -47,9 +47,9 @@ static const nl_option options_table[] = {
     {0},
 };
 
-static const char *space_name(const nl_eval_session *session, nl_space space)
+static const char *space_name(const nl_fid_network *network, nl_space space)
 {
-    return space == NL_SPACE_PIXELS ? "pixels" : nl_feature_name(session->options.feature);
+    return space == NL_SPACE_PIXELS ? "pixels" : nl_feature_name(network->options.feature);
 }
 
 static void add_number(cJSON *object, const char *name, double value)
@@ -92,7 +92,7 @@ static nl_status shown_json(const nl_nearness *n, nl_space space, int64_t count,
     return status;
 }
 
-static nl_status report_json(const nl_eval_session *session, const nl_nearest_options *options,
+static nl_status report_json(const nl_fid_network *network, const nl_nearest_options *options,
                              const char *samples, const nl_nearness *n)
 {
     cJSON *object = cJSON_CreateObject();
@@ -107,29 +107,29 @@ static nl_status report_json(const nl_eval_session *session, const nl_nearest_op
         cJSON_AddStringToObject(object, "held_out", options->held_out);
         cJSON_AddNumberToObject(object, "held_out_pictures", (double)n->held_out);
     }
-    cJSON_AddStringToObject(object, "weights_sha256", session->sha256);
-    cJSON_AddStringToObject(object, "preset", session->options.preprocessing->name);
+    cJSON_AddStringToObject(object, "weights_sha256", network->sha256);
+    cJSON_AddStringToObject(object, "preset", network->options.preprocessing->name);
     for (nl_space space = 0; space < NL_SPACES; space++) {
         cJSON *facts = facts_json(&n->facts[space]), *nearest;
-        cJSON_AddItemToObject(object, space_name(session, space), facts);
+        cJSON_AddItemToObject(object, space_name(network, space), facts);
         status = shown_json(n, space, space ? rows / 2 : (rows + 1) / 2, &nearest);
         cJSON_AddItemToObject(facts, "nearest", nearest);
         if (status != NL_OK)
             goto cleanup;
     }
-    NL_TRY(nl_print_json(session->context, object));
+    NL_TRY(nl_print_json(network->context, object));
 cleanup:
     cJSON_Delete(object);
     return status;
 }
 
-static nl_status report_table(const nl_eval_session *session, const nl_nearness *n)
+static nl_status report_table(const nl_fid_network *network, const nl_nearness *n)
 {
     printf("distance to the nearest of %lld pictures: %lld samples, %lld held out\n",
            (long long)n->reference, (long long)n->samples, (long long)n->held_out);
     for (nl_space space = 0; space < NL_SPACES; space++) {
         const nl_nearest_facts *f = &n->facts[space];
-        printf("%-8s  samples: least %.4g, median %.4g", space_name(session, space), f->least,
+        printf("%-8s  samples: least %.4g, median %.4g", space_name(network, space), f->least,
                f->median);
         if (n->held_out)
             printf("; held out: least %.4g, median %.4g\n"
@@ -138,7 +138,7 @@ static nl_status report_table(const nl_eval_session *session, const nl_nearness 
                    f->held_out_least, f->held_out_median, "", f->nearer, f->very_near);
         printf("\n");
     }
-    return nl_finish_stdout(session->context);
+    return nl_finish_stdout(network->context);
 }
 
 static nl_status check(nl_context *context, const nl_nearest_options *options)
@@ -152,22 +152,22 @@ static nl_status check(nl_context *context, const nl_nearest_options *options)
     return options->out ? nl_output_check(context, options->out, options->force, "") : NL_OK;
 }
 
-static nl_status compare(nl_eval_session *session, const nl_nearest_options *options,
-                         const char *samples)
+static nl_status compare(nl_command_line *line, const nl_fid_network *network,
+                         const nl_nearest_options *options, const char *samples)
 {
-    nl_context *context = session->context;
+    nl_context *context = network->context;
     nl_nearness nearness = {.context = context};
     nl_status status;
-    NL_TRY(nl_nearest_find(session->net, &session->options, samples, options->ref,
+    NL_TRY(nl_nearest_find(network->net, &network->options, samples, options->ref,
                            options->held_out, &nearness));
-    nl_console_clear(session->console);
+    nl_console_clear(&line->console);
     if (options->out) {
         int rows = (int)NL_MIN(options->rows, nearness.samples);
         NL_TRY(nl_nearest_sheet(&nearness, samples, options->ref, rows, (int)options->edge,
                                 options->out, options->force));
     }
-    NL_TRY(options->json ? report_json(session, options, samples, &nearness)
-                         : report_table(session, &nearness));
+    NL_TRY(options->json ? report_json(network, options, samples, &nearness)
+                         : report_table(network, &nearness));
 cleanup:
     nl_nearest_free(&nearness);
     return status;
@@ -176,15 +176,17 @@ cleanup:
 static nl_status nearest(nl_command_line *line, void *values)
 {
     const nl_nearest_options *options = values;
-    nl_eval_session session = {.context = NULL};
+    nl_evaluation_options o = nl_eval_options_of(&options->network);
+    nl_fid_network network = {.context = NULL};
+    nl_eval_progress drawn;
     nl_status status;
-    NL_TRY(nl_eval_open(line, &options->network, &session));
-    NL_TRY(check(session.context, options));
-    NL_TRY(nl_eval_load(&options->network, &session));
-    NL_TRY(nl_eval_choose_feature(&session, options->features));
-    NL_TRY(compare(&session, options, line->operands[0]));
+    NL_TRY(nl_eval_take_device(line, &options->network, &drawn));
+    NL_TRY(check(line->context, options));
+    o.features = options->features;
+    NL_TRY(nl_fid_network_open(line->context, &o, &network));
+    NL_TRY(compare(line, &network, options, line->operands[0]));
 cleanup:
-    nl_eval_close(&session);
+    nl_fid_network_close(&network);
     return status;
 }
 

@@ -2,12 +2,7 @@
 /* The stats command: reference statistics of pictures, whole, by class, or merged from others. */
 #include "nl_eval.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct nl_stats_options {
     nl_network_options network;
@@ -52,62 +47,6 @@ static nl_status check_out(nl_context *context, const nl_stats_options *options)
     return options->per_class ? NL_OK : nl_output_check(context, options->out, options->force, "");
 }
 
-static nl_status make_reference(nl_eval_session *session, const nl_stats_options *options,
-                                const char *pictures, const char *out)
-{
-    nl_context *context = session->context;
-    nl_status status = nl_make_reference(session->net, &session->options, pictures, out,
-                                         options->force, options->images);
-    if (status == NL_OK)
-        nl_log(context, NL_LOG_INFO, "%s: a reference of %s, preset %s", out, pictures,
-               options->network.preset);
-    return status;
-}
-
-/* A reference of the class folder `name`, unless it is none. */
-static nl_status make_class(nl_eval_session *session, const nl_stats_options *options,
-                            const char *pictures, const char *name, bool *made)
-{
-    nl_context *context = session->context;
-    char *folder = NULL, *out = NULL;
-    nl_status status;
-    NL_TRY(nl_path_join(context, pictures, name, &folder));
-    if (name[0] == '.' || !nl_path_is_folder(folder))
-        goto cleanup;
-    NL_TRY(nl_format(context, &out, "%s/%s.npz", options->out, name));
-    NL_TRY(nl_output_check(context, out, options->force, ""));
-    NL_TRY(make_reference(session, options, folder, out));
-    *made = true;
-cleanup:
-    nl_free(context, folder);
-    nl_free(context, out);
-    return status;
-}
-
-static nl_status make_classes(nl_eval_session *session, const nl_stats_options *options,
-                              const char *pictures)
-{
-    nl_context *context = session->context;
-    struct dirent **entries = NULL;
-    nl_status status = NL_OK;
-    bool made = false;
-    int count = scandir(pictures, &entries, NULL, alphasort);
-    if (count < 0)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                       "%s: --per-class takes a folder with a folder for each class: %s", pictures,
-                       strerror(errno)));
-    NL_TRY(nl_make_folder(context, options->out));
-    for (int i = 0; i < count; i++)
-        NL_TRY(make_class(session, options, pictures, entries[i]->d_name, &made));
-    if (!made)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: no folders of classes in it", pictures));
-cleanup:
-    for (int i = 0; i < count; i++)
-        free(entries[i]);
-    free(entries);
-    return status;
-}
-
 /* Without the network and its device. */
 static nl_status merge(nl_command_line *line, const nl_stats_options *options)
 {
@@ -125,23 +64,25 @@ cleanup:
 static nl_status stats(nl_command_line *line, void *values)
 {
     const nl_stats_options *options = values;
-    nl_eval_session session = {.context = NULL};
     const char *pictures = line->operands[0];
+    nl_evaluation_options o = nl_eval_options_of(&options->network);
+    nl_fid_network network = {.context = NULL};
+    nl_eval_progress drawn;
     nl_status status;
     if (options->merge)
         return merge(line, options);
-    NL_TRY(nl_eval_open(line, &options->network, &session));
-    NL_TRY(check_out(session.context, options));
+    NL_TRY(nl_eval_take_device(line, &options->network, &drawn));
+    NL_TRY(check_out(line->context, options));
     if (line->operand_count > 1)
-        NL_TRY(nl_fail(session.context, NL_ERROR_USAGE,
+        NL_TRY(nl_fail(line->context, NL_ERROR_USAGE,
                        "unexpected argument '%s': several references are put together with --merge",
                        line->operands[1]));
-    NL_TRY(nl_eval_load(&options->network, &session));
-    session.options.allow_small = options->allow_small;
-    NL_TRY(options->per_class ? make_classes(&session, options, pictures)
-                              : make_reference(&session, options, pictures, options->out));
+    o.allow_small = options->allow_small;
+    NL_TRY(nl_fid_network_open(line->context, &o, &network));
+    NL_TRY((options->per_class ? nl_make_class_references : nl_make_reference)(
+        network.net, &network.options, pictures, options->out, options->force, options->images));
 cleanup:
-    nl_eval_close(&session);
+    nl_fid_network_close(&network);
     return status;
 }
 

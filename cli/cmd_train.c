@@ -70,7 +70,7 @@ static nl_status run(nl_command_line *line, nl_train_values *values)
     NL_TRY(nl_command_take_device(line, &values->machine, NULL, NULL));
     NL_TRY(print_options(line->context, values, &record));
     values->train.record = record;
-    NL_TRY(nl_train(line->context, &values->train));
+    NL_TRY(nl_train(line->context, &values->train, NULL));
 cleanup:
     if (status == NL_CANCELLED)
         nl_log(line->context, NL_LOG_INFO, "%s", nl_last_error(line->context));

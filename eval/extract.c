@@ -38,7 +38,7 @@ static uint64_t hash_bytes(const uint8_t *bytes, int64_t size)
 /* A pass at work. */
 typedef struct pass {
     nl_inception *net;
-    const nl_evaluation_options *options;
+    const nl_metric_options *options;
     const char *what;
     nl_extraction *found;
     int64_t count; /* pictures that will come */
@@ -60,7 +60,7 @@ typedef struct pass {
 static nl_status prepare_score(pass *p)
 {
     nl_context *context = nl_inception_context(p->net);
-    const nl_evaluation_options *options = p->options;
+    const nl_metric_options *options = p->options;
     int64_t *order = NULL;
     nl_status status = NL_OK;
     int64_t splits = options->is_shuffled ? options->is_splits
@@ -124,7 +124,7 @@ cleanup:
 
 static nl_status report(const pass *p)
 {
-    const nl_evaluation_options *options = p->options;
+    const nl_metric_options *options = p->options;
     if (options->progress && !options->progress(options->user, p->what, p->found->count, p->count))
         return nl_fail(nl_inception_context(p->net), NL_CANCELLED, "interrupted");
     return NL_OK;
@@ -221,7 +221,7 @@ cleanup:
     return status;
 }
 
-nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
+nl_status nl_extract(nl_inception *net, const nl_metric_options *options,
                      const nl_picture_source *source, const char *what, nl_extraction *e)
 {
     nl_context *context = nl_inception_context(net);

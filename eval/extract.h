@@ -3,7 +3,7 @@
 #ifndef NL_EXTRACT_H
 #define NL_EXTRACT_H
 
-#include "nl_evaluate.h"
+#include "nl_measure.h"
 
 typedef struct nl_extraction {
     /* wanted, set before the pass */
@@ -24,7 +24,7 @@ typedef struct nl_extraction {
     uint64_t *hash; /* [count], in order */
 } nl_extraction;
 
-nl_status nl_extract(nl_inception *net, const nl_evaluation_options *options,
+nl_status nl_extract(nl_inception *net, const nl_metric_options *options,
                      const nl_picture_source *source, const char *what, nl_extraction *extraction);
 void nl_extraction_free(nl_context *context, nl_extraction *extraction);
 

@@ -45,7 +45,7 @@ static nl_status take_batch(void *user, const nl_picture_batch *batch)
     return NL_OK;
 }
 
-static nl_status find_points(nl_inception *net, const nl_evaluation_options *options,
+static nl_status find_points(nl_inception *net, const nl_metric_options *options,
                              nl_pictures *pictures, const char *what, nl_points *points)
 {
     nl_context *context = nl_inception_context(net);
@@ -140,9 +140,8 @@ cleanup:
     return status;
 }
 
-nl_status nl_nearest_find(nl_inception *net, const nl_evaluation_options *options,
-                          const char *samples, const char *reference, const char *held_out,
-                          nl_nearness *nearness)
+nl_status nl_nearest_find(nl_inception *net, const nl_metric_options *options, const char *samples,
+                          const char *reference, const char *held_out, nl_nearness *nearness)
 {
     nl_context *context = nl_inception_context(net);
     nl_points points[3] = {0};

@@ -6,12 +6,12 @@
 #ifndef NL_NEAREST_H
 #define NL_NEAREST_H
 
-#include "nl_evaluate.h"
 #include "nl_image.h"
+#include "nl_measure.h"
 
 enum { NL_NEAREST_K = 5 };
 
-/* What distances are taken of: the features of nl_evaluation_options, and colours, the picture as 16 x 16 means, in which
+/* What distances are taken of: the features of nl_metric_options, and colours, the picture as 16 x 16 means, in which
  * the root mean square difference of the 768 levels (of 255) is the distance. */
 typedef enum nl_space { NL_SPACE_FEATURES, NL_SPACE_PIXELS, NL_SPACES } nl_space;
 
@@ -40,9 +40,8 @@ typedef struct nl_nearness {
 
 /* Paths of folders or .npz with arr_0; held_out may be NULL. Reference and held-out pictures are different ones. To be
  * freed in every case. */
-nl_status nl_nearest_find(nl_inception *net, const nl_evaluation_options *options,
-                          const char *samples, const char *reference, const char *held_out,
-                          nl_nearness *nearness);
+nl_status nl_nearest_find(nl_inception *net, const nl_metric_options *options, const char *samples,
+                          const char *reference, const char *held_out, nl_nearness *nearness);
 void nl_nearest_free(nl_nearness *nearness);
 
 /* The `count` samples that are nearest in a space, the nearest first (ties: in their order). */

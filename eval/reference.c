@@ -105,7 +105,7 @@ void nl_statistics_free(nl_context *context, nl_statistics *g)
     *g = (nl_statistics){0};
 }
 
-nl_status nl_check_count(nl_context *context, const nl_evaluation_options *options,
+nl_status nl_check_count(nl_context *context, const nl_metric_options *options,
                          const nl_picture_source *source, const nl_extraction *e, bool *small)
 {
     for (int f = 0; f < NL_FEATURES; f++) {
@@ -207,8 +207,8 @@ cleanup:
     return status;
 }
 
-nl_status nl_make_reference(nl_inception *net, const nl_evaluation_options *options,
-                            const char *path, const char *out, bool overwrite, int64_t images)
+nl_status nl_make_reference(nl_inception *net, const nl_metric_options *options, const char *path,
+                            const char *out, bool overwrite, int64_t images)
 {
     nl_context *context = nl_inception_context(net);
     chosen_pictures chosen = {.context = context, .path = path};
@@ -230,6 +230,8 @@ nl_status nl_make_reference(nl_inception *net, const nl_evaluation_options *opti
                "%s: the pictures have different sizes; each is resized by itself", path);
     NL_TRY(write_all_statistics(context, chosen.writer, e.of, e.count));
     NL_TRY(nl_arrays_commit(&chosen.writer));
+    nl_log(context, NL_LOG_INFO, "%s: a reference of %s, preset %s", out, path,
+           options->preprocessing->name);
 cleanup:
     nl_arrays_abort(&chosen.writer);
     nl_pictures_close(pictures);

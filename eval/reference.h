@@ -19,7 +19,7 @@ void nl_statistics_free(nl_context *context, nl_statistics *statistics);
 
 /* Before hours of work: are there enough pictures for the covariances? *small becomes true when there are not and
  * that is allowed. */
-nl_status nl_check_count(nl_context *context, const nl_evaluation_options *options,
+nl_status nl_check_count(nl_context *context, const nl_metric_options *options,
                          const nl_picture_source *source, const nl_extraction *extraction,
                          bool *small);
 

@@ -133,9 +133,9 @@ NL_API nl_status nl_model_class(nl_model *model, const char *text, int *index);
 
 typedef struct nl_sampling { /* cleared: the model's defaults */
     size_t size;
-    const char *sampler;   /* ddpm ddim euler midpoint heun heun2 rk4 dopri5 sde-euler sde-heun flow;
+    const char *sampler; /* ddpm ddim euler midpoint heun heun2 rk4 dopri5 sde-euler sde-heun flow;
                             NULL: the model's default */
-    int64_t steps;         /* steps taken; 0: the sampler's default */
+    int64_t steps;       /* steps taken; 0: the sampler's default */
     const char *respacing; /* DDPM/DDIM: "250", "ddim50", or NULL: from steps */
     double
         cfg_scale; /* guidance; 1: none; 0 or less: the model's default, for SiT with its interval */
@@ -215,6 +215,186 @@ NL_API nl_status nl_encode(nl_model *model, const uint8_t *rgb, int count, int h
  * by NULL; may be NULL. */
 NL_API nl_status nl_write_png(nl_context *context, const char *path, const uint8_t *rgb, int height,
                               int width, const char *const *text);
+
+/* ---- 5. Evaluation ------------------------------------------------------------------------ */
+
+/* What a set of pictures is measured by. Distances: the smaller the better; the others: the larger. */
+typedef enum nl_metric {
+    NL_METRIC_FID,       /* Frechet distance of features (Heusel 2017) */
+    NL_METRIC_SFID,      /* of spatial features (Nash 2021) */
+    NL_METRIC_IS,        /* Inception Score (Salimans 2016) */
+    NL_METRIC_PRECISION, /* Kynkaanniemi 2019, in [0, 1] */
+    NL_METRIC_RECALL,    /* the same */
+    NL_METRIC_KID,       /* kernel distance (Binkowski 2018) */
+    NL_METRIC_FID_INFINITY, /* FID of infinitely many samples (Chong 2020); only when asked for by name */
+    NL_METRICS
+} nl_metric;
+
+/* "fid", "sfid", "is", "precision", "recall", "kid", "fid_infinity"; NULL of another number. */
+NL_API const char *nl_metric_name(nl_metric metric);
+
+typedef struct nl_evaluation_options { /* cleared: the defaults in brackets */
+    size_t size;
+    /* What is compared with: a folder of pictures, or an .npz with pictures (arr_0), with statistics
+     * (mu, sigma, mu_s, sigma_s), or with both. */
+    const char *reference;
+    /* A folder of pictures, or an .npz with arr_0; NULL: `model` makes them. */
+    const char *samples;
+
+    /* The model, of this context or another one; its pictures are not kept. How many it makes (50000),
+     * from which seed and image index; picture i gets labels[i % label_count], or, NULL, a class that
+     * is drawn by the seed. */
+    nl_model *model;
+    int64_t count;
+    uint64_t seed;
+    int64_t first_index;
+    const int *labels;
+    int64_t label_count;
+    int batch; /* 0: as large as pays and the memory allows */
+    nl_rounding rounding;
+
+    /* The FID network: pytorch-fid's .pth or .safetensors (found by that name in $NALAGEN_WEIGHTS);
+     * "openai", "pytorch-fid", "clean-fid", "torch-fidelity" (openai); on a GPU "fp32", "tf32", "fp16"
+     * (tf32); "pool_3", "mixed_7", "pool_192", "pool_64" (the first that the weights give). */
+    const char *weights, *preset, *precision, *features;
+
+    const char *metrics; /* "fid,kid": these alone; NULL: all but fid_infinity */
+    bool fid_infinity;   /* that one as well */
+    bool allow_small;    /* fewer pictures than a feature has numbers: compares with nothing */
+    bool half_distances; /* precision and recall from distances in fp16, as the public evaluator */
+    int64_t is_split;    /* pictures of a split of the Inception Score; 0: the preset's */
+    int64_t kid_subsets, kid_subset_size; /* (100 of 1000) */
+    int64_t bootstrap;                    /* resamplings for the 95 % interval of FID; 0: none */
+    int64_t reserved[4];                  /* 0; for what options will hold */
+    nl_sampling sampling;                 /* of the model; last, so that it can grow */
+} nl_evaluation_options;
+
+typedef struct nl_metric_value {
+    bool known; /* computed */
+    double value;
+    double deviation;  /* over the parts, of IS and KID; of the bootstrap, of FID */
+    int64_t parts;     /* splits of IS, subsets of KID; 1: there is no deviation */
+    int64_t part_size; /* pictures of a subset of KID */
+    double low, high;  /* of the bootstrap: a 95 % interval; both 0: none */
+    char missing[256]; /* why it is not known; "" when it was not asked for */
+} nl_metric_value;
+
+typedef struct nl_evaluation {
+    nl_metric_value metrics[NL_METRICS];
+    int64_t samples, reference; /* pictures; reference 0: statistics only */
+    bool small;       /* the covariance of the samples or the reference has not full rank */
+    int64_t repeated; /* samples that are there before, byte for byte */
+    int64_t copied;   /* samples that are pictures of the reference, byte for byte */
+    struct {
+        double samples, reference, metrics;
+        double first_batch; /* of those of the samples, until the first was with the network: a GPU
+                               loads kernels and makes plans for it */
+    } seconds;
+    /* what the numbers depend on */
+    const char *features, *preset, *preprocessing, *precision; /* in words; they stay */
+    char weights[1024], weights_sha256[65];
+    char reference_sha256[65]; /* "" of a folder */
+} nl_evaluation;
+
+/* Measures pictures against others. The context's dtype has to be "f32"; a model on a GPU has a context of its own where
+ * its dtype is another. Progress has the stages "samples", "reference", "bootstrap", "FID-infinity" (image of images) and
+ * "metrics". What weights or reference cannot give is named in `missing` and the rest computed; NL_ERROR_INPUT: there is no
+ * rest. */
+NL_API nl_status nl_evaluate(nl_context *context, const nl_evaluation_options *options,
+                             nl_evaluation *evaluation);
+
+/* ---- 6. Training -------------------------------------------------------------------------- */
+
+/* NL_INIT, then nl_train_recipe, which sets what is in brackets. */
+typedef struct nl_train_options {
+    size_t size;
+    /* The model: a name such as "NaLaSiT-S/2" (size, channels and classes follow from the data), or a
+     * checkpoint whose weights come first (its own model when `model` is NULL); a JSON file of
+     * configuration over it, or NULL. */
+    const char *model, *init, *config;
+    /* Folders: data sets that `nalagen encode` has made, to train on and held out (or NULL); the run's. */
+    const char *data, *validation, *out;
+    /* Distillation into a flow map (docs/training.md): the model is the teacher's, a SiT that predicts the
+     * velocity on the linear path, and starts with its weights; NULL: ordinary training. Its guidance,
+     * from now on inside the weights (1: none), and where that acts; first blocks that see t (0: two
+     * thirds); least alpha (0.05, say; 0: ordinary training) and a number of the
+     * adaptive loss (0.001). */
+    const char *teacher;
+    double guidance, guidance_interval[2];
+    int64_t teacher_samples; /* its own, drawn to learn from where `data` is NULL */
+    int64_t flow_map;
+    double alpha_floor, adaptive;
+    /* "auto": from the newest checkpoint in `out`, if there is one; "none"; a checkpoint (auto). */
+    const char *resume;
+    /* How long; what is 0 does not end the run. */
+    int64_t steps, epochs;
+    double minutes;
+
+    /* A step: its samples, of all processes together (256), and the parts that a process takes its own
+     * in (1); less memory for a third more work. */
+    int64_t batch, accumulate;
+    bool checkpointing;
+    /* AdamW: learning rate (1e-4), beta (0.9, 0.999), epsilon (1e-8), decay of weights (0), largest norm
+     * of the gradient (0: any). */
+    double rate, beta1, beta2, epsilon, decay, clip;
+    /* "constant", "cosine", "cooldown" (constant); part of the run that cools down (0.2); where both end,
+     * as a part of `rate` (0); steps of a linear start (0). */
+    const char *schedule;
+    double cooldown, last_rate;
+    int64_t warmup;
+    /* s: NaLa's query rows start s times as large and learn at s times the rate (1). Adam makes that the
+     * training of a model whose exponent is lambda (tau + tanh(s |q|)). */
+    double query_scale;
+    /* Decays of moving averages, "0.9999,0.999" (0.9999): the first is the model's; each at most
+     * (1 + step) / (10 + step). */
+    const char *ema;
+    bool ema_warmup;
+
+    /* The loss. Times: "uniform", "logit-normal" (uniform), of a normal (0, 1). Weighting: "none",
+     * "velocity", "likelihood", "min-snr" (none), the latter's gamma (5). */
+    const char *times;
+    double times_mean, times_deviation;
+    const char *weighting;
+    double min_snr;
+    double dropout; /* part of the hidden layers of MLPs that is dropped (0) */
+    /* Part of samples without their class; negative: the configuration's (-1). */
+    double label_dropout;
+    bool no_flip;    /* no mirrored pictures */
+    uint64_t seed;   /* of weights, order, noise, times, dropout */
+    int64_t overfit; /* the first so many samples alone; 0: all */
+
+    /* What is said and kept, in steps; 0: never (100, 5000, 10000, 5000). */
+    int64_t log_every, validate_every, sample_every, save_every;
+    int64_t validation_count; /* samples; 0: all */
+    int64_t keep;             /* newest checkpoints; 0: all (3) */
+    int64_t samples;          /* pictures of a grid (16) */
+    int64_t sample_steps;     /* 0: the sampler's default */
+    double cfg_scale;         /* of grids; 0 or less: the model's default */
+    const char *vae;          /* of grids; "none"; NULL: the model's own */
+    int64_t max_skipped; /* steps in a row that are not finite, before the run is given up (10) */
+    int64_t dump;        /* steps whose samples are written down, for comparison with other code */
+    bool dry_run, profile; /* say what the run takes, or where the time goes; write nothing */
+    const char *record;    /* JSON of the options, for config.json; or NULL */
+} nl_train_options;
+
+/* After NL_INIT: the public recipe. */
+NL_API void nl_train_recipe(nl_train_options *options);
+
+typedef struct nl_training {
+    int64_t step;      /* steps done of the whole run, those of earlier calls included */
+    int64_t steps;     /* of the whole run; 0: not known */
+    int64_t images;    /* samples trained on so far */
+    int64_t skipped;   /* steps that were not finite and changed nothing */
+    double loss;       /* of the last step of this call that was finite; NaN: there was none */
+    double validation; /* the last validation loss of this call; NaN: there was none */
+    char model[1024];  /* path of the model, which nl_model_load takes; "": the run is not over */
+} nl_training;
+
+/* Trains until the run is over, or goes on with the run in options->out: bit by bit the one that was not stopped. nl_cancel,
+ * or a progress callback that returns false, stops it: it is saved, and NL_CANCELLED returned. Progress has the stage
+ * "training" (step of steps, image of images). training: filled in as far as the run came, also after a failure; or NULL. */
+NL_API nl_status nl_train(nl_context *context, const nl_train_options *options,
+                          nl_training *training);
 
 #ifdef __cplusplus
 }

@@ -216,13 +216,13 @@ static void resumes_exactly(void **state)
 {
     (void)state;
     nl_train_options options = small_run("whole");
-    assert_ok(context, nl_train(context, &options));
+    assert_ok(context, nl_train(context, &options, NULL));
     options = small_run("parts");
-    assert_ok(context, nl_train(context, &options));
+    assert_ok(context, nl_train(context, &options, NULL));
     remove(in_folder("parts/checkpoints/step-0000006.safetensors"));
     remove(in_folder("parts/model.safetensors"));
     remove(in_folder("parts/done"));
-    assert_ok(context, nl_train(context, &options));
+    assert_ok(context, nl_train(context, &options, NULL));
     assert_same_file("whole/model.safetensors", "parts/model.safetensors");
 
     nl_checkpoint *file = NULL;
@@ -238,7 +238,7 @@ static void resumes_exactly(void **state)
 
 static void refused(const nl_train_options *options, const char *why)
 {
-    nl_status status = nl_train(context, options);
+    nl_status status = nl_train(context, options, NULL);
     if (status != NL_ERROR_USAGE || !strstr(nl_last_error(context), why))
         fail_msg("expected '%s', found %s: %s", why, nl_status_name(status),
                  nl_last_error(context));

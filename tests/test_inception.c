@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The FID network against the golden file of TensorFlow's weights, and what it says about other files. */
 #include "inception.h"
-#include "nl_evaluate.h"
+#include "nl_measure.h"
 #include "nl_npz.h"
 #include "nl_test.h"
 #include "seeded_inception.h"
@@ -402,7 +402,7 @@ static void test_queue_of_several_shapes(void **state)
     nl_context_destroy(context);
 }
 
-/* ---- nl_evaluate of pictures that no file holds */
+/* ---- nl_measure of pictures that no file holds */
 
 enum { SIDE = 24, SAMPLES = 21, PORTION = 96 };
 
@@ -466,7 +466,7 @@ static void test_evaluate(void **state)
     uint8_t *file, *rgb = malloc(SAMPLES * SIDE * SIDE * 3);
     nl_inception *net = load_seeded(context, true, &file);
     float *features[NL_FEATURES] = {[NL_FEATURE_LOGITS] = calloc(SAMPLES * 1008, sizeof(float))};
-    nl_evaluation_options options = NL_EVALUATION_DEFAULT;
+    nl_metric_options options = NL_METRIC_DEFAULT;
     nl_evaluation found;
     int64_t order[SAMPLES];
     maker m = {.portion = 7, .stop = SAMPLES};
@@ -492,7 +492,7 @@ static void test_evaluate(void **state)
             expected += score_of(features[NL_FEATURE_LOGITS], order + begins[shuffled][s],
                                  begins[shuffled][s + 1] - begins[shuffled][s]) /
                         splits;
-        assert_ok(context, nl_evaluate(net, &options, &source, NL_SOURCE_DIR "/docs", &found));
+        assert_ok(context, nl_measure(net, &options, &source, NL_SOURCE_DIR "/docs", &found));
         assert_true(found.metrics[NL_METRIC_IS].known);
         assert_false(found.metrics[NL_METRIC_FID].known);
         if (!(fabs(found.metrics[NL_METRIC_IS].value / expected - 1) < 1e-5))
@@ -502,10 +502,10 @@ static void test_evaluate(void **state)
         m.portion = 5;
     }
     m.copy = 20;
-    assert_ok(context, nl_evaluate(net, &options, &source, NL_SOURCE_DIR "/docs", &found));
+    assert_ok(context, nl_measure(net, &options, &source, NL_SOURCE_DIR "/docs", &found));
     assert_int_equal(found.repeated, 1);
     m.stop = 20; /* one picture does not come */
-    assert_int_equal(nl_evaluate(net, &options, &source, NL_SOURCE_DIR "/docs", &found),
+    assert_int_equal(nl_measure(net, &options, &source, NL_SOURCE_DIR "/docs", &found),
                      NL_ERROR_INTERNAL);
     nl_inception_destroy(net);
     free(features[NL_FEATURE_LOGITS]);
@@ -557,7 +557,7 @@ static void evaluate_on(const char *device, nl_precision precision, int64_t port
     if (is_late)
         context->device->ops = &ops;
     nl_inception *net = load_seeded(context, true, &file);
-    nl_evaluation_options options = NL_EVALUATION_DEFAULT;
+    nl_metric_options options = NL_METRIC_DEFAULT;
     maker m = {.portion = portion, .stop = count};
     nl_picture_source source = {.name = "made", .count = count, .run = make, .user = &m};
     options.feature = feature;
@@ -566,7 +566,7 @@ static void evaluate_on(const char *device, nl_precision precision, int64_t port
         options.wanted[metric] = true;
     options.wanted[NL_METRIC_SFID] = !test_on_cpu();
     assert_ok(context, nl_inception_set_precision(net, precision));
-    assert_ok(context, nl_evaluate(net, &options, &source, reference, found));
+    assert_ok(context, nl_measure(net, &options, &source, reference, found));
     nl_inception_destroy(net);
     free(file);
     nl_context_destroy(context);

@@ -57,7 +57,7 @@ static nl_status train_with(const nl_train_options *options, int threads, nl_tes
     run->context->fail_write = fail_write;
     if (fail_allocation)
         run->context->fail_allocation = run->context->allocations + fail_allocation;
-    nl_status status = nl_train(run->context, options);
+    nl_status status = nl_train(run->context, options, NULL);
     size_t used = strlen(run->log);
     if (status != NL_OK)
         snprintf(run->log + used, sizeof(run->log) - used, "%s\n", nl_last_error(run->context));

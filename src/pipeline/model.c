@@ -165,6 +165,11 @@ nl_status nl_model_class(nl_model *model, const char *text, int *index)
     return nl_config_class(model->context, &model->config, text, index);
 }
 
+nl_context *nl_model_context(const nl_model *model)
+{
+    return model->context;
+}
+
 const nl_config *nl_model_get_config(const nl_model *model)
 {
     return &model->config;

@@ -9,6 +9,7 @@
 
 extern const char nl_shipped_model[]; /* file name */
 
+nl_context *nl_model_context(const nl_model *model);
 const nl_config *nl_model_get_config(const nl_model *model);
 /* [C, H, W] of one picture's latents. */
 void nl_model_latent_shape(const nl_model *model, int shape[3]);

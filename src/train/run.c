@@ -154,12 +154,27 @@ static nl_status finish(nl_trainer *trainer)
     best->config.ema_decay = state->ema_count ? trainer->point.ema_decay[0] : 0;
     NL_TRY(nl_dit_save(best, model, true, NL_BF16));
     NL_TRY(nl_write_file(context, done, true, "", 0));
+    trainer->finished = true;
     nl_log(context, NL_LOG_INFO, "%s: %lld steps, %lld images", model,
            (long long)trainer->point.step, (long long)best->config.images_seen);
 cleanup:
     nl_free(context, model);
     nl_free(context, done);
     return status;
+}
+
+/* A callback that does not want to go on is heard when all ranks are asked. */
+static void report_step(nl_trainer *trainer)
+{
+    const nl_run_point *point = &trainer->point;
+    nl_progress progress = {.stage = "training",
+                            .step = point->step,
+                            .steps = trainer->steps,
+                            .image = point->step * point->batch,
+                            .images = trainer->steps * point->batch,
+                            .batch = point->batch};
+    if (nl_report_progress(trainer->context, &progress) != NL_OK)
+        nl_cancel(trainer->context);
 }
 
 /* A step and what is due after it. Where it is stopped in the midst of one, that one has changed nothing. */
@@ -169,6 +184,7 @@ static nl_status advance(nl_trainer *trainer, bool *stop)
     NL_TRY(nl_arena_reserve(trainer->device, trainer->arena));
     NL_TRY(nl_trainer_step(trainer));
     NL_TRY(between_steps(trainer));
+    report_step(trainer);
 cleanup:
     if (status == NL_CANCELLED && trainer->device->cancellable) {
         *stop = trainer->stopping = true;

@@ -8,11 +8,12 @@
 #include "trainer.h"
 
 #define DEFAULTS                                                                                   \
-    .resume = "auto", .batch = 256, .accumulate = 1, .rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999,   \
-    .epsilon = 1e-8, .schedule = "constant", .cooldown = 0.2, .query_scale = 1, .ema = "0.9999",   \
-    .times = "uniform", .times_deviation = 1, .weighting = "none", .min_snr = 5,                   \
-    .label_dropout = -1, .log_every = 100, .validate_every = 5000, .sample_every = 10000,          \
-    .save_every = 5000, .keep = 3, .samples = 16, .cfg_scale = -1, .max_skipped = 10
+    .size = sizeof(nl_train_options), .resume = "auto", .batch = 256, .accumulate = 1,             \
+    .rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .schedule = "constant",           \
+    .cooldown = 0.2, .query_scale = 1, .ema = "0.9999", .times = "uniform", .times_deviation = 1,  \
+    .weighting = "none", .min_snr = 5, .label_dropout = -1, .log_every = 100,                      \
+    .validate_every = 5000, .sample_every = 10000, .save_every = 5000, .keep = 3, .samples = 16,   \
+    .cfg_scale = -1, .max_skipped = 10
 
 const nl_train_options nl_train_defaults = {DEFAULTS, .guidance = 1};
 const nl_train_options nl_distill_defaults = {
@@ -28,9 +29,66 @@ static bool distills(const nl_train_options *options)
     return options->alpha_floor > 0;
 }
 
+/* Of an older header the first part, and the caller's size stays. */
+void nl_train_recipe(nl_train_options *options)
+{
+    nl_train_options recipe = nl_train_defaults;
+    size_t size = options->size ? options->size : sizeof(recipe);
+    recipe.size = size;
+    memcpy(options, &recipe, NL_MIN(size, sizeof(recipe)));
+}
+
+/* What would divide by zero, or count backwards, or be taken for something else. */
+static nl_status check_ranges(nl_context *context, const nl_train_options *o)
+{
+    const struct {
+        const char *name;
+        double value, low, high;
+    } numbers[] = {{"batch", (double)o->batch, 1, 1 << 20},
+                   {"accumulate", (double)o->accumulate, 1, 1 << 16},
+                   {"steps", (double)o->steps, 0, 1e12},
+                   {"epochs", (double)o->epochs, 0, 1e9},
+                   {"minutes", o->minutes, 0, 1e7},
+                   {"overfit", (double)o->overfit, 0, 1e12},
+                   {"warmup", (double)o->warmup, 0, 1e9},
+                   {"cooldown", o->cooldown, 0.001, 1},
+                   {"log-every", (double)o->log_every, 0, 10000},
+                   {"val-every", (double)o->validate_every, 0, 1e9},
+                   {"val-count", (double)o->validation_count, 0, 1e12},
+                   {"sample-every", (double)o->sample_every, 0, 1e9},
+                   {"save-every", (double)o->save_every, 0, 1e9},
+                   {"keep", (double)o->keep, 0, 1e6},
+                   {"samples", (double)o->samples, 1, 1024},
+                   {"sample-steps", (double)o->sample_steps, 0, 1000},
+                   {"max-skipped", (double)o->max_skipped, 1, 1e6},
+                   {"dump", (double)o->dump, 0, 10000}};
+    const struct {
+        const char *name, *value, *const *choices;
+    } words[] = {{"schedule", o->schedule, nl_train_schedules},
+                 {"times", o->times, nl_train_times},
+                 {"weighting", o->weighting, nl_train_weightings}};
+    for (int i = 0; i < NL_COUNT(numbers); i++)
+        if (!(numbers[i].value >= numbers[i].low && numbers[i].value <= numbers[i].high))
+            return nl_fail(context, NL_ERROR_USAGE, "--%s: expected %.12g to %.12g, found %.12g",
+                           numbers[i].name, numbers[i].low, numbers[i].high, numbers[i].value);
+    for (int i = 0; i < NL_COUNT(words); i++) {
+        int found = 0;
+        while (words[i].value && words[i].choices[found] &&
+               strcmp(words[i].value, words[i].choices[found]) != 0)
+            found++;
+        if (!words[i].value || !words[i].choices[found])
+            return nl_fail(context, NL_ERROR_USAGE, "--%s: there is no '%s'", words[i].name,
+                           words[i].value ? words[i].value : "");
+    }
+    return NL_OK;
+}
+
 nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 {
     bool endless = !options->steps && !options->epochs && options->minutes <= 0;
+    nl_status status = check_ranges(context, options);
+    if (status != NL_OK)
+        return status;
     if (options->teacher && !options->data && (options->dry_run || options->profile))
         return nl_fail(context, NL_ERROR_USAGE,
                        "--dry-run and --profile draw no samples of the teacher: give --data");

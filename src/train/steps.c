@@ -62,6 +62,7 @@ nl_status nl_trainer_collect(nl_trainer *trainer)
             if (report->skipped >= trainer->options->max_skipped)
                 return nl_trainer_give_up(trainer, report->skipped);
         } else {
+            trainer->last_loss = report->loss;
             point->loss_sum += report->loss;
             point->norm_sum += report->norm;
             point->finite_steps++;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a run consists of, made from its options, its data and its folder. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -429,35 +430,63 @@ static void close_trainer(nl_trainer *trainer)
     nl_unlock_folder(trainer->lock);
 }
 
-nl_status nl_train(nl_context *context, const nl_train_options *options)
+static nl_status train(nl_trainer *trainer)
 {
-    nl_status status = NL_OK;
+    const nl_train_options *options = trainer->options;
+    nl_status status;
+    NL_TRY(open_trainer(trainer));
+    NL_TRY(nl_arena_reserve(trainer->device, trainer->arena));
+    if (trainer->validation)
+        NL_TRY(nl_trainer_try_validation(trainer));
+    trainer->started = trainer->clock = nl_seconds();
+    trainer->clock_step = trainer->point.step;
+    trainer->elapsed = trainer->point.seconds;
+    if (options->dry_run)
+        return nl_trainer_dry_run(trainer);
+    if (options->profile)
+        return nl_trainer_profile(trainer);
+    NL_TRY(by_first_rank(trainer, begin_folder));
+    if (options->dump && trainer->point.step == 0)
+        NL_TRY(nl_trainer_dump(trainer));
+    NL_TRY(nl_trainer_run(trainer));
+cleanup:
+    return status;
+}
+
+static void describe(const nl_trainer *trainer, nl_training *training)
+{
+    const nl_run_point *point = &trainer->point;
+    *training = (nl_training){.step = point->step,
+                              .steps = trainer->steps,
+                              .images = point->step * point->batch,
+                              .skipped = point->skipped,
+                              .loss = trainer->last_loss,
+                              .validation = trainer->validation_loss};
+    if (trainer->finished)
+        snprintf(training->model, sizeof(training->model), "%s/%s", trainer->options->out,
+                 NL_RUN_MODEL);
+}
+
+nl_status nl_train(nl_context *context, const nl_train_options *given, nl_training *training)
+{
+    nl_train_options options;
     nl_trainer trainer = {.context = context,
                           .device = context->device,
-                          .options = options,
+                          .options = &options,
+                          .last_loss = NAN,
+                          .validation_loss = NAN,
                           .saved_step = -1,
                           .lock = -1};
+    nl_status status = nl_take_options(context, "options of training", given, sizeof(options),
+                                       &options, sizeof(options));
+    if (status != NL_OK)
+        return status;
     nl_config_init(&trainer.config);
-    NL_TRY(open_trainer(&trainer));
-    NL_TRY(nl_arena_reserve(trainer.device, trainer.arena));
-    if (trainer.validation)
-        NL_TRY(nl_trainer_try_validation(&trainer));
-    trainer.started = trainer.clock = nl_seconds();
-    trainer.clock_step = trainer.point.step;
-    trainer.elapsed = trainer.point.seconds;
-    if (options->dry_run) {
-        status = nl_trainer_dry_run(&trainer);
-    } else if (options->profile) {
-        status = nl_trainer_profile(&trainer);
-    } else {
-        NL_TRY(by_first_rank(&trainer, begin_folder));
-        if (options->dump && trainer.point.step == 0)
-            NL_TRY(nl_trainer_dump(&trainer));
-        status = nl_trainer_run(&trainer);
-    }
-cleanup:
+    status = train(&trainer);
     if (status != NL_OK && !(status == NL_CANCELLED && trainer.stopping))
         nl_group_abort(trainer.group, status);
+    if (training)
+        describe(&trainer, training);
     close_trainer(&trainer);
     return status;
 }

@@ -40,8 +40,10 @@ typedef struct nl_trainer {
     bool folder_is_new; /* RUN was not there */
     nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
-    bool save_failed;   /* the last checkpoint: tried again soon */
-    int64_t saved_step; /* of the last one that this process wrote; -1: none */
+    bool save_failed;                  /* the last checkpoint: tried again soon */
+    double last_loss, validation_loss; /* NaN: none */
+    bool finished;                     /* model.safetensors is written */
+    int64_t saved_step;                /* of the last one that this process wrote; -1: none */
 } nl_trainer;
 
 /* setup.c: the configuration by the options and the data; data, loss, group. *config owns nothing after a failure. */

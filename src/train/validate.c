@@ -181,6 +181,7 @@ nl_status nl_trainer_validate(nl_trainer *trainer)
     }
     NL_TRY(status);
     NL_TRY(back);
+    trainer->validation_loss = loss;
     nl_log(trainer->context, NL_LOG_INFO, "step %lld  validation loss %.5f",
            (long long)trainer->point.step, loss);
     nl_number numbers[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `nalagen eval --watch RUN`: samples of each checkpoint of a training run. */
-#include "nl_eval.h"
+/* Each checkpoint of a training run, evaluated once: what has been done stands in RUN/metrics.jsonl. */
+#include "nl_network.h"
 #include "nl_run.h"
 
 #include <dirent.h>
@@ -13,34 +13,19 @@
 enum { POLL_SECONDS = 5 };
 
 typedef struct watch {
-    nl_eval_session *session;
-    nl_eval_options options; /* the sample's model is the checkpoint at work */
-    char *folder;            /* RUN/checkpoints */
-    char *metrics;           /* RUN/metrics.jsonl */
-    cJSON *asked;            /* options of sampling that were given */
-    cJSON *known;            /* array of lines of metrics.jsonl that are evaluations */
+    nl_context *context;
+    const nl_fid_network *network;
+    const nl_watch_options *options;
+    char *folder;  /* RUN/checkpoints */
+    char *metrics; /* RUN/metrics.jsonl */
+    cJSON *known;  /* array of lines of metrics.jsonl that are evaluations */
 } watch;
 
 /* ---- What is there */
 
-/* As they will be when a line of theirs is read again. */
-static nl_status note_options(watch *w)
-{
-    const nl_eval_options defaults = {.sample = nl_sample_defaults};
-    cJSON *object = cJSON_CreateObject();
-    bool listed =
-        nl_options_to_json(&nl_eval_command, &w->options, &defaults, NL_IN_PICTURE, object);
-    char *text = listed ? cJSON_PrintUnformatted(object) : NULL;
-    w->asked = text ? cJSON_Parse(text) : NULL;
-    cJSON_free(text);
-    cJSON_Delete(object);
-    return w->asked ? NL_OK
-                    : nl_fail(w->session->context, NL_ERROR_MEMORY, "no memory for options");
-}
-
 static nl_status read_known(watch *w)
 {
-    nl_context *context = w->session->context;
+    nl_context *context = w->context;
     nl_mapping file = {0};
     nl_status status = NL_OK;
     if (!nl_path_exists(w->metrics))
@@ -71,7 +56,7 @@ static bool same_text(const cJSON *object, const char *key, const char *text)
 static bool same_options(const watch *w, const cJSON *line)
 {
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(line, "options");
-    return !options || cJSON_Compare(options, w->asked, true);
+    return !options || cJSON_Compare(options, w->options->asked, true);
 }
 
 /* Whether samples of the checkpoint, made like this, have been held against this reference like this. */
@@ -79,8 +64,9 @@ static bool is_known(const watch *w, const char *name)
 {
     for (const cJSON *line = w->known->child; line; line = line->next) {
         const cJSON *report = cJSON_GetObjectItemCaseSensitive(line, "evaluation");
-        const nl_evaluation_options *options = &w->session->options;
-        if (same_text(line, "checkpoint", name) && same_text(report, "reference", w->options.ref) &&
+        const nl_metric_options *options = &w->network->options;
+        if (same_text(line, "checkpoint", name) &&
+            same_text(report, "reference", w->options->reference) &&
             same_text(report, "features", nl_feature_name(options->feature)) &&
             same_text(report, "preset", options->preprocessing->name) && same_options(w, line))
             return true;
@@ -91,7 +77,7 @@ static bool is_known(const watch *w, const char *name)
 /* *name: the checkpoint of the earliest step that has not been evaluated yet, allocated; NULL: there is none. */
 static nl_status next_checkpoint(const watch *w, char **name, int64_t *step)
 {
-    nl_context *context = w->session->context;
+    nl_context *context = w->context;
     nl_status status = NL_OK;
     DIR *folder = opendir(w->folder);
     *name = NULL;
@@ -147,21 +133,20 @@ static cJSON *line_of(const watch *w, const char *name, int64_t step, const cJSO
     cJSON_AddStringToObject(line, "checkpoint", name);
     for (const cJSON *metric = metrics ? metrics->child : NULL; metric; metric = metric->next)
         cJSON_AddItemToObject(line, metric->string, cJSON_Duplicate(metric, true));
-    cJSON_AddItemToObject(line, "options", cJSON_Duplicate(w->asked, true));
+    cJSON_AddItemToObject(line, "options", cJSON_Duplicate(w->options->asked, true));
     cJSON_AddItemToObject(line, "evaluation", cJSON_Duplicate(report, true));
     return line;
 }
 
 static nl_status evaluate(watch *w, const char *name, int64_t step)
 {
-    nl_eval_session *session = w->session;
-    nl_context *context = session->context;
+    nl_context *context = w->context;
+    const nl_watch_options *options = w->options;
     char *path = NULL, *text = NULL;
     cJSON *report = NULL, *line = NULL;
     nl_status status;
     NL_TRY(nl_path_join(context, w->folder, name, &path));
-    w->options.sample.model = path;
-    status = nl_eval_model(session, &w->options, &report);
+    status = options->evaluate(options->user, path, &report);
     if (status == NL_ERROR_INPUT && !nl_path_exists(path)) {
         nl_log(context, NL_LOG_WARNING, "%s: it was removed before it could be evaluated", path);
         status = NL_OK;
@@ -173,11 +158,11 @@ static nl_status evaluate(watch *w, const char *name, int64_t step)
     if (!text)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a line of JSON"));
     NL_TRY(append_line(context, w->metrics, text));
-    NL_TRY(w->options.json ? nl_print_line(context, text) : nl_report_line(context, name, report));
+    if (options->done)
+        NL_TRY(options->done(options->user, name, text, report));
     cJSON_AddItemToArray(w->known, line);
     line = NULL;
 cleanup:
-    w->options.sample.model = NULL;
     nl_free(context, path);
     cJSON_free(text);
     cJSON_Delete(report);
@@ -187,7 +172,7 @@ cleanup:
 
 static nl_status evaluate_new(watch *w)
 {
-    nl_context *context = w->session->context;
+    nl_context *context = w->context;
     nl_status status = NL_OK;
     char *name = NULL;
     int64_t step = 0;
@@ -205,30 +190,28 @@ cleanup:
     return status;
 }
 
-nl_status nl_eval_watch(nl_eval_session *session, const nl_eval_options *options)
+nl_status nl_watch_run(const nl_fid_network *network, const nl_watch_options *options)
 {
-    nl_context *context = session->context;
-    watch w = {.session = session, .options = *options};
+    nl_context *context = network->context;
+    watch w = {.context = context, .network = network, .options = options};
     char *done = NULL;
     nl_status status = NL_OK;
     w.known = cJSON_CreateArray();
-    NL_TRY(note_options(&w));
-    if (!nl_path_is_folder(options->watch))
+    if (!nl_path_is_folder(options->run))
         NL_TRY(nl_fail(context, NL_ERROR_INPUT, "--watch %s: expected the folder of a training run",
-                       options->watch));
-    NL_TRY(nl_path_join(context, options->watch, NL_RUN_CHECKPOINTS, &w.folder));
-    NL_TRY(nl_path_join(context, options->watch, NL_RUN_METRICS, &w.metrics));
-    NL_TRY(nl_path_join(context, options->watch, NL_RUN_DONE, &done));
+                       options->run));
+    NL_TRY(nl_path_join(context, options->run, NL_RUN_CHECKPOINTS, &w.folder));
+    NL_TRY(nl_path_join(context, options->run, NL_RUN_METRICS, &w.metrics));
+    NL_TRY(nl_path_join(context, options->run, NL_RUN_DONE, &done));
     NL_TRY(check_append(context, w.metrics));
     NL_TRY(read_known(&w));
     for (bool over = false; !over;) {
         over = options->once || nl_path_exists(done); /* before looking: the last one counts */
         NL_TRY(evaluate_new(&w));
         if (!over)
-            nanosleep(&(struct timespec){.tv_sec = POLL_SECONDS}, NULL); /* or until Ctrl-C */
+            nanosleep(&(struct timespec){.tv_sec = POLL_SECONDS}, NULL); /* or until a signal */
     }
 cleanup:
-    cJSON_Delete(w.asked);
     cJSON_Delete(w.known);
     nl_free(context, w.folder);
     nl_free(context, w.metrics);
