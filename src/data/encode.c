@@ -253,6 +253,8 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
     NL_TRY(nl_encoding_text(&job, &job.encoding));
     if (options->class_names)
         NL_TRY(nl_map_file(context, options->class_names, &job.class_names));
+    if (options->class_names)
+        NL_TRY(nl_class_names_check(&job));
     NL_TRY(open_folder(&job, &lock));
     NL_TRY(NL_NEW_ARRAY(context, "counts of shards", job.shard_count, &counts));
     if (!skipped)

@@ -71,6 +71,8 @@ int64_t nl_shard_share(const nl_encode_job *job, int64_t number);
 /* Allocated: "shard-00012.safetensors", or "shard-00012.part", in the folder. */
 nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, char **path);
 
+/* Refuses a file of class names that is none, and names its lines without a folder and folders without a line. */
+nl_status nl_class_names_check(const nl_encode_job *job);
 /* dataset.json. counts [shard_count]; skipped: an array of [name, message]. */
 nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped);
 /* Allocated JSON of all that the shards depend on. */

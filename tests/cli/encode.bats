@@ -118,3 +118,19 @@ assert (x['images'][0] == first[:, 4:44]).all()
     [ "$(find set | wc -l)" -eq 3 ]
     run -0 encode --help
 }
+
+@test "a file of class names may begin with a byte-order mark, and what does not fit is named" {
+    mkdir -p set/n01440764 set/n02012849 set/n03028079
+    for class in set/*; do
+        cp "$NL_SOURCE_DIR/samples/church.png" $class/
+    done
+    printf '\xef\xbb\xbfn01440764 tench, Tinca tinca\r\nn02012849,crane\r\nn99999999 no such folder\r\n' >names.txt
+    run -0 "$NALAGEN" encode set -o data --vae none --size 16 --device cpu --class-names names.txt
+    [[ $output == *"no line for the folder n03028079"* ]]
+    [[ $output == *"1 lines have no folder (the first: n99999999"* ]]
+    grep -q '"n01440764", *"tench, Tinca tinca"' data/dataset.json
+    grep -q '"n02012849", *"crane"' data/dataset.json
+    echo '{"n01440764": "tench"}' >names.json
+    run -3 "$NALAGEN" encode set -o other --vae none --size 16 --device cpu --class-names names.json
+    [[ $output == *JSON* ]]
+}
