@@ -114,7 +114,7 @@ assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
     [[ $stderr == *"different sizes"* ]]
     mkdir empty
     run -3 evaluate empty --ref b.npz
-    [[ $output == *"no PNG or JPEG"* ]]
+    [[ $output == *"no PNG, JPEG or WebP"* ]]
     cp a.npz folder/x/broken.png
     run -3 evaluate folder --ref b.npz
     [[ $output == *broken.png* ]]
