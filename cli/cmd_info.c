@@ -58,8 +58,8 @@ static void add_facts(const nl_checkpoint *checkpoint, cJSON *object)
     if (checkpoint->spelling)
         cJSON_AddStringToObject(object, "names", checkpoint->spelling);
     for (char **pair = checkpoint->metadata; *pair; pair += 2) {
-        if (!strcmp(pair[0], "nalagen") || strstr(pair[0], ".json") ||
-            !nl_utf8_valid(pair[0]) || !nl_utf8_valid(pair[1])) /* JSON has no place for it */
+        if (!strcmp(pair[0], "nalagen") || strstr(pair[0], ".json") || !nl_utf8_valid(pair[0]) ||
+            !nl_utf8_valid(pair[1])) /* JSON has no place for it */
             continue;
         if (!facts)
             facts = cJSON_AddObjectToObject(object, "metadata");

@@ -45,10 +45,11 @@ static nl_status read_mapping(nl_context *context, const char *path, const nl_ma
         status = nl_webp_pixels(context, path, mapping, image);
         break;
     default:
-        status = nl_fail(context, NL_ERROR_INPUT,
-                         "%s: neither PNG nor JPEG nor WebP (%lld bytes): convert the picture to one "
-                         "of them",
-                         path, (long long)mapping->size);
+        status =
+            nl_fail(context, NL_ERROR_INPUT,
+                    "%s: neither PNG nor JPEG nor WebP (%lld bytes): convert the picture to one "
+                    "of them",
+                    path, (long long)mapping->size);
     }
     if (status != NL_OK)
         nl_image_free(context, image);
