@@ -19,7 +19,7 @@ static const nl_option options[] = {
     {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD | NL_ONLY_MAN,
      .help = "blocks that see where a step begins; the others, its end (2/3)"},
     {"alpha-floor", 0, NL_OPTION_REAL, TRAIN(alpha_floor), "X", 0.001, 1,
-     .where = RECORD | NL_ONLY_MAN, .help = "least part of the teacher in a target (0.05)"},
+     .where = RECORD | NL_ONLY_MAN, .help = "least part of the teacher in a target (0.02)"},
     {"adaptive", 0, NL_OPTION_REAL, TRAIN(adaptive), "X", 1e-9, 1e9, .where = RECORD | NL_ONLY_MAN,
      .help = "gradients are divided by sqrt(error + X) (1e-3)"},
     {.include = nl_train_rows},

@@ -317,7 +317,7 @@ typedef struct nl_train_options {
     /* Distillation into a flow map (docs/training.md): the model is the teacher's, a SiT that predicts the
      * velocity on the linear path, and starts with its weights; NULL: ordinary training. Its guidance,
      * from now on inside the weights (1: none), and where that acts; first blocks that see t (0: two
-     * thirds); least alpha (0.05, say; 0: ordinary training) and a number of the
+     * thirds); least alpha (0.02, say; 0: ordinary training) and a number of the
      * adaptive loss (0.001). */
     const char *teacher;
     double guidance, guidance_interval[2];

@@ -17,7 +17,7 @@
 
 const nl_train_options nl_train_defaults = {DEFAULTS, .guidance = 1};
 const nl_train_options nl_distill_defaults = {
-    DEFAULTS,         .guidance = 3,           .guidance_interval = {0.1, 0.9}, .alpha_floor = 0.05,
+    DEFAULTS,         .guidance = 3,           .guidance_interval = {0.1, 0.9}, .alpha_floor = 0.02,
     .adaptive = 1e-3, .teacher_samples = 30720};
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
