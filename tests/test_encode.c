@@ -653,7 +653,7 @@ static void test_foreign_formats(void **state)
                  {"source/a/0.parquet", "PAR1....", 8, "parquet"},
                  {"source/a/lmdb", lmdb, sizeof(lmdb), "LMDB"},
                  {"source/a/0.npy", "\x93NUMPY..", 8, "fast-DiT"},
-                 {"source/a/data_batch_1", "\x80\x02}q..", 8, "CIFAR"}};
+                 {"source/a/data_batch_1", "\x80\x02}q....", 8, "CIFAR"}};
     nl_encode_options options = pixel_options(6);
     for (int i = 0; i < NL_COUNT(cases); i++) {
         assert_ok(context, nl_make_folder(context, in_folder("source/a")));
