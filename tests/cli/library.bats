@@ -69,8 +69,10 @@ PROGRAM
 
 @test "a program without a log learns why there is no context" {
     command -v cc >/dev/null || skip "no C compiler"
+    local sanitizers= # what the library was built with, the program needs too
+    ! ldd "$NL_LIBRARY" | grep -q libasan || sanitizers=-fsanitize=address,undefined
     program >program.c
-    cc program.c -I "$NL_SOURCE_DIR/include" "$NL_LIBRARY" -Wl,-rpath,"$(dirname "$NL_LIBRARY")" -o program
+    cc $sanitizers program.c -I "$NL_SOURCE_DIR/include" "$NL_LIBRARY" -Wl,-rpath,"$(dirname "$NL_LIBRARY")" -o program
     ./program
 }
 
