@@ -413,6 +413,7 @@ static nl_checkpoint *zeros_file(const nl_dit *dit, const char *json)
     }
     assert_ok(context, nl_safetensors_commit(&writer));
     assert_ok(context, nl_dit_open(context, path, NULL, &checkpoint));
+    assert_int_equal(remove(path), 0); /* it is mapped */
     return checkpoint;
 }
 
