@@ -83,6 +83,11 @@ static void rows_of_a_target(void **state)
         assert_true(target[i][NL_LOSS_TARGET_NOISE] == (float)(1 - a));
         assert_true(target[i][NL_LOSS_WEIGHT] == 1);
     }
+    nl_distill_options everywhere = usual; /* as a sampler's interval of 0 and 0 */
+    everywhere.low = everywhere.high = 0;
+    nl_distill_fill(&everywhere, 0.25, t, s, labels, 3, N, &rows);
+    for (int i = 0; i < N; i++)
+        assert_true(guide[i][NL_LOSS_DATA] == 3);
 }
 
 /* ---- A step, held against its parts one by one */

@@ -12,13 +12,15 @@ static bool same_time(double t, double end)
     return fabs(t - end) <= 4 * (double)(FLT_EPSILON / 2) * fabs(end);
 }
 
+bool nl_guided_between(double low, double high, float t)
+{
+    bool everywhere = low == 0 && high == 0;
+    return everywhere || ((t >= low || same_time(t, low)) && (t <= high || same_time(t, high)));
+}
+
 static bool guided_at(const nl_guidance *guidance, float t)
 {
-    if (guidance->scale == 1)
-        return false;
-    bool everywhere = guidance->low == 0 && guidance->high == 0;
-    return everywhere || ((t >= guidance->low || same_time(t, guidance->low)) &&
-                          (t <= guidance->high || same_time(t, guidance->high)));
+    return guidance->scale != 1 && nl_guided_between(guidance->low, guidance->high, t);
 }
 
 /* The network takes one time for all images where they agree. */

@@ -161,6 +161,9 @@ typedef struct nl_guidance {
     double low, high; /* guidance only for low <= t <= high; both 0: everywhere */
 } nl_guidance;
 
+/* Whether guidance of this interval acts at t, both ends included; both 0: everywhere. */
+bool nl_guided_between(double low, double high, float t);
+
 nl_model_function nl_guidance_model(nl_guidance *guidance); /* refers to *guidance */
 
 #endif

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "nl_random.h"
+#include "nl_sampler.h"
 #include "ops_training.h"
 
 /* Of the normal numbers before the logistic function: t and s of a step, and t where s = t. */
@@ -60,11 +61,10 @@ void nl_distill_fill(const nl_distill_options *options, double alpha, const doub
                      const double *s, const int32_t *labels, int32_t null_class, int64_t count,
                      const nl_distill_rows *rows)
 {
-    const double slack = 1e-6; /* times go through single precision */
     for (int64_t i = 0; i < count; i++) {
         bool at_rest = s[i] == t[i];
         double a = at_rest ? 1 : alpha, m = t[i] + a * (s[i] - t[i]);
-        bool guided = t[i] >= options->low - slack && t[i] <= options->high + slack;
+        bool guided = nl_guided_between(options->low, options->high, (float)t[i]);
         double w = guided ? options->guidance : 1;
         rows->times[i] = rows->teacher_times[i] = rows->teacher_times[count + i] = (float)t[i];
         rows->times[count + i] = rows->later[count + i] = (float)s[i];

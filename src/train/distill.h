@@ -16,7 +16,7 @@
 
 typedef struct nl_distill_options {
     double guidance;  /* scale of the teacher's classifier-free guidance; 1: none */
-    double low, high; /* where it acts: low <= t <= high */
+    double low, high; /* where it acts: low <= t <= high; both 0: everywhere */
     double floor;     /* of a */
     double adaptive;
 } nl_distill_options;
