@@ -1,23 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The teacher of a distillation: loaded, and held against the student that is to learn from it. */
-#include <string.h>
-
 #include "trainer.h"
-
-static bool same_text(const char *a, const char *b)
-{
-    return a && b ? !strcmp(a, b) : a == b;
-}
 
 /* The first class that is another one in the other model, or -1. Without names on a side nothing is known. */
 static int other_class(const nl_config *a, const nl_config *b)
 {
-    for (int i = 0; a->class_names && b->class_names && i < a->num_classes; i++) {
-        const nl_class_name *x = &a->class_names[i], *y = &b->class_names[i];
-        bool by_wnid = x->wnid && y->wnid;
-        if (!same_text(by_wnid ? x->wnid : x->name, by_wnid ? y->wnid : y->name))
+    for (int i = 0; a->class_names && b->class_names && i < a->num_classes; i++)
+        if (!nl_class_name_equal(&a->class_names[i], &b->class_names[i]))
             return i;
-    }
     return -1;
 }
 
@@ -31,7 +21,8 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
                        "%s: is a flow map itself: the teacher is a network of one time",
                        checkpoint->path);
     if (trainer->options->guidance != 1 &&
-        (teacher->guided || !teacher->num_classes || teacher->class_dropout_prob == 0))
+        (teacher->guided || !teacher->num_classes || teacher->no_null_class ||
+         teacher->class_dropout_prob == 0))
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: cannot be guided (%s): distil it with --teacher-cfg 1",
                        checkpoint->path,
