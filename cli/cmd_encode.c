@@ -51,9 +51,10 @@ static const nl_option options_table[] = {
      .detail = "Half the time and size; training then cannot mirror latents."},
     {"crops", 0, NL_OPTION_INT, FIELD(crops), "N", 1, 1000,
      .help = "samples of each picture: whole, then parts (1)",
-     .detail = "Of few pictures a model learns less by heart when it sees parts of them too: cut "
-               "out at random of the picture enlarged by up to 1.2. What is held out is encoded "
-               "without."},
+     .detail = "Of few pictures a model learns less by heart when it sees parts of them too: "
+               "down to half the side, and not enlarged more than 1.5 times, the larger the more "
+               "frequent. Which part a sample is stands beside it: \"crop_conditioning\": true in "
+               "train --config tells the model. What is held out is encoded without."},
     {"strict", 0, NL_OPTION_FLAG, FIELD(strict),
      .help = "a broken picture is an error, not left out"},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "begin anew, whatever is in DATA"},

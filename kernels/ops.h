@@ -171,6 +171,16 @@ typedef struct nl_time_features_args {
     float divisor;      /* 0: half; 127 in diffusers */
 } nl_time_features_args;
 
+/* What part of its picture a sample is, as a network is told: zeros stand for the whole. */
+enum {
+    NL_CROP_SCALE,  /* log2 of its side over the whole picture's, 0 or less */
+    NL_CROP_DOWN,   /* of its centre from the picture's, in sides of the picture: -1/2 to 1/2 */
+    NL_CROP_RIGHT,  /* the same to the right; in a mirrored picture as that is seen */
+    NL_CROP_STORED, /* a data set holds those before; a loader knows the rest */
+    NL_CROP_MIRRORED = NL_CROP_STORED, /* 0 or 1 */
+    NL_CROP_NUMBERS
+};
+
 /* c = time + table[label]; y = SiLU(c) (every reader of c in DiT starts with SiLU). */
 typedef struct nl_add_label_args {
     nl_tensor time;   /* [B, D], or [1, D] when all images share a time */

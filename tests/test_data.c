@@ -61,11 +61,12 @@ static void test_order_is_even(void **state)
 
 enum { EACH = 7, SIZE = 8, COUNT = 3 * EACH, PIXELS = 3 * SIZE * SIZE };
 
-static nl_dataset *small_dataset(nl_context *context)
+static nl_dataset *small_dataset(nl_context *context, int crops)
 {
     write_classes(context, EACH, SIZE, SIZE);
     nl_encode_options options = pixel_options(SIZE);
     options.shard_pictures = 4;
+    options.crops = crops;
     return encode_and_open(context, &options);
 }
 
@@ -99,7 +100,7 @@ static void test_loader_gives_the_pictures(void **state)
 {
     (void)state;
     nl_context *context = test_context(NULL);
-    nl_dataset *dataset = small_dataset(context);
+    nl_dataset *dataset = small_dataset(context, 1);
     const nl_dataset_info *info = nl_dataset_get_info(dataset);
     assert_int_equal(info->kind, NL_DATA_PIXELS);
     assert_int_equal(info->count, COUNT);
@@ -143,6 +144,8 @@ static void assert_same_batch(const nl_batch *a, const nl_batch *b, int64_t offs
         assert_int_equal(a->labels[offset + i], b->labels[i]);
         assert_int_equal(a->flipped[offset + i], b->flipped[i]);
     }
+    assert_memory_equal(a->crops + offset * NL_CROP_NUMBERS, b->crops,
+                        (size_t)b->size * NL_CROP_NUMBERS * sizeof(float));
     assert_memory_equal(a->x + offset * PIXELS, b->x, (size_t)b->size * PIXELS * sizeof(float));
 }
 
@@ -151,10 +154,11 @@ static void test_loader_restarts_and_ranks(void **state)
 {
     (void)state;
     nl_context *context = test_context(NULL);
-    nl_dataset *dataset = small_dataset(context);
+    nl_dataset *dataset = small_dataset(context, 3);
     nl_loader_options options = {
         .seed = 9, .batch = 12, .flip = true, .label_dropout = 0.1, .prefetch = 2};
     nl_loader *whole = open_loader(context, dataset, options), *ranks[4], *later[12] = {NULL};
+    int cropped = 0;
     for (int rank = 0; rank < 4; rank++) {
         nl_loader_options mine = options;
         mine.rank = rank;
@@ -165,6 +169,13 @@ static void test_loader_restarts_and_ranks(void **state)
     for (int64_t step = 0; step < 12; step++) {
         nl_batch batch, part;
         assert_ok(context, nl_loader_next(whole, &batch));
+        for (int64_t i = 0; i < batch.size; i++) {
+            float crop[NL_CROP_NUMBERS];
+            nl_dataset_crop(dataset, batch.indices[i], batch.flipped[i], crop);
+            assert_memory_equal(crop, batch.crops + i * NL_CROP_NUMBERS, sizeof(crop));
+            assert_true(crop[NL_CROP_SCALE] == 0 || batch.indices[i] >= COUNT);
+            cropped += crop[NL_CROP_SCALE] < 0;
+        }
         for (int rank = 0; rank < 4; rank++) {
             assert_ok(context, nl_loader_next(ranks[rank], &part));
             assert_int_equal(part.size, 3);
@@ -179,6 +190,7 @@ static void test_loader_restarts_and_ranks(void **state)
         nl_loader_destroy(ranks[rank]);
     for (int step = 0; step < 12; step++)
         nl_loader_destroy(later[step]); /* with batches made ahead */
+    assert_true(cropped > 40);
     nl_loader_destroy(whole);
     nl_dataset_close(dataset);
     nl_core_context_destroy(context);
@@ -188,7 +200,7 @@ static void test_loader_other_choices(void **state)
 {
     (void)state;
     nl_context *context = test_context(NULL);
-    nl_dataset *dataset = small_dataset(context);
+    nl_dataset *dataset = small_dataset(context, 1);
     nl_loader_options options = {.batch = 4, .in_order = true, .count = 6, .label_dropout = 1};
     int64_t bytes = nl_loader_bytes(dataset, &options);
     assert_true(bytes > 4 * PIXELS * (int64_t)sizeof(float));
@@ -276,7 +288,7 @@ static void test_damaged_description(void **state)
         {"\"skipped\"", "\"skiped\"", "skipped"},
     };
     nl_context *context = test_context(NULL);
-    nl_dataset_close(small_dataset(context));
+    nl_dataset_close(small_dataset(context, 1));
     char *good = read_text(in_folder("data/dataset.json"));
     for (int i = 0; i < NL_COUNT(cases); i++) {
         char *place = strstr(good, cases[i].from), *text = malloc(1 << 17);
@@ -290,6 +302,12 @@ static void test_damaged_description(void **state)
     }
     write_bytes(context, "data/dataset.json", "[]", 2);
     assert_refused(context, "an object");
+    /* without crops there is no tensor of them; with some that are none they are refused */
+    char *place = strstr(good, "\"flips\""), *text = malloc(1 << 17);
+    snprintf(text, 1 << 17, "%.*s\"crops\": true, %s", (int)(place - good), good, place);
+    write_bytes(context, "data/dataset.json", text, strlen(text));
+    assert_refused(context, "tensor crops");
+    free(text);
     unlink(in_folder("data/dataset.json"));
     assert_refused(context, "nalagen encode");
     free(good);
@@ -380,7 +398,7 @@ static void test_without_memory(void **state)
 {
     (void)state;
     nl_context *context = test_context(NULL);
-    nl_dataset_close(small_dataset(context));
+    nl_dataset_close(small_dataset(context, 1));
     for (int64_t failing = 1;; failing++) {
         nl_dataset *dataset = NULL;
         nl_loader *loader = NULL;

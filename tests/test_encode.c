@@ -59,57 +59,142 @@ static void test_flat_and_unconditional(void **state)
     nl_core_context_destroy(context);
 }
 
-/* Crops: each picture once whole, then parts of it that are its own pixels, placed and enlarged at random. */
+/* As long as what it takes the place of. */
+static void replace_in_file(nl_context *context, const char *name, const char *from, const char *to)
+{
+    nl_mapping file;
+    assert_int_equal(strlen(from), strlen(to));
+    assert_ok(context, nl_map_file(context, in_folder(name), &file));
+    char *bytes = malloc((size_t)file.size), *place;
+    memcpy(bytes, file.data, (size_t)file.size);
+    place = memmem(bytes, (size_t)file.size, from, strlen(from));
+    assert_non_null(place);
+    memcpy(place, to, strlen(to));
+    write_bytes(context, name, bytes, (size_t)file.size);
+    nl_unmap(context, &file);
+    free(bytes);
+}
+
+/* Ramps: to the right in red, down in green, 4 levels a pixel; 100 * number in blue. */
+static void write_ramp(nl_context *context, const char *name, int number, int side, uint8_t *rgb)
+{
+    for (int i = 0; i < side * side; i++) {
+        rgb[3 * i] = (uint8_t)(4 * (i % side));
+        rgb[3 * i + 1] = (uint8_t)(4 * (i / side));
+        rgb[3 * i + 2] = (uint8_t)(100 * number);
+    }
+    assert_ok(context, nl_png_write(context, in_folder(name), true, rgb, side, side, NULL));
+}
+
+/* Where the ramps say that a sample begins and ends, in sides of its picture, against what the data set says. */
+static double check_ramp(const float *x, int size, int side, const float *crop)
+{
+    const float *red = x, *green = x + size * size;
+    double scale = exp2(crop[NL_CROP_SCALE]), half = scale / 2 * (1 - 1.0 / size);
+    double places[2][2] = {{red[0], red[size - 1]}, {green[0], green[size * size - 1]}};
+    double centres[2] = {crop[NL_CROP_RIGHT], crop[NL_CROP_DOWN]};
+    assert_true(crop[NL_CROP_SCALE] <= 0 && crop[NL_CROP_SCALE] > -1.02);
+    for (int axis = 0; axis < 2; axis++)
+        for (int end = 0; end < 2; end++) {
+            double place = ((places[axis][end] + 1) * 127.5 / 4 + 0.5) / side - 0.5;
+            double expected = centres[axis] + (end ? half : -half);
+            if (fabs(place - expected) > 0.6 / side)
+                fail_msg("axis %d, end %d: %g, said to be %g", axis, end, place, expected);
+        }
+    return scale;
+}
+
+/* Crops: each picture once whole, then parts of it that are its own pixels, and are where the data set says. */
 static void test_crops(void **state)
 {
     (void)state;
     enum { SIDE = 50, CROPS = 4, AREA = SIDE * SIDE };
     nl_context *context = test_context(NULL);
-    uint8_t *rgb = malloc((size_t)AREA * 3), whole[3 * AREA];
-    float *x = malloc((size_t)AREA * 3 * sizeof(float));
+    uint8_t rgb[3 * AREA];
+    float *x = malloc((size_t)AREA * 3 * sizeof(float)), crop[NL_CROP_NUMBERS], mirrored[4];
     double places[2 * CROPS];
-    int enlarged = 0;
     assert_ok(context, nl_make_folder(context, in_folder("source")));
-    for (int picture = 0; picture < 2; picture++) { /* ramps: to the right in red, down in green */
-        for (int i = 0; i < AREA; i++) {
-            rgb[3 * i] = (uint8_t)(4 * (i % SIDE));
-            rgb[3 * i + 1] = (uint8_t)(4 * (i / SIDE));
-            rgb[3 * i + 2] = (uint8_t)(100 * picture);
-        }
-        assert_ok(context,
-                  nl_png_write(context, in_folder(picture ? "source/b.png" : "source/a.png"), true,
-                               rgb, SIDE, SIDE, NULL));
-        memcpy(whole, rgb, sizeof(whole));
-    }
+    write_ramp(context, "source/a.png", 0, SIDE, rgb);
+    write_ramp(context, "source/b.png", 1, SIDE, rgb);
     nl_encode_options options = pixel_options(SIDE);
     options.crops = CROPS;
     options.shard_pictures = 3; /* across the end of a crop */
+    nl_encode_result result;
     nl_dataset *dataset = encode_and_open(context, &options);
     assert_int_equal(nl_dataset_get_info(dataset)->count, 2 * CROPS);
-    assert_pixels(context, dataset, 1, whole);
+    assert_true(nl_dataset_get_info(dataset)->crops_known);
+    assert_pixels(context, dataset, 1, rgb);
+    nl_dataset_crop(dataset, 1, false, crop);
+    assert_memory_equal(crop, ((float[NL_CROP_NUMBERS]){0}), sizeof(crop));
     for (int sample = 2; sample < 2 * CROPS; sample++) {
         assert_ok(context, nl_dataset_read(dataset, sample, false, x));
-        const float *red = x, *green = x + AREA, *blue = x + 2 * AREA;
-        double left = (red[0] + 1) * 127.5 / 4, right = (red[SIDE - 1] + 1) * 127.5 / 4;
-        double top = (green[0] + 1) * 127.5 / 4, bottom = (green[AREA - 1] + 1) * 127.5 / 4;
-        double across = (SIDE - 1) / (right - left), down = (SIDE - 1) / (bottom - top);
-        assert_true(across > 0.98 && across < 1.24 && fabs(across - down) < 0.03);
-        assert_true(fabs((blue[AREA / 2] + 1) * 127.5 - 100 * (sample % 2)) < 0.5);
-        enlarged += across > 1.03;
+        nl_dataset_crop(dataset, sample, false, crop);
+        nl_dataset_crop(dataset, sample, true, mirrored);
+        assert_true(crop[NL_CROP_MIRRORED] == 0 && mirrored[NL_CROP_MIRRORED] == 1);
+        assert_true(mirrored[NL_CROP_RIGHT] == -crop[NL_CROP_RIGHT]);
+        assert_true(check_ramp(x, SIDE, SIDE, crop) > 0.66); /* enlarged at most 1.5 times */
+        assert_true(fabs((x[2 * AREA + AREA / 2] + 1) * 127.5 - 100 * (sample % 2)) < 0.5);
+        places[sample] = crop[NL_CROP_RIGHT] + 3 * crop[NL_CROP_DOWN];
         for (int before = 2; before < sample; before++)
-            assert_true(fabs(places[before] - (left + 100 * top)) > 1e-3);
-        places[sample] = left + 100 * top;
+            assert_true(fabs(places[before] - places[sample]) > 1e-3);
     }
-    assert_true(enlarged >= CROPS);
     nl_dataset_close(dataset);
     /* the same command finds it whole; another number of crops is refused */
-    nl_encode_result result;
     assert_ok(context, nl_encode_dataset(context, &options, &result));
     assert_int_equal(result.there, 2 * CROPS);
     options.crops = CROPS + 1;
     assert_encode_fails(context, &options, NL_ERROR_WRITE, "\"crops\" differs");
+    options.crops = 1;
+    assert_encode_fails(context, &options, NL_ERROR_WRITE, "\"crops\" differs");
+    /* nor is a folder gone on with whose parts were chosen otherwise */
+    options.crops = CROPS;
+    replace_in_file(context, "data/shard-00000.safetensors", "to half the side",
+                    "to a 1.2th of it");
+    assert_encode_fails(context, &options, NL_ERROR_WRITE, "\"parts\" differs");
+    /* an older version's, which did not say what the parts are */
+    replace_in_file(context, "data/dataset.json", "\"crops\":\ttrue,", "              ");
+    assert_ok(context, nl_dataset_open(context, options.out, &dataset));
+    assert_false(nl_dataset_get_info(dataset)->crops_known);
+    nl_dataset_close(dataset);
     free(x);
-    free(rgb);
+    nl_core_context_destroy(context);
+}
+
+/* Pictures with pixels to spare have parts down to half their side, most of them large. */
+static void test_crops_of_large_pictures(void **state)
+{
+    (void)state;
+    enum { SIDE = 60, SIZE = 25, CROPS = 60, PIXELS = 3 * SIZE * SIZE };
+    nl_context *context = test_context(NULL);
+    uint8_t rgb[3 * SIDE * SIDE];
+    float x[PIXELS], crop[NL_CROP_NUMBERS];
+    double least = 1, right[2] = {0, 0};
+    int large = 0;
+    assert_ok(context, nl_make_folder(context, in_folder("source")));
+    write_ramp(context, "source/a.png", 0, SIDE, rgb);
+    nl_encode_options options = pixel_options(SIZE);
+    options.crops = CROPS;
+    nl_encode_result result;
+    nl_dataset *dataset = encode_and_open(context, &options);
+    for (int sample = 1; sample < CROPS; sample++) {
+        assert_ok(context, nl_dataset_read(dataset, sample, false, x));
+        nl_dataset_crop(dataset, sample, false, crop);
+        double side = check_ramp(x, SIZE, SIDE, crop);
+        least = fmin(least, side);
+        large += side > 0.75;
+        right[0] = fmin(right[0], crop[NL_CROP_RIGHT]);
+        right[1] = fmax(right[1], crop[NL_CROP_RIGHT]);
+    }
+    assert_true(least >= 0.5 && least < 0.6);
+    assert_in_range(large, CROPS * 2 / 5, CROPS * 3 / 4);
+    assert_true(right[0] < -0.1 && right[1] > 0.1);
+    nl_dataset_close(dataset);
+    assert_ok(context, nl_encode_dataset(context, &options, &result));
+    assert_int_equal(result.limited, 0);
+    options.height = options.width = SIDE;
+    options.out = in_folder("enlarged");
+    assert_ok(context, nl_encode_dataset(context, &options, &result));
+    assert_int_equal(result.limited, CROPS - 1);
     nl_core_context_destroy(context);
 }
 
@@ -698,6 +783,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_flat_and_unconditional),
         IN_FOLDER(test_crops),
+        IN_FOLDER(test_crops_of_large_pictures),
         IN_FOLDER(test_class_folders_and_names),
         IN_FOLDER(test_sources_refused),
         IN_FOLDER(test_what_is_a_picture),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Pictures on their way from files to the encoder. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk)
     NL_TRY(NL_NEW_SIZED(context, "pictures to encode", n, (size_t)job->picture_bytes, &chunk->rgb));
     NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->numbers));
     NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->status));
-    NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->lying));
+    NL_TRY(NL_NEW_ARRAY(context, "pictures to encode", n, &chunk->notes));
 cleanup:
     return status;
 }
@@ -25,7 +26,7 @@ void nl_chunk_free(nl_context *context, nl_chunk *chunk)
     nl_free(context, chunk->rgb);
     nl_free(context, chunk->numbers);
     nl_free(context, chunk->status);
-    nl_free(context, chunk->lying);
+    nl_free(context, chunk->notes);
     cJSON_Delete(chunk->broken);
     *chunk = (nl_chunk){0};
 }
@@ -37,33 +38,54 @@ static void mirror(const uint8_t *rgb, int height, int width, uint8_t *to)
             memcpy(to, rgb + 3 * (int64_t)x, 3);
 }
 
-/* The whole picture, or a part of it, at most 1.2 times as large. */
-static nl_status fit(const nl_encode_job *job, int64_t number, nl_image *image)
+/* The least side of a part, over the whole picture's: half of it, but the pixels of the file are enlarged at most 1.5
+ * times, or, where the whole picture is enlarged already, 1.2 times as much as there. */
+static double least_side(const nl_encode_job *job, const nl_image *image)
 {
-    const double most = 1.2;
+    const double least = 0.5, enlarged = 1.5, further = 1.2;
+    double whole = fmax((double)job->height / image->height, (double)job->width / image->width);
+    return fmin(fmax(least, whole / enlarged), 1 / further);
+}
+
+/* The whole picture, or a part of it: log2 of its side is u^1.5 times that of the least one, u and the place uniform, so
+ * that large parts are more frequent. */
+static nl_status fit(const nl_encode_job *job, int64_t number, nl_image *image,
+                     nl_picture_note *note)
+{
     int64_t picture = nl_encode_source(job, number), part = number / job->source->count;
     uint32_t words[4];
+    nl_image_part cut;
     if (part == 0)
         return nl_image_fit(job->context, job->height, job->width, image);
     nl_philox(0, (uint64_t)picture, NL_STREAM_CROP, 4 * (uint64_t)part, words);
-    return nl_image_fit_part(job->context, job->height, job->width,
-                             1 + (most - 1) * 0x1p-32 * words[0], 0x1p-32 * words[2],
-                             0x1p-32 * words[1], image);
+    double u = 0x1p-32 * words[0], least = least_side(job, image);
+    nl_status status =
+        nl_image_fit_part(job->context, job->height, job->width, pow(least, -u * sqrt(u)),
+                          0x1p-32 * words[2], 0x1p-32 * words[1], image, &cut);
+    if (status != NL_OK)
+        return status;
+    note->crop[NL_CROP_SCALE] = (float)log2(cut.side);
+    note->crop[NL_CROP_DOWN] = (float)cut.down;
+    note->crop[NL_CROP_RIGHT] = (float)cut.right;
+    note->limited = least > 0.5;
+    return NL_OK;
 }
 
 /* One picture, fitted, and its mirror image where that is stored. */
-static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t *rgb, bool *lying)
+static nl_status read_picture(const nl_encode_job *job, int64_t number, uint8_t *rgb,
+                              nl_picture_note *note)
 {
     nl_context *context = job->context;
     nl_image image = {0};
     char *name = NULL;
     nl_status status;
     int64_t picture = nl_encode_source(job, number);
+    *note = (nl_picture_note){0};
     NL_TRY(nl_source_read(job->source, picture, &image));
-    *lying = image.orientation > 1;
+    note->lying = image.orientation > 1;
     if (job->options->turn)
         NL_TRY(nl_image_turn(context, &image));
-    status = fit(job, number, &image);
+    status = fit(job, number, &image, note);
     if (status != NL_OK && nl_source_name(job->source, picture, &name) == NL_OK)
         nl_fail_in(context, status, "%s", name);
     NL_TRY(status);
@@ -83,8 +105,8 @@ static nl_status note_broken(const nl_encode_job *job, int64_t number, uint8_t *
 {
     nl_context *context = job->context;
     char *name = NULL;
-    bool lying;
-    nl_status status = read_picture(job, number, rgb, &lying);
+    nl_picture_note note;
+    nl_status status = read_picture(job, number, rgb, &note);
     if (status != NL_ERROR_INPUT || job->options->strict)
         return status != NL_OK ? status
                                : nl_fail(context, NL_ERROR_INPUT,
@@ -136,7 +158,7 @@ nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk)
 #pragma omp parallel for num_threads(job->options->threads) schedule(dynamic)
     for (int64_t i = 0; i < chunk->count; i++)
         chunk->status[i] = read_picture(job, chunk->first + i, chunk->rgb + i * job->picture_bytes,
-                                        &chunk->lying[i]);
+                                        &chunk->notes[i]);
     for (int64_t i = 0; i < chunk->count; i++) {
         uint8_t *to = chunk->rgb + chunk->good * job->picture_bytes;
         if (chunk->status[i] == NL_ERROR_INPUT) {
@@ -144,10 +166,12 @@ nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk)
             continue;
         }
         NL_TRY(chunk->status[i]);
-        if (chunk->lying[i])
+        if (chunk->notes[i].lying)
             NL_TRY(count_lying(job, chunk->first + i));
+        job->result->limited += chunk->notes[i].limited;
         if (chunk->good < i)
             memcpy(to, chunk->rgb + i * job->picture_bytes, (size_t)job->picture_bytes);
+        chunk->notes[chunk->good] = chunk->notes[i];
         chunk->numbers[chunk->good++] = chunk->first + i;
     }
 cleanup:

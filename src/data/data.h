@@ -13,6 +13,7 @@
 #define NL_SHARD_IMAGES   "images"
 #define NL_SHARD_LABELS   "labels"
 #define NL_SHARD_PICTURES "pictures"
+#define NL_SHARD_CROPS    "crops"
 #define NL_SHARD_ENCODING "nalagen.encoding"
 #define NL_SHARD_SKIPPED  "nalagen.skipped"
 #define NL_SHARD_DONE     "nalagen.done"
@@ -26,6 +27,7 @@ typedef struct nl_shard {
     nl_checkpoint *file;
     const uint8_t *images; /* in the mapping: [count, flips, K, H, W] F16, or [count, H, W, 3] U8 */
     const uint8_t *labels; /* [count] I32, of any alignment */
+    const uint8_t *crops;  /* [count, NL_CROP_STORED] F32, of any alignment; NULL: all whole */
     int64_t first, count;  /* the samples first, first + 1, ... of the data set */
 } nl_shard;
 
@@ -38,6 +40,7 @@ struct nl_dataset {
     int64_t *class_counts;
     nl_shard *shards;
     int64_t shard_count;
+    bool crops;           /* shards have NL_SHARD_CROPS */
     int64_t elements;     /* K H W */
     int64_t sample_bytes; /* in a shard, with both orientations where they are stored */
 };

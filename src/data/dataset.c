@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Opening a data set: dataset.json and its shards, checked before anything depends on them. */
+#include <math.h>
 #include <string.h>
 
 #include "data.h"
@@ -9,23 +10,11 @@ static const char *const autoencoder_names[] = {"none", "tiny", "kl", NULL}; /* 
 
 enum { MAX_CLASSES = 1 << 20, MAX_SHARDS = 1 << 20 };
 
-static const char *const known_keys[] = {"format",
-                                         "version",
-                                         "kind",
-                                         "count",
-                                         "image_size",
-                                         "shape",
-                                         "flips",
-                                         "autoencoder",
-                                         "autoencoder_sha256",
-                                         "latent_scale",
-                                         "latent_shift",
-                                         "classes",
-                                         "class_counts",
-                                         "shards",
-                                         "skipped",
-                                         "encoding",
-                                         NULL};
+static const char *const known_keys[] = {
+    "format",       "version",      "kind",    "count",        "image_size",
+    "shape",        "flips",        "crops",   "autoencoder",  "autoencoder_sha256",
+    "latent_scale", "latent_shift", "classes", "class_counts", "shards",
+    "skipped",      "encoding",     NULL};
 
 static nl_status bad(const nl_json *json, const char *key, const char *expected)
 {
@@ -136,6 +125,13 @@ cleanup:
     return status;
 }
 
+/* Whether an encode made parts of pictures, and did not say which in older versions. */
+static bool was_cropped(const nl_json *json)
+{
+    const cJSON *encoding = cJSON_GetObjectItemCaseSensitive(json->object, "encoding");
+    return cJSON_HasObjectItem(encoding, "crops");
+}
+
 /* Sizes, and that they belong together. */
 static nl_status read_geometry(nl_dataset *dataset, const nl_json *json)
 {
@@ -143,6 +139,8 @@ static nl_status read_geometry(nl_dataset *dataset, const nl_json *json)
     nl_status status;
     int image[2], shape[3];
     NL_TRY(nl_json_bool(json, "flips", &info->flips));
+    NL_TRY(nl_json_bool(json, "crops", &dataset->crops));
+    info->crops_known = dataset->crops || !was_cropped(json);
     NL_TRY(read_sizes(json, "image_size", 2, NL_DATA_MAX_SIDE, image));
     NL_TRY(read_sizes(json, "shape", 3, NL_DATA_MAX_SIDE, shape));
     info->image_height = image[0];
@@ -244,6 +242,28 @@ static int label_at(const nl_shard *shard, int64_t index)
     return label;
 }
 
+static void crop_at(const nl_shard *shard, int64_t index, float crop[NL_CROP_STORED])
+{
+    const size_t bytes = NL_CROP_STORED * sizeof(float);
+    memcpy(crop, shard->crops + (size_t)index * bytes, bytes);
+}
+
+static nl_status check_crops(const nl_dataset *dataset, const nl_shard *shard, const char *path)
+{
+    float crop[NL_CROP_STORED];
+    for (int64_t i = 0; shard->crops && i < shard->count; i++) {
+        crop_at(shard, i, crop);
+        if (!(crop[NL_CROP_SCALE] <= 0 && crop[NL_CROP_SCALE] >= -32 &&
+              fabsf(crop[NL_CROP_DOWN]) <= 0.5f && fabsf(crop[NL_CROP_RIGHT]) <= 0.5f))
+            return nl_fail(dataset->context, NL_ERROR_INPUT,
+                           "%s: crop %lld is %g, %g, %g: expected log2 of a side, -32 to 0, and a "
+                           "place from -0.5 to 0.5",
+                           path, (long long)i, (double)crop[NL_CROP_SCALE],
+                           (double)crop[NL_CROP_DOWN], (double)crop[NL_CROP_RIGHT]);
+    }
+    return NL_OK;
+}
+
 nl_status nl_dataset_attach(nl_dataset *dataset, nl_shard *shard, nl_checkpoint *file)
 {
     const nl_dataset_info *info = &dataset->info;
@@ -255,6 +275,10 @@ nl_status nl_dataset_attach(nl_dataset *dataset, nl_shard *shard, nl_checkpoint 
     NL_TRY(find_tensor(dataset, file, NL_SHARD_IMAGES, pixels ? NL_U8 : NL_F16, pixels ? 4 : 5,
                        pixels ? rgb : latents, &shard->images));
     NL_TRY(find_tensor(dataset, file, NL_SHARD_LABELS, NL_I32, 1, &n, &shard->labels));
+    if (dataset->crops)
+        NL_TRY(find_tensor(dataset, file, NL_SHARD_CROPS, NL_F32, 2, (int64_t[]){n, NL_CROP_STORED},
+                           &shard->crops));
+    NL_TRY(check_crops(dataset, shard, file->path));
     int classes = NL_MAX(info->classes, 1);
     for (int64_t i = 0; i < n; i++)
         if (label_at(shard, i) < 0 || label_at(shard, i) >= classes)
@@ -359,6 +383,18 @@ int nl_dataset_label(const nl_dataset *dataset, int64_t index)
 {
     const nl_shard *shard = shard_of(dataset, index);
     return label_at(shard, index - shard->first);
+}
+
+void nl_dataset_crop(const nl_dataset *dataset, int64_t index, bool flipped,
+                     float crop[NL_CROP_NUMBERS])
+{
+    const nl_shard *shard = shard_of(dataset, index);
+    memset(crop, 0, NL_CROP_NUMBERS * sizeof(*crop));
+    if (shard->crops)
+        crop_at(shard, index - shard->first, crop);
+    crop[NL_CROP_MIRRORED] = flipped;
+    if (flipped)
+        crop[NL_CROP_RIGHT] = -crop[NL_CROP_RIGHT];
 }
 
 const uint8_t *nl_dataset_bytes(const nl_dataset *dataset, int64_t index, bool flipped,

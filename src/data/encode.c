@@ -264,6 +264,11 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
         NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: none of %lld pictures can be read",
                        job.source->path, (long long)job.source->count));
     NL_TRY(nl_manifest_write(&job, counts, skipped));
+    if (result->limited > 0)
+        nl_log(context, NL_LOG_INFO,
+               "%lld parts are of pictures too small for parts of half the side, which would be "
+               "enlarged more than 1.5 times: they are larger ones",
+               (long long)result->limited);
 cleanup:
     cJSON_Delete(skipped);
     nl_free(context, counts);

@@ -24,20 +24,33 @@ typedef struct nl_encode_job {
     nl_mapping class_names; /* the file of the options; empty: none */
 } nl_encode_job;
 
+/* Whether samples are parts of their pictures, and shards say which. */
+static inline bool nl_encode_crops(const nl_encode_job *job)
+{
+    return job->options->crops > 1;
+}
+
 /* What picture `number` of the job is in the source. */
 static inline int64_t nl_encode_source(const nl_encode_job *job, int64_t number)
 {
     return number % job->source->count;
 }
 
+/* What is found out about a picture while it is read. */
+typedef struct nl_picture_note {
+    float crop[NL_CROP_STORED];
+    bool lying;   /* EXIF says to turn it */
+    bool limited; /* it is so small that its parts are larger than they might be */
+} nl_picture_note;
+
 /* Pictures first, first + 1, ... of the job, those that are broken left out. */
 typedef struct nl_chunk {
     int64_t first, count, good;
-    uint8_t *rgb;      /* [good, orientations, H, W, 3] */
-    int64_t *numbers;  /* [good] in the job */
-    nl_status *status; /* [count] */
-    bool *lying;       /* [count] EXIF says to turn it */
-    cJSON *broken;     /* of [name, message] */
+    uint8_t *rgb;           /* [good, orientations, H, W, 3] */
+    int64_t *numbers;       /* [good] in the job */
+    nl_status *status;      /* [count] */
+    nl_picture_note *notes; /* [good] */
+    cJSON *broken;          /* of [name, message] */
 } nl_chunk;
 
 nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk);
@@ -52,6 +65,7 @@ typedef struct nl_shard_builder {
     uint8_t *images;
     int32_t *labels;
     int64_t *numbers;
+    float *crops; /* [count, NL_CROP_STORED]; NULL without crops */
     cJSON *broken;
 } nl_shard_builder;
 

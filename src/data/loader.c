@@ -13,7 +13,7 @@ enum { ALIGNMENT = 64, MAX_PREFETCH = 1024 };
 
 /* Where the parts of a slot begin, in bytes. */
 typedef struct nl_slot_layout {
-    int64_t x, indices, samples, labels, flipped, size;
+    int64_t x, indices, samples, labels, flipped, crops, size;
 } nl_slot_layout;
 
 struct nl_loader {
@@ -78,7 +78,8 @@ static bool lay_out(const nl_dataset *dataset, int64_t size, nl_slot_layout *lay
            place(layout, size, sizeof(int64_t), &layout->indices) &&
            place(layout, size, sizeof(int64_t), &layout->samples) &&
            place(layout, size, sizeof(int32_t), &layout->labels) &&
-           place(layout, size, sizeof(bool), &layout->flipped);
+           place(layout, size, sizeof(bool), &layout->flipped) &&
+           place(layout, size, NL_CROP_NUMBERS * sizeof(float), &layout->crops);
 }
 
 int64_t nl_loader_bytes(const nl_dataset *dataset, const nl_loader_options *options)
@@ -103,7 +104,8 @@ static nl_batch batch_at(const nl_loader *loader, int64_t number)
                       .labels = (int32_t *)(slot + loader->layout.labels),
                       .indices = (int64_t *)(slot + loader->layout.indices),
                       .samples = (int64_t *)(slot + loader->layout.samples),
-                      .flipped = (bool *)(slot + loader->layout.flipped)};
+                      .flipped = (bool *)(slot + loader->layout.flipped),
+                      .crops = (float *)(slot + loader->layout.crops)};
 }
 
 /* What is drawn for one sample. */
@@ -150,6 +152,7 @@ static nl_status make_batch(const nl_loader *loader, const nl_batch *batch)
         batch->labels[i] = drop ? dataset->info.classes : nl_dataset_label(dataset, index);
         batch->indices[i] = index;
         batch->samples[i] = sample;
+        nl_dataset_crop(dataset, index, batch->flipped[i], batch->crops + i * NL_CROP_NUMBERS);
     }
 cleanup:
     return status;

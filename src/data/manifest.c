@@ -44,7 +44,9 @@ nl_status nl_encoding_text(const nl_encode_job *job, char **text)
         add_sizes(root, "image_size", (int[]){job->height, job->width}, 2) &&
         cJSON_AddStringToObject(root, "preprocessing", "box halving, bicubic, centre crop") &&
         cJSON_AddBoolToObject(root, "flips", !o->no_flips) &&
-        (o->crops <= 1 || cJSON_AddNumberToObject(root, "crops", (double)o->crops)) &&
+        (!nl_encode_crops(job) ||
+         (cJSON_AddNumberToObject(root, "crops", (double)o->crops) &&
+          cJSON_AddStringToObject(root, "parts", "to half the side, enlarged to 1.5"))) &&
         cJSON_AddStringToObject(root, "autoencoder", autoencoder_name(job)) &&
         cJSON_AddStringToObject(root, "autoencoder_sha256", o->vae ? o->vae_sha256 : "") &&
         cJSON_AddStringToObject(root, "arithmetic",
@@ -223,6 +225,7 @@ static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *s
            add_sizes(root, "shape", shape, 3) &&
            cJSON_AddBoolToObject(root, "flips",
                                  job->kind == NL_DATA_PIXELS || job->orientations == 2) &&
+           (!nl_encode_crops(job) || cJSON_AddTrueToObject(root, "crops")) &&
            cJSON_AddStringToObject(root, "autoencoder", autoencoder_name(job)) &&
            cJSON_AddStringToObject(root, "autoencoder_sha256", o->vae ? o->vae_sha256 : "") &&
            cJSON_AddNumberToObject(root, "latent_scale", o->vae ? o->latent_scale : 1) &&

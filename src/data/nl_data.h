@@ -10,7 +10,7 @@
 #ifndef NL_DATA_H
 #define NL_DATA_H
 
-#include "nl_core.h"
+#include "ops.h"
 
 /* ---- A data set */
 
@@ -27,10 +27,12 @@ typedef struct nl_dataset_info {
     int64_t count;                 /* samples */
     int image_height, image_width; /* of the pictures, in pixels */
     int channels, height,
-        width;               /* C, H, W: what a model of this data has as in_channels, input_size */
-    int sample_channels;     /* K: 2 C for moments, otherwise C */
-    bool flips;              /* every sample can be had mirrored */
-    const char *autoencoder; /* as in a configuration: "kl", "tiny", "none" */
+        width;           /* C, H, W: what a model of this data has as in_channels, input_size */
+    int sample_channels; /* K: 2 C for moments, otherwise C */
+    bool flips;          /* every sample can be had mirrored */
+    bool
+        crops_known; /* what part of its picture a sample is: not where an older encode made parts */
+    const char *autoencoder;           /* as in a configuration: "kl", "tiny", "none" */
     const char *autoencoder_sha256;    /* of its file, "" for none */
     double latent_scale, latent_shift; /* the model's x = latent_scale * (sample - latent_shift) */
     int classes;                       /* 0: unconditional */
@@ -50,6 +52,11 @@ int nl_dataset_label(const nl_dataset *dataset, int64_t index);
 /* x [K, H, W] as it was encoded: neither scaled nor, for moments, drawn. flipped: the mirrored picture's.
  * A number that is not finite is NL_ERROR_INPUT with shard and index. Any thread, several at once. */
 nl_status nl_dataset_read(const nl_dataset *dataset, int64_t index, bool flipped, float *x);
+
+/* What part of its picture a sample is, as a network is told of it (NL_CROP_SCALE, ...): zeros for the whole picture that
+ * is not mirrored, and where crops are not known for all but NL_CROP_MIRRORED. */
+void nl_dataset_crop(const nl_dataset *dataset, int64_t index, bool flipped,
+                     float crop[NL_CROP_NUMBERS]);
 
 /* ---- Order */
 
@@ -84,6 +91,7 @@ typedef struct nl_batch {
     int64_t *
         samples; /* [size] sample numbers: the `image` of nl_random.h for noise, times, posterior */
     bool *flipped; /* [size] */
+    float *crops;  /* [size, NL_CROP_NUMBERS], see nl_dataset_crop */
 } nl_batch;
 
 /* Of nl_loader_options.memory; 0 when the options are not valid. */

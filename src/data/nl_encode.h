@@ -30,6 +30,7 @@ typedef struct nl_encode_options {
 typedef struct nl_encode_result {
     int64_t count, skipped; /* samples; broken pictures */
     int64_t there;          /* of `count`, made by an earlier run */
+    int64_t limited;        /* parts of pictures that are too small for parts of half their side */
     int64_t turned;         /* pictures that EXIF says to turn, among those read now */
     char first_turned[256];
 } nl_encode_result;

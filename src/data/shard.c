@@ -5,6 +5,7 @@
  *   images   F16 [n, orientations, K, h, w], as it is and mirrored; or U8 [n, H, W, 3]
  *   labels   I32 [n]
  *   pictures I64 [n], number in the sorted list of the source
+ *   crops    F32 [n, 3], what part of its picture each is: NL_CROP_SCALE, _DOWN, _RIGHT; with crops alone
  *
  * Metadata: what they depend on, what was left out, and how many pictures of the source that is. A shard that
  * stands under its name is whole; "shard-00012.part" is the beginning of one.
@@ -25,6 +26,8 @@ nl_status nl_shard_builder_create(const nl_encode_job *job, nl_shard_builder *bu
     NL_TRY(NL_NEW_SIZED(context, "a shard", n, (size_t)job->sample_bytes, &builder->images));
     NL_TRY(NL_NEW_ARRAY(context, "a shard's labels", n, &builder->labels));
     NL_TRY(NL_NEW_ARRAY(context, "a shard's pictures", n, &builder->numbers));
+    if (nl_encode_crops(job))
+        NL_TRY(NL_NEW_ARRAY(context, "a shard's crops", n * NL_CROP_STORED, &builder->crops));
 cleanup:
     return status;
 }
@@ -34,6 +37,7 @@ void nl_shard_builder_free(nl_context *context, nl_shard_builder *builder)
     nl_free(context, builder->images);
     nl_free(context, builder->labels);
     nl_free(context, builder->numbers);
+    nl_free(context, builder->crops);
     cJSON_Delete(builder->broken);
     *builder = (nl_shard_builder){0};
 }
@@ -80,6 +84,9 @@ nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, n
         NL_TRY(pack(job, chunk, samples, to));
     }
     for (int64_t i = 0; i < chunk->good; i++) {
+        if (builder->crops)
+            memcpy(builder->crops + builder->count * NL_CROP_STORED, chunk->notes[i].crop,
+                   sizeof(chunk->notes[i].crop));
         builder->numbers[builder->count] = chunk->numbers[i];
         builder->labels[builder->count++] =
             job->source->pictures[nl_encode_source(job, chunk->numbers[i])].label;
@@ -103,9 +110,9 @@ nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, cha
                      part ? "part" : "safetensors");
 }
 
-/* The tensors of a shard of n samples. */
-enum { IMAGES, PICTURES, LABELS, TENSORS };
-static void describe(const nl_encode_job *job, int64_t n, nl_tensor_header tensors[TENSORS])
+/* The tensors of a shard of n samples; how many. */
+enum { IMAGES, PICTURES, LABELS, CROPS, TENSORS };
+static int describe(const nl_encode_job *job, int64_t n, nl_tensor_header tensors[TENSORS])
 {
     tensors[IMAGES] = (nl_tensor_header){
         NL_SHARD_IMAGES, NL_F16, 5, {n, job->orientations, job->channels, job->rows, job->columns}};
@@ -114,6 +121,8 @@ static void describe(const nl_encode_job *job, int64_t n, nl_tensor_header tenso
             (nl_tensor_header){NL_SHARD_IMAGES, NL_U8, 4, {n, job->height, job->width, 3}};
     tensors[PICTURES] = (nl_tensor_header){NL_SHARD_PICTURES, NL_I64, 1, {n}};
     tensors[LABELS] = (nl_tensor_header){NL_SHARD_LABELS, NL_I32, 1, {n}};
+    tensors[CROPS] = (nl_tensor_header){NL_SHARD_CROPS, NL_F32, 2, {n, NL_CROP_STORED}};
+    return nl_encode_crops(job) ? TENSORS : CROPS;
 }
 
 nl_status nl_shard_write(const nl_encode_job *job, int64_t number, const nl_shard_builder *builder)
@@ -130,12 +139,15 @@ nl_status nl_shard_write(const nl_encode_job *job, int64_t number, const nl_shar
     snprintf(done, sizeof(done), "%lld", (long long)builder->done);
     const char *metadata[] = {
         NL_SHARD_ENCODING, job->encoding, NL_SHARD_SKIPPED, broken, NL_SHARD_DONE, done, NULL};
-    describe(job, n, tensors);
+    int count = describe(job, n, tensors);
     NL_TRY(nl_shard_path(job, number, !whole, &path));
-    NL_TRY(nl_safetensors_create(context, path, true, metadata, tensors, TENSORS, &writer));
+    NL_TRY(nl_safetensors_create(context, path, true, metadata, tensors, count, &writer));
     NL_TRY(nl_safetensors_write(writer, builder->images, n * job->sample_bytes));
     NL_TRY(nl_safetensors_write(writer, builder->numbers, n * (int64_t)sizeof(int64_t)));
     NL_TRY(nl_safetensors_write(writer, builder->labels, n * (int64_t)sizeof(int32_t)));
+    if (builder->crops)
+        NL_TRY(nl_safetensors_write(writer, builder->crops,
+                                    n * NL_CROP_STORED * (int64_t)sizeof(float)));
     NL_TRY(nl_safetensors_commit(&writer));
     if (whole) {
         nl_free(context, path);
@@ -205,8 +217,8 @@ static nl_status check_tensors(const nl_encode_job *job, const nl_checkpoint *fi
                                const nl_entry *entries[TENSORS])
 {
     nl_tensor_header tensors[TENSORS];
-    describe(job, samples, tensors);
-    for (int i = 0; i < TENSORS; i++) {
+    int count = describe(job, samples, tensors);
+    for (int i = 0; i < count; i++) {
         entries[i] = nl_checkpoint_find(file, tensors[i].name);
         if (!entries[i] || entries[i]->dtype != tensors[i].dtype ||
             entries[i]->ndim != tensors[i].ndim ||
@@ -260,6 +272,8 @@ nl_status nl_shard_begin(const nl_encode_job *job, int64_t number, nl_shard_buil
     nl_entry_copy(entries[IMAGES], builder->images);
     nl_entry_copy(entries[PICTURES], builder->numbers);
     nl_entry_copy(entries[LABELS], builder->labels);
+    if (builder->crops)
+        nl_entry_copy(entries[CROPS], builder->crops);
     for (int64_t i = 0; i < count; i++)
         if (builder->numbers[i] < first || builder->numbers[i] >= first + done)
             NL_TRY(damaged(job, file->path));

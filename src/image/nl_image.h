@@ -72,9 +72,14 @@ nl_status nl_image_scale(nl_context *context, nl_filter filter, int height, int 
 /* What ADM, DiT and SiT do to a training picture: halved by box while both sides stay at least as long as asked
  * for, bicubic until one side fits, the centre cut out. */
 nl_status nl_image_fit(nl_context *context, int height, int width, nl_image *image);
-/* A part of that: fitted to zoom (>= 1) times the size, and cut out at `down` and `right` (0 to 1) of the room. */
+/* A part of that: fitted to zoom (>= 1) times the size, and cut out at `down` and `right` (0 to 1) of the room. *part is
+ * what that came to in whole pixels. */
+typedef struct nl_image_part {
+    double side;        /* of the part over that of the whole: 1 / zoom */
+    double down, right; /* of its centre from the whole's, in sides of the whole: -1/2 to 1/2 */
+} nl_image_part;
 nl_status nl_image_fit_part(nl_context *context, int height, int width, double zoom, double down,
-                            double right, nl_image *image);
+                            double right, nl_image *image, nl_image_part *part);
 
 /* A picture in the terminal behind `stream`. AUTO picks by the environment (KITTY_WINDOW_ID, TERM, TERM_PROGRAM,
  * COLORTERM). Half blocks, and letters for a terminal without colours (NO_COLOR) or without any control sequence (TERM is

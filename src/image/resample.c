@@ -198,13 +198,16 @@ cleanup:
 }
 
 nl_status nl_image_fit_part(nl_context *context, int height, int width, double zoom, double down,
-                            double right, nl_image *image)
+                            double right, nl_image *image, nl_image_part *part)
 {
-    nl_status status =
-        nl_image_fit(context, (int)lround(height * zoom), (int)lround(width * zoom), image);
+    int rows = (int)lround(height * zoom), columns = (int)lround(width * zoom);
+    nl_status status = nl_image_fit(context, rows, columns, image);
     if (status != NL_OK)
         return status;
-    crop(lround(down * (image->height - height)), lround(right * (image->width - width)), height,
-         width, image);
+    long top = lround(down * (rows - height)), left = lround(right * (columns - width));
+    *part = (nl_image_part){.side = sqrt((double)height / rows * width / columns),
+                            .down = ((double)top + 0.5 * height) / rows - 0.5,
+                            .right = ((double)left + 0.5 * width) / columns - 0.5};
+    crop(top, left, height, width, image);
     return NL_OK;
 }
