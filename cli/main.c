@@ -25,12 +25,13 @@ static nl_status completion_main(int argc, char **argv);
 
 static const nl_option no_options[] = {{0}};
 
-enum { MAX_COMMANDS = 16 };
+enum { MAX_COMMANDS = 24 };
 
 static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_sample_command,
     &nl_train_command,
     &nl_distill_command,
+    &nl_average_command,
     &nl_encode_command,
     &nl_eval_command,
     &nl_stats_command,

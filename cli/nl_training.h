@@ -6,7 +6,7 @@
 #include "nl_command.h"
 #include "nl_train.h"
 
-extern const nl_command nl_train_command, nl_distill_command, nl_plot_command,
+extern const nl_command nl_train_command, nl_distill_command, nl_average_command, nl_plot_command,
     nl_likelihood_command;
 
 typedef struct nl_train_values {

@@ -76,7 +76,10 @@ const nl_option nl_train_rows[] = {
      .help = "of Adam (1e-8)"},
     {"ema", 0, NL_OPTION_TEXT, TRAIN(ema), "D[,D]", .where = RECORD,
      .help = "decays of moving averages (0.9999)",
-     .detail = "Pictures, validation and model.safetensors are the first one's."},
+     .detail =
+         "Pictures, validation and model.safetensors are the first one's. power:S is the average "
+         "of "
+         "a power function: its width is the part S of the run (0.1, say), however long that is."},
     FLAG("ema-warmup", 0, TRAIN(ema_warmup), .where = RECORD,
          .help = "decay at most (1 + step) / (10 + step)"),
 
@@ -104,6 +107,13 @@ const nl_option nl_train_rows[] = {
      .help = "steps between checkpoints (5000)"},
     {"keep", 0, NL_OPTION_INT, TRAIN(keep), "N", 0, 1e6, .where = RECORD,
      .help = "newest checkpoints that stay; 0: all (3)"},
+    {"snapshot-every", 0, NL_OPTION_INT, TRAIN(snapshot_every), "N", 1, 1e9, .where = RECORD,
+     .help = "steps between snapshots for nalagen average (none)",
+     .detail =
+         "Of the averages power:0.05 and power:0.1, which are kept beside --ema, or of those that "
+         "--ema names."},
+    {"snapshots", 0, NL_OPTION_INT, TRAIN(snapshots), "N", 2, 1000, .where = RECORD | NL_ONLY_MAN,
+     .help = "that stay at most: then every other one goes (32)"},
     {"sample-every", 0, NL_OPTION_INT, TRAIN(sample_every), "N", 0, 1e9, .where = RECORD,
      .help = "steps between grids of pictures; 0: none (10000)"},
     {"samples", 0, NL_OPTION_INT, TRAIN(samples), "N", 1, 1024, .where = RECORD,

@@ -346,7 +346,7 @@ typedef struct nl_train_options {
      * training of a model whose exponent is lambda (tau + tanh(s |q|)). */
     double query_scale;
     /* Decays of moving averages, "0.9999,0.999" (0.9999): the first is the model's; each at most
-     * (1 + step) / (10 + step). */
+     * (1 + step) / (10 + step). "power:0.1": an average whose width is that part of the run. */
     const char *ema;
     bool ema_warmup;
 
@@ -375,6 +375,9 @@ typedef struct nl_train_options {
     int64_t dump;        /* steps whose samples are written down, for comparison with other code */
     bool dry_run, profile; /* say what the run takes, or where the time goes; write nothing */
     const char *record;    /* JSON of the options, for config.json; or NULL */
+    /* Steps between snapshots of the averages of power functions (0: none), from which `nalagen average` makes
+     * others; where `ema` has none, power:0.05 and power:0.1 are kept beside it. As many stay at most (32). */
+    int64_t snapshot_every, snapshots;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

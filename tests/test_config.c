@@ -245,6 +245,7 @@ static void printing_round_trips(void **state)
         "\"gate\":false,\"lepe\":true,\"rope\":true,\"input_size\":[8,24],\"path\":\"vp\","
         "\"prediction\":\"score\",\"train_eps\":0,\"sample_eps\":1e-3,\"autoencoder\":\"none\","
         "\"latent_shift\":-0.25,\"images_seen\":9007199254740991,\"ema_decay\":0.9999,"
+        "\"ema_sigma_rel\":0.125,"
         "\"trained_on\":\"\\u00e4 \\\"b\\\"\",\"license\":\"\",\"num_classes\":2,"
         "\"class_names\":[[\"n00000001\",\"a\"],\"b\"]}",
         "{" SIT ",\"num_classes\":0,\"class_names\":[]}",
@@ -276,6 +277,7 @@ static void printing_round_trips(void **state)
                            "\"latent_shift\":-0.25",
                            "\"images_seen\":9007199254740991",
                            "\"ema_decay\":0.9999",
+                           "\"ema_sigma_rel\":0.125",
                            "[[\"n00000001\",\"a\"],\"b\"]",
                            "\"license\":\"\""};
     for (int i = 0; i < NL_COUNT(parts); i++)

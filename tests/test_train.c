@@ -316,9 +316,9 @@ static void schedules(void **state)
     assert_true(nl_train_rate(&options, 0, 0.8) == 2);
     assert_true(fabs(nl_train_rate(&options, 0, 0.9) - 1.1) < 1e-12);
     assert_true(fabs(nl_train_rate(&options, 0, 1) - 0.2) < 1e-12);
-    assert_true(nl_train_ema_decay(&options, 0.9999, 5) == 0.9999);
+    assert_true(nl_train_ema_decay(&options, &(nl_average){.decay = 0.9999}, 5) == 0.9999);
     options.ema_warmup = true;
-    assert_true(nl_train_ema_decay(&options, 0.9999, 5) == 0.4);
+    assert_true(nl_train_ema_decay(&options, &(nl_average){.decay = 0.9999}, 5) == 0.4);
 }
 
 static void names(void **state)

@@ -89,6 +89,7 @@ static const nl_field fields[] = {
     {"latent_factor", KIND_INT, AT(latent_factor), 1, 256, NULL, TO_ALL, 1},
     {"images_seen", KIND_INT64, AT(images_seen), 0, 0x1p53 - 1, NULL, TO_ALL, 1},
     {"ema_decay", KIND_DOUBLE, AT(ema_decay), 0, 1, NULL, TO_ALL, DBL_MIN},
+    {"ema_sigma_rel", KIND_DOUBLE, AT(ema_sigma_rel), 0, 1, NULL, TO_ALL, DBL_MIN},
     {"trained_on", KIND_TEXT, AT(trained_on), 0, 0, NULL, TO_ALL, ALWAYS},
     {"license", KIND_TEXT, AT(license), 0, 0, NULL, TO_ALL, ALWAYS},
 };
@@ -398,7 +399,8 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
 static bool is_note(const nl_field *field)
 {
     return field->kind == KIND_TEXT || field->offset == AT(class_dropout_prob) ||
-           field->offset == AT(images_seen) || field->offset == AT(ema_decay);
+           field->offset == AT(images_seen) || field->offset == AT(ema_decay) ||
+           field->offset == AT(ema_sigma_rel);
 }
 
 const char *nl_config_difference(const nl_config *a, const nl_config *b)

@@ -110,8 +110,8 @@ typedef struct nl_config {
     double latent_scale, latent_shift;
     bool latent_said;  /* the two are the model's word and not the usual ones of the autoencoder */
     int latent_factor; /* pixels for one latent; 0: not said, 8 with an autoencoder */
-    int64_t images_seen; /* the rest is for people */
-    double ema_decay;
+    int64_t images_seen;             /* the rest is for people */
+    double ema_decay, ema_sigma_rel; /* of the moving average that the weights are; 0: none */
     char *trained_on, *license;
 } nl_config;
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,22 @@ static int list_models(const nl_train_state *state, nl_dit_named models[MAX_MODE
 
 /* ---- Metadata */
 
+/* "ema_decay" and, where there are power functions, "ema_sigma_rel": a number for each average, 0 where it has none. */
+static bool add_averages(cJSON *json, const nl_run_point *point)
+{
+    double decays[NL_MAX_EMA], widths[NL_MAX_EMA], widest = 0;
+    for (int i = 0; i < point->ema_count; i++) {
+        decays[i] = point->ema[i].decay;
+        widths[i] = point->ema[i].sigma_rel;
+        widest = fmax(widest, widths[i]);
+    }
+    return cJSON_AddItemToObject(json, "ema_decay",
+                                 cJSON_CreateDoubleArray(decays, point->ema_count)) &&
+           (widest == 0 ||
+            cJSON_AddItemToObject(json, "ema_sigma_rel",
+                                  cJSON_CreateDoubleArray(widths, point->ema_count)));
+}
+
 static nl_status print_point(nl_context *context, const nl_run_point *point, char **text)
 {
     char seed[24];
@@ -55,26 +72,38 @@ static nl_status print_point(nl_context *context, const nl_run_point *point, cha
                  cJSON_AddNumberToObject(json, "norm_sum", point->norm_sum) &&
                  cJSON_AddNumberToObject(json, "finite_steps", (double)point->finite_steps) &&
                  cJSON_AddNumberToObject(json, "bad_steps", (double)point->bad_steps) &&
-                 cJSON_AddItemToObject(json, "ema_decay",
-                                       cJSON_CreateDoubleArray(point->ema_decay, point->ema_count));
+                 add_averages(json, point);
     *text = built ? cJSON_PrintUnformatted(json) : NULL;
     cJSON_Delete(json);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a checkpoint's header");
 }
 
-static nl_status read_decays(const nl_json *json, nl_run_point *point)
+/* A list of at most NL_MAX_EMA numbers. */
+static nl_status read_numbers(const nl_json *json, const char *key, double *numbers, int *count)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json->object, "ema_decay"), *item;
-    point->ema_count = 0;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json->object, key), *item;
+    *count = 0;
     cJSON_ArrayForEach(item, list)
     {
-        if (!cJSON_IsNumber(item) || point->ema_count == NL_MAX_EMA)
-            return nl_fail(json->context, NL_ERROR_INPUT,
-                           "%s: \"ema_decay\": expected at most %d numbers", json->where,
-                           NL_MAX_EMA);
-        point->ema_decay[point->ema_count++] = item->valuedouble;
+        if (!cJSON_IsNumber(item) || *count == NL_MAX_EMA)
+            return nl_fail(json->context, NL_ERROR_INPUT, "%s: \"%s\": expected at most %d numbers",
+                           json->where, key, NL_MAX_EMA);
+        numbers[(*count)++] = item->valuedouble;
     }
     return NL_OK;
+}
+
+static nl_status read_averages(const nl_json *json, nl_run_point *point)
+{
+    double decays[NL_MAX_EMA] = {0}, widths[NL_MAX_EMA] = {0};
+    int count;
+    nl_status status;
+    NL_TRY(read_numbers(json, "ema_decay", decays, &point->ema_count));
+    NL_TRY(read_numbers(json, "ema_sigma_rel", widths, &count));
+    for (int i = 0; i < point->ema_count; i++)
+        point->ema[i] = (nl_average){decays[i], widths[i]};
+cleanup:
+    return status;
 }
 
 nl_status nl_parse_point(nl_context *context, const char *path, const char *text,
@@ -114,7 +143,7 @@ nl_status nl_parse_point(nl_context *context, const char *path, const char *text
                        "%lld, %lld and %lld",
                        path, (long long)point->batch, (long long)point->samples,
                        (long long)point->step));
-    NL_TRY(read_decays(&json, point));
+    NL_TRY(read_averages(&json, point));
     point->seed = strtoull(seed, NULL, 10);
     snprintf(point->data_sha256, sizeof(point->data_sha256), "%s", sha256);
     snprintf(point->teacher_sha256, sizeof(point->teacher_sha256), "%s", teacher);
@@ -190,8 +219,7 @@ static void remove_old(nl_context *context, const char *folder, int64_t keep)
     nl_free_points(context, paths, count);
 }
 
-/* Of a path that nl_list_points gives. */
-static int64_t step_of(const char *path)
+int64_t nl_point_step(const char *path)
 {
     const char *slash = strrchr(path, '/');
     int64_t step = 0;
@@ -205,7 +233,7 @@ nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t s
     char **paths, *aside = NULL;
     int count;
     NL_TRY(nl_list_points(context, folder, &paths, &count));
-    for (int i = 0; i < count && step_of(paths[i]) > step; i++) {
+    for (int i = 0; i < count && nl_point_step(paths[i]) > step; i++) {
         nl_free(context, aside);
         aside = NULL;
         NL_TRY(nl_format(context, &aside, "%s.old", paths[i]));
@@ -274,6 +302,13 @@ cleanup:
     return status;
 }
 
+void nl_describe_average(const nl_run_point *point, const nl_average *average, nl_config *config)
+{
+    config->images_seen = point->step * point->batch;
+    config->ema_decay = average ? average->decay : 0;
+    config->ema_sigma_rel = average ? average->sigma_rel : 0;
+}
+
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep)
 {
@@ -284,8 +319,7 @@ nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, 
     char *path = NULL, *text = NULL, *unsaved = NULL;
     int count = list_models(state, models, prefixes);
     /* for a model that is made of this checkpoint: what is said of it is the first one's */
-    state->master->config.images_seen = point->step * point->batch;
-    state->master->config.ema_decay = point->ema_count ? point->ema_decay[0] : 0;
+    nl_describe_average(point, point->ema_count ? &point->ema[0] : NULL, &state->master->config);
     NL_TRY(nl_make_folder(context, folder));
     NL_TRY(nl_path_join(context, folder, nl_run_checkpoint_name(point->step, name), &path));
     NL_TRY(print_point(context, point, &text));
@@ -309,10 +343,11 @@ static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *fi
     nl_status status;
     nl_config config;
     if (point->ema_count != state->ema_count)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "%s: has %d moving averages, and --ema asks for %d: a run goes on with the "
-                       "same number of them",
-                       file->path, point->ema_count, state->ema_count);
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "%s: has %d moving averages, and --ema asks for %d (--snapshot-every for two "
+            "more): a run goes on with the same number of them",
+            file->path, point->ema_count, state->ema_count);
     NL_TRY(nl_config_from_checkpoint(file, NULL, &config));
     const char *key = nl_config_difference(&config, &state->master->config);
     nl_config_free(context, &config);

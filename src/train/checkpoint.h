@@ -3,6 +3,7 @@
 #ifndef NL_TRAIN_CHECKPOINT_H
 #define NL_TRAIN_CHECKPOINT_H
 
+#include "schedule.h"
 #include "state.h"
 
 /* The part of a checkpoint that is no tensor. Seed, batch, samples and data_sha256 decide which samples a step takes,
@@ -21,7 +22,7 @@ typedef struct nl_run_point {
     double loss_sum, norm_sum; /* of finite steps since the last line of the log */
     int64_t finite_steps, bad_steps;
     int ema_count;
-    double ema_decay[NL_MAX_EMA];
+    nl_average ema[NL_MAX_EMA];
 } nl_run_point;
 
 /* Writes step-XXXXXXX.safetensors (nl_run.h) into `folder`, then removes the oldest so that `keep` stay (0: all). The
@@ -39,6 +40,10 @@ bool nl_never_saved(nl_context *context, const char *folder);
  * it is of another model or has another number of averages. */
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point);
 
+/* Says in the model's configuration how many images it has seen and of which average it is (NULL: the weights
+ * themselves). */
+void nl_describe_average(const nl_run_point *point, const nl_average *average, nl_config *config);
+
 /* What the metadata "nalagen.training" of a checkpoint says; NULL, that it has none, is an error. `path` is for
  * messages. */
 nl_status nl_parse_point(nl_context *context, const char *path, const char *text,
@@ -47,6 +52,8 @@ nl_status nl_parse_point(nl_context *context, const char *path, const char *text
 /* Paths of the checkpoints in `folder`, the newest first: allocated, to be freed by nl_free_points. None where there is no
  * such folder. */
 nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count);
+/* The step of such a path. */
+int64_t nl_point_step(const char *path);
 /* Renames checkpoints of later steps to NAME.old: what a run that goes on at `step` writes must not be older. */
 nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step);
 void nl_free_points(nl_context *context, char **paths, int count);

@@ -13,12 +13,14 @@
 #define NL_RUN_UNSAVED     "not-saved-yet" /* in NL_RUN_CHECKPOINTS, until there is the first one */
 #define NL_RUN_LATENTS     "latents"       /* a folder: what a teacher drew */
 #define NL_RUN_SAMPLES     "samples"       /* a folder */
+#define NL_RUN_SNAPSHOTS   "snapshots"     /* a folder, of a folder for each average: */
+#define NL_RUN_SIGMA       "sigma-"        /* and its width, "sigma-0.05" */
 #define NL_RUN_MODEL       "model.safetensors"
 #define NL_RUN_DONE        "done"
 
 enum { NL_RUN_NAME = 48 }; /* room for one of the names below */
 
-/* "step-0000100.safetensors", in NL_RUN_CHECKPOINTS; returns `name`. */
+/* "step-0000100.safetensors", in NL_RUN_CHECKPOINTS and in folders of snapshots; returns `name`. */
 const char *nl_run_checkpoint_name(int64_t step, char name[NL_RUN_NAME]);
 /* Whether a file is called like that, and of which step. */
 bool nl_run_checkpoint_step(const char *name, int64_t *step);

@@ -7,6 +7,7 @@
  *   metrics.jsonl    a line for each validation
  *   checkpoints/     step-XXXXXXX.safetensors, everything that a run needs to go on
  *   samples/         step-XXXXXXX.png
+ *   snapshots/       sigma-S/step-XXXXXXX.safetensors, of averages
  *   events.out.tfevents...   the same numbers and pictures for TensorBoard
  *   model.safetensors, done  when it is over
  *

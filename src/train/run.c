@@ -122,9 +122,10 @@ static nl_status between_steps(nl_trainer *trainer)
     nl_status status = NL_OK;
     bool validate = trainer->validation && due(trainer, options->validate_every);
     bool sample = due(trainer, options->sample_every), store = due(trainer, options->save_every);
+    bool snapshot = due(trainer, options->snapshot_every) && trainer->group->rank == 0;
     if (due(trainer, options->log_every))
         NL_TRY(write_log(trainer));
-    if (!validate && !sample && !store)
+    if (!validate && !sample && !store && !snapshot)
         return NL_OK;
     NL_TRY(nl_trainer_collect(trainer));
     double start = nl_seconds();
@@ -132,6 +133,8 @@ static nl_status between_steps(nl_trainer *trainer)
         NL_TRY(nl_trainer_validate(trainer));
     if (sample)
         NL_TRY(nl_trainer_sample(trainer));
+    if (snapshot) /* before the checkpoint, so that what it goes on from has them */
+        NL_TRY(nl_trainer_snapshot(trainer));
     if (store)
         NL_TRY(save(trainer));
     trainer->clock += nl_seconds() - start; /* images_per_second is that of steps */
@@ -150,9 +153,11 @@ static nl_status finish(nl_trainer *trainer)
     char *model = NULL, *done = NULL;
     NL_TRY(nl_path_join(context, out, NL_RUN_MODEL, &model));
     NL_TRY(nl_path_join(context, out, NL_RUN_DONE, &done));
-    best->config.images_seen = trainer->point.step * trainer->point.batch;
-    best->config.ema_decay = state->ema_count ? trainer->point.ema_decay[0] : 0;
+    nl_describe_average(&trainer->point, state->ema_count ? &trainer->point.ema[0] : NULL,
+                        &best->config);
     NL_TRY(nl_dit_save(best, model, true, NL_BF16));
+    if (trainer->options->snapshot_every && !due(trainer, trainer->options->snapshot_every))
+        NL_TRY(nl_trainer_snapshot(trainer));
     NL_TRY(nl_write_file(context, done, true, "", 0));
     trainer->finished = true;
     nl_log(context, NL_LOG_INFO, "%s: %lld steps, %lld images", model,

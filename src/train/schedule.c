@@ -22,26 +22,83 @@ double nl_train_rate(const nl_train_options *options, int64_t step, double done)
     return rate;
 }
 
-double nl_train_ema_decay(const nl_train_options *options, double decay, int64_t step)
+static double width(double g)
 {
-    return options->ema_warmup ? fmin(decay, (1.0 + (double)step) / (10.0 + (double)step)) : decay;
+    return sqrt((g + 1) / (g + 3)) / (g + 2);
 }
 
-nl_status nl_train_parse_ema(nl_context *context, const char *text, int most, double *decays,
-                             int *count)
+double nl_power_exponent(double sigma_rel)
+{
+    double low = 0, high = 1;
+    while (width(high) > sigma_rel)
+        high *= 2;
+    for (int i = 0; i < 200; i++) { /* it falls with g */
+        double middle = (low + high) / 2;
+        *(width(middle) > sigma_rel ? &low : &high) = middle;
+    }
+    return (low + high) / 2;
+}
+
+double nl_train_ema_decay(const nl_train_options *options, const nl_average *average, int64_t step)
+{
+    double k = 1.0 + (double)step;
+    if (average->sigma_rel > 0)
+        return pow(1 - 1 / k, nl_power_exponent(average->sigma_rel) + 1);
+    return options->ema_warmup ? fmin(average->decay, k / (9 + k)) : average->decay;
+}
+
+static const char power[] = "power:";
+
+/* "0.9999" or "power:0.1"; returns what stands behind it, or NULL. */
+static const char *read_average(const char *text, nl_average *average)
+{
+    bool decays = strncmp(text, power, sizeof(power) - 1) != 0;
+    const char *number = text + (decays ? 0 : sizeof(power) - 1);
+    char *end;
+    double value = strtod(number, &end);
+    *average = decays ? (nl_average){.decay = value} : (nl_average){.sigma_rel = value};
+    bool fits = value > 0 && (decays ? value < 1 : value >= 0.001 && value <= NL_MOST_SIGMA_REL);
+    return end > number && fits && (!*end || *end == ',') ? end : NULL;
+}
+
+static nl_status parse_ema(nl_context *context, const char *text, nl_average *averages, int *count)
 {
     const char *at = text;
-    for (*count = 0; *count < most;) {
-        char *end;
-        double decay = strtod(at, &end);
-        if (end == at || !(decay > 0 && decay < 1) || (*end && *end != ','))
+    for (*count = 0; *count < NL_MAX_EMA;) {
+        at = read_average(at, &averages[(*count)++]);
+        if (!at)
             break;
-        decays[(*count)++] = decay;
-        if (!*end)
+        if (!*at)
             return NL_OK;
-        at = end + 1;
+        at++;
     }
     return nl_fail(context, NL_ERROR_USAGE,
-                   "ema %s: expected 1 to %d decays between 0 and 1, such as 0.9999,0.999", text,
-                   most);
+                   "ema %s: expected 1 to %d decays between 0 and 1, such as 0.9999,0.999, or "
+                   "widths of power functions from 0.001 to 0.288, such as power:0.1",
+                   text, NL_MAX_EMA);
+}
+
+nl_status nl_train_averages(nl_context *context, const nl_train_options *options,
+                            nl_average *averages, int *count)
+{
+    static const double of_snapshots[] = {0.05, 0.1};
+    bool any = false;
+    *count = 0;
+    if (options->ema) {
+        nl_status status = parse_ema(context, options->ema, averages, count);
+        if (status != NL_OK)
+            return status;
+    }
+    for (int i = 0; i < *count; i++)
+        any |= averages[i].sigma_rel > 0;
+    if (!options->snapshot_every || any)
+        return NL_OK;
+    if (*count + NL_COUNT(of_snapshots) > NL_MAX_EMA)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--snapshot-every keeps two averages beside --ema %s, and a run has %d at "
+                       "most: name fewer, or those of the snapshots among them (power:0.05)",
+                       options->ema, NL_MAX_EMA);
+    for (int i = 0; i < NL_COUNT(of_snapshots); i++)
+        averages[(*count)++] = (nl_average){.sigma_rel = of_snapshots[i]};
+    return NL_OK;
 }

@@ -4,13 +4,28 @@
 #define NL_SCHEDULE_H
 
 #include "nl_train.h"
+#include "ops.h"
 
 /* Learning rate of step number `step` (from 0); done in [0, 1]: how much of the run lies behind it. */
 double nl_train_rate(const nl_train_options *options, int64_t step, double done);
-/* Decay of a moving average behind the update of step number `step`. */
-double nl_train_ema_decay(const nl_train_options *options, double decay, int64_t step);
-/* "0.9999,0.999" -> decays in (0, 1); *count at most `most`. */
-nl_status nl_train_parse_ema(nl_context *context, const char *text, int most, double *decays,
-                             int *count);
+
+/* ---- Moving averages: of one decay, or of a power function (EDM2, Karras et al. 2024, appendix C), in which the weights
+ * after step k of n count as k^g. Its width stays the same part of the run, however long that is: sigma_rel, the
+ * standard deviation of k in the average / n. */
+typedef struct nl_average {
+    double decay;     /* in (0, 1); 0: a power function */
+    double sigma_rel; /* in (0, NL_MOST_SIGMA_REL]; 0: none */
+} nl_average;
+
+#define NL_MOST_SIGMA_REL 0.28867513459481287 /* g = 0: all steps alike */
+
+/* Exponent g >= 0 of the power function: sigma_rel^2 = (g + 1) / ((g + 2)^2 (g + 3)). */
+double nl_power_exponent(double sigma_rel);
+/* Decay behind the update of step number `step` (from 0): of a power function (1 - 1/k)^(g + 1), k = step + 1. */
+double nl_train_ema_decay(const nl_train_options *options, const nl_average *average, int64_t step);
+/* The averages of a run: "0.9999,power:0.1", at most NL_MAX_EMA; with snapshot_every and no power function there also
+ * power:0.05 and power:0.1. */
+nl_status nl_train_averages(nl_context *context, const nl_train_options *options,
+                            nl_average *averages, int *count);
 
 #endif

@@ -13,7 +13,7 @@
     .cooldown = 0.2, .query_scale = 1, .ema = "0.9999", .times = "uniform", .times_deviation = 1,  \
     .weighting = "none", .min_snr = 5, .label_dropout = -1, .log_every = 100,                      \
     .validate_every = 5000, .sample_every = 10000, .save_every = 5000, .keep = 3, .samples = 16,   \
-    .cfg_scale = -1, .max_skipped = 10
+    .cfg_scale = -1, .max_skipped = 10, .snapshots = 32
 
 const nl_train_options nl_train_defaults = {DEFAULTS, .guidance = 1};
 const nl_train_options nl_distill_defaults = {
@@ -60,6 +60,8 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
                    {"keep", (double)o->keep, 0, 1e6},
                    {"samples", (double)o->samples, 1, 1024},
                    {"sample-steps", (double)o->sample_steps, 0, 1000},
+                   {"snapshot-every", (double)o->snapshot_every, 0, 1e9},
+                   {"snapshots", (double)o->snapshots, 2, 1000},
                    {"max-skipped", (double)o->max_skipped, 1, 1e6},
                    {"dump", (double)o->dump, 0, 10000}};
     const struct {
@@ -194,7 +196,7 @@ static void forget_data(nl_context *context, nl_config *config)
     nl_config_free(context, config);
     config->num_classes = 0;
     config->images_seen = 0;
-    config->ema_decay = 0;
+    config->ema_decay = config->ema_sigma_rel = 0;
 }
 
 nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,

@@ -33,8 +33,7 @@ nl_status nl_trainer_step(nl_trainer *trainer)
         [NL_HYPER_CLIP] = (float)options->clip,
     };
     for (int i = 0; i < trainer->point.ema_count; i++)
-        hyper[NL_HYPER_EMA + i] =
-            (float)nl_train_ema_decay(options, trainer->point.ema_decay[i], step);
+        hyper[NL_HYPER_EMA + i] = (float)nl_train_ema_decay(options, &trainer->point.ema[i], step);
     nl_status status = NL_OK;
     if (trainer->stepper.used == trainer->stepper.slots)
         NL_TRY(nl_trainer_collect(trainer));

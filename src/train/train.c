@@ -87,15 +87,30 @@ static nl_status check_same_run(const nl_trainer *trainer, const char *path,
         (unsigned long long)point->seed, (long long)point->batch, (long long)point->samples);
 }
 
+/* A decay may become another one; a power function is of all steps. */
+static nl_status check_same_averages(const nl_trainer *trainer, const char *path,
+                                     const nl_run_point *found)
+{
+    for (int i = 0; i < found->ema_count; i++)
+        if (found->ema[i].sigma_rel != trainer->point.ema[i].sigma_rel)
+            return nl_fail(trainer->context, NL_ERROR_USAGE,
+                           "%s: average %d of the run is of a power function of width %g, asked "
+                           "for is %g (0: none): such a run cannot be resumed",
+                           path, i + 1, found->ema[i].sigma_rel, trainer->point.ema[i].sigma_rel);
+    return NL_OK;
+}
+
 static nl_status load(nl_trainer *trainer, const char *path)
 {
     nl_run_point found;
     nl_status status = nl_load_point(&trainer->state, path, &found);
     if (status == NL_OK)
         status = check_same_run(trainer, path, &found);
+    if (status == NL_OK)
+        status = check_same_averages(trainer, path, &found);
     if (status != NL_OK)
         return status;
-    memcpy(found.ema_decay, trainer->point.ema_decay, sizeof(found.ema_decay));
+    memcpy(found.ema, trainer->point.ema, sizeof(found.ema));
     trainer->point = found;
     nl_log(trainer->context, NL_LOG_INFO, "%s: going on at step %lld", path, (long long)found.step);
     return NL_OK;
@@ -165,6 +180,7 @@ static nl_status begin_folder(nl_trainer *trainer)
         unlink(done); /* of a shorter run */
         NL_TRY(nl_try_saving(&trainer->state, checkpoints));
     }
+    NL_TRY(nl_trainer_begin_snapshots(trainer));
     NL_TRY(nl_trainer_write_config(trainer));
     NL_TRY(nl_record_open(context, out, trainer->point.step, &trainer->record));
 cleanup:
@@ -351,9 +367,7 @@ static nl_status open_trainer(nl_trainer *trainer)
     trainer->point.seed = options->seed;
     trainer->point.batch = options->batch;
     trainer->slots = (int)NL_MAX(options->log_every, 100);
-    if (options->ema)
-        NL_TRY(nl_train_parse_ema(context, options->ema, NL_MAX_EMA, trainer->point.ema_decay,
-                                  &trainer->point.ema_count));
+    NL_TRY(nl_train_averages(context, options, trainer->point.ema, &trainer->point.ema_count));
     NL_TRY(nl_group_create(context, options->out, &trainer->group));
     trainer->device->cancellable &= trainer->group->size == 1; /* ranks stop together */
     if (options->batch % ((int64_t)trainer->group->size * options->accumulate))

@@ -65,6 +65,11 @@ nl_status nl_trainer_write_config(const nl_trainer *trainer);
 nl_status nl_trainer_try_validation(nl_trainer *trainer);
 /* A line of metrics.jsonl. Changes nothing. */
 nl_status nl_trainer_validate(nl_trainer *trainer);
+/* snapshot.c: folders for the averages of power functions, with --snapshot-every; what later steps left there is set
+ * aside. */
+nl_status nl_trainer_begin_snapshots(nl_trainer *trainer);
+/* Writes them; what cannot be written is complained about. */
+nl_status nl_trainer_snapshot(nl_trainer *trainer);
 /* samples.c: samples/step-XXXXXXX.png. */
 nl_status nl_trainer_sample(nl_trainer *trainer);
 /* health.c: writes the state down and names the first bad tensor; returns NL_ERROR_NOT_FINITE. */
