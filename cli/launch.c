@@ -2,6 +2,7 @@
 /* --gpus and --processes: this program once more for each share of the work. The processes are in groups of their own,
  * so that Ctrl-C reaches them through this one and once. */
 #include "nl_launch.h"
+#include "nl_thread.h"
 #include "ops.h"
 
 #include <errno.h>
@@ -86,6 +87,7 @@ static nl_status start(nl_crew *crew, char **arguments)
 {
     pid_t parent = getpid();
     fflush(NULL);
+    nl_unbind_thread(pthread_self()); /* and so those that are born of it */
     for (int i = 0; i < crew->count; i++) {
         char text[96];
         snprintf(text, sizeof(text), "%d/%d %llx %d %d", i, crew->count,

@@ -15,6 +15,7 @@
 #include "nl_eval.h"
 #include "nl_info.h"
 #include "nl_sample.h"
+#include "nl_thread.h"
 #include "nl_training.h"
 #include "ops.h"
 
@@ -208,6 +209,7 @@ static void start_anew(const nl_command *command, char **argv)
     if (length <= 0 || length == sizeof(path))
         return;
     path[length] = '\0';
+    nl_unbind_thread(pthread_self()); /* OpenMP counts the processors of the mask that it finds */
     execv(path, argv);
 }
 

@@ -125,8 +125,18 @@ int64_t nl_memory_left(const nl_context *context);
 /* Bytes that this process could still take on the host: what the machine has available, what its control groups
  * (version 1 and 2) and RLIMIT_AS leave. INT64_MAX: nothing says. */
 int64_t nl_memory_available(void);
+/* Addresses that RLIMIT_AS (ulimit -v) leaves; INT64_MAX: no limit. */
+int64_t nl_addresses_left(void);
 /* The groups' part of it. list: a file like /proc/self/cgroup; root: where the groups' files lie. */
 int64_t nl_group_memory_left(const char *list, const char *root);
+
+/* ---- Processors. */
+
+/* Those that this process may use, at least 1: what its mask holds (OpenMP's places, where it has bound the first thread
+ * to one), at most the quota of its control groups (version 1 and 2), rounded up. */
+int nl_processors_available(void);
+/* The groups' part of it; INT_MAX: no quota. Files as above. */
+int nl_group_processors(const char *list, const char *root);
 
 /* ---- Checked arithmetic for sizes that come from files: false on overflow or negative input. */
 bool nl_mul_size(int64_t a, int64_t b, int64_t *product);

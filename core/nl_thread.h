@@ -5,8 +5,12 @@
 
 #include <pthread.h>
 
-/* A thread that no signal sent to the process (Ctrl-C) goes to, but its own faults do. Returns what pthread_create
- * does. */
+/* The thread may run on every processor of the process again, where OpenMP has bound it to a place (OMP_PROC_BIND,
+ * OMP_PLACES): what it starts, programs and threads, would be bound with it. */
+void nl_unbind_thread(pthread_t thread);
+
+/* A thread that no signal sent to the process (Ctrl-C) goes to, but its own faults do; not bound (nl_unbind_thread).
+ * Returns what pthread_create does. */
 int nl_start_thread(pthread_t *thread, void *(*run)(void *), void *user);
 
 #endif

@@ -2,6 +2,7 @@
 /* Pictures of a folder or an archive in batches, decoded ahead by threads. */
 #include "nl_image.h"
 #include "nl_pictures.h"
+#include "nl_thread.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -240,7 +241,7 @@ static void *read_all(void *user)
 static nl_status start_reading(nl_pictures *p, int64_t most)
 {
     p->most = most;
-    int failed = pthread_create(&p->reader, NULL, read_all, p);
+    int failed = nl_start_thread(&p->reader, read_all, p);
     if (failed)
         return nl_fail(p->context, NL_ERROR_MEMORY, "%s: no thread to read it: %s", p->path,
                        strerror(failed));

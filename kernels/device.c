@@ -3,7 +3,6 @@
  * Which back ends this build has, and how a name becomes a device. A back end is its nl_ops and nothing
  * more; one that was not built is not in the table.
  */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,28 +34,13 @@ bool nl_cuda_is_likely(void)
     return cuda_ops && access("/dev/nvidiactl", F_OK) == 0;
 }
 
-/* CPUs that the process may run on, or what OMP_NUM_THREADS says. */
 int nl_default_threads(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
     long asked = text ? strtol(text, NULL, 10) : 0;
-    int threads = asked > 0 && asked < MAX_THREADS ? (int)asked : 1;
     if (asked > 0)
-        return threads;
-    /* The kernel refuses a mask that is too short for the machine. */
-    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-        cpu_set_t *mask = CPU_ALLOC(cpus);
-        if (!mask)
-            break;
-        size_t size = CPU_ALLOC_SIZE(cpus);
-        bool known = sched_getaffinity(0, size, mask) == 0;
-        if (known)
-            threads = CPU_COUNT_S(size, mask);
-        CPU_FREE(mask);
-        if (known)
-            break;
-    }
-    return NL_MAX(1, NL_MIN(threads, MAX_THREADS));
+        return asked < MAX_THREADS ? (int)asked : 1;
+    return NL_MIN(nl_processors_available(), MAX_THREADS);
 }
 
 /* "cuda" or "cuda:N" with N from 0 to 999. */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Contexts: status, messages, log, cancelling, the memory budget, threads. */
+#include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 
 #include "nl_test.h"
+#include "nl_thread.h"
 
 static void test_status_names(void **state)
 {
@@ -351,16 +354,52 @@ static void test_checked_sizes(void **state)
     assert_false(nl_add_size(5, -1, &x));
 }
 
+typedef struct mask_reader {
+    pthread_barrier_t started;
+    cpu_set_t mask;
+} mask_reader;
+
+static void *read_mask(void *user)
+{
+    mask_reader *r = user;
+    pthread_barrier_wait(&r->started);
+    sched_getaffinity(0, sizeof(r->mask), &r->mask);
+    return NULL;
+}
+
+/* ctest runs it with OMP_PROC_BIND too, where the first thread is bound to one processor: others are not. */
+static void test_threads_run_anywhere(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    mask_reader r;
+    CPU_ZERO(&r.mask);
+    assert_int_equal(pthread_barrier_init(&r.started, NULL, 2), 0);
+    assert_int_equal(nl_start_thread(&thread, read_mask, &r), 0);
+    pthread_barrier_wait(&r.started);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&r.started);
+    assert_int_equal(CPU_COUNT(&r.mask), omp_get_num_procs());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status_names),     cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_sizes_of_options), cmocka_unit_test(test_reason_without_a_context),
-        cmocka_unit_test(test_logging),          cmocka_unit_test(test_bad_options),
-        cmocka_unit_test(test_cancelling),       cmocka_unit_test(test_allocation),
-        cmocka_unit_test(test_budget),           cmocka_unit_test(test_impossible_sizes),
-        cmocka_unit_test(test_fault_hook),       cmocka_unit_test(test_system_refuses),
-        cmocka_unit_test(test_threads),          cmocka_unit_test(test_checked_sizes),
+        cmocka_unit_test(test_status_names),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_sizes_of_options),
+        cmocka_unit_test(test_reason_without_a_context),
+        cmocka_unit_test(test_logging),
+        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_cancelling),
+        cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_impossible_sizes),
+        cmocka_unit_test(test_fault_hook),
+        cmocka_unit_test(test_system_refuses),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_checked_sizes),
+        cmocka_unit_test(test_threads_run_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -303,6 +304,46 @@ static void test_memory_available(void **state)
 #endif
 }
 
+/* The least quota of a group and its parents, rounded up; version 1 and 2, controllers that are mounted together. */
+static void test_group_processors(void **state)
+{
+    static const struct {
+        const char *list, *file, *text;
+        int expected;
+    } cases[] = {
+        {"0::/a/b\n", "a/b/cpu.max", "max 100000\n", INT_MAX},
+        {"0::/a/b\n", "a/cpu.max", "350000 100000\n", 4},
+        {"0::/a/b\n", "a/b/cpu.max", "200000 100000\n", 2},
+        {"0::/a/b\n", "a/b/cpu.max", "1000 100000\n", 1},
+        {"0::/a/b\n", "cpu.max", "700 100\n", 1},
+        {"0::/\n", "a/b/cpu.max", "max 100000\n", 7}, /* in a container: the root is the group */
+        {"3:cpu,cpuacct:/old\n", "cpu/old/cpu.cfs_period_us", "50000\n", INT_MAX},
+        {"3:cpu,cpuacct:/old\n", "cpu/old/cpu.cfs_quota_us", "-1\n", INT_MAX},
+        {"3:cpu,cpuacct:/old\n", "cpu/old/cpu.cfs_quota_us", "150000\n", 3},
+        {"3:cpuacct,cpu:/old\n", "a/b/cpu.max", "x\n", 3},
+        {"3:cpuset:/old\n2:cpuacct:/old\n", "a/b/cpu.max", "7\n", INT_MAX},
+        {"1:cpu:/elsewhere\n", "cpu/cpu.cfs_quota_us", "-1\n", INT_MAX}};
+    fixture *f = *state;
+    char path[256], list[128];
+    const char *const folders[] = {"a", "a/b", "cpu", "cpu/old"};
+    for (int i = 0; i < NL_COUNT(folders); i++) {
+        snprintf(path, sizeof(path), "%s/%s", f->folder, folders[i]);
+        assert_ok(f->context, nl_make_folder(f->context, path));
+    }
+    snprintf(list, sizeof(list), "%s/list", f->folder);
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        snprintf(path, sizeof(path), "%s/%s", f->folder, cases[i].file);
+        assert_ok(f->context,
+                  nl_write_file(f->context, path, true, cases[i].text, strlen(cases[i].text)));
+        assert_ok(f->context,
+                  nl_write_file(f->context, list, true, cases[i].list, strlen(cases[i].list)));
+        if (nl_group_processors(list, f->folder) != cases[i].expected)
+            fail_msg("case %d: %d", i, nl_group_processors(list, f->folder));
+    }
+    assert_int_equal(nl_group_processors("/nowhere", f->folder), INT_MAX);
+    assert_in_range(nl_processors_available(), 1, 1 << 20);
+}
+
 /* What a killed writer has left goes; what one at work has there stays. */
 static void test_temporaries(void **state)
 {
@@ -595,6 +636,7 @@ int main(void)
         TEST(test_append),
         TEST(test_temporaries),
         TEST(test_memory_available),
+        TEST(test_group_processors),
         TEST(test_empty_file),
         TEST(test_places_that_cannot_be_written),
         TEST(test_broken_pipe),

@@ -53,3 +53,45 @@ has_gpu() {
     [ "$status" -eq 2 ]
     [[ "$output" == *"expected auto, cpu"* ]]
 }
+
+threads_of_the_cpu() {
+    env -u OMP_NUM_THREADS -u OMP_PLACES -u GOMP_CPU_AFFINITY "$@" "$NALAGEN" info --json --device cpu >cpu.json
+    python3 -c 'import json; print(json.load(open("cpu.json"))["threads"])'
+}
+
+@test "OMP_PROC_BIND, OMP_PLACES: as many threads as without, though the first is bound to one processor" {
+    [ "$(nproc)" -gt 1 ] || skip "one processor"
+    free=$(threads_of_the_cpu OMP_PROC_BIND=false)
+    for bound in OMP_PROC_BIND=true OMP_PROC_BIND=close OMP_PLACES=threads; do
+        for restart in OMP_DYNAMIC=false GOMP_SPINCOUNT=5000; do # started anew, and not
+            found=$(threads_of_the_cpu $bound $restart)
+            [ "$found" -eq "$free" ] || { echo "$bound $restart: $found of $free"; false; }
+        done
+    done
+    [ "$(threads_of_the_cpu OMP_PLACES='{0}')" -eq 1 ]
+}
+
+# A group of processes with a quota, where this machine lets one be made: in $group, "" where not.
+make_quota() {
+    local root
+    group=
+    for root in /sys/fs/cgroup/cpu /sys/fs/cgroup; do
+        mkdir "$root/nalagen-test-$$" 2>/dev/null || continue
+        group=$root/nalagen-test-$$
+        if [ -e "$group/cpu.cfs_quota_us" ] && echo 100000 >"$group/cpu.cfs_quota_us" 2>/dev/null ||
+            { [ -e "$group/cpu.max" ] && echo "100000 100000" >"$group/cpu.max" 2>/dev/null; }; then
+            return
+        fi
+        rmdir "$group"
+        group=
+    done
+}
+
+@test "the quota of a control group is how many threads there are" {
+    [ "$(nproc)" -gt 1 ] || skip "one processor"
+    make_quota
+    [ "$group" ] || skip "no group with a quota can be made here"
+    found=$(threads_of_the_cpu sh -c "echo \$\$ >$group/cgroup.procs"' && exec "$0" "$@"') || :
+    rmdir "$group"
+    [ "$found" -eq 1 ]
+}
