@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "nl_analyze.h"
+#include "nl_blas.h"
 #include "nl_console.h"
 #include "nl_convert.h"
 #include "nl_encode_command.h"

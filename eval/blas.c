@@ -1,15 +1,96 @@
 /* SPDX-License-Identifier: MIT */
-/* Whether OpenBLAS took this processor for an old one, and which kernels it should use instead. */
-#include "nl_statistics.h"
+/*
+ * OpenBLAS, loaded at run time. Linked, it would be in every process of the program: it starts threads before main,
+ * and where a limit of addresses stops them it waits for them for ever when the process ends.
+ */
+#include "nl_blas.h"
+#include "nl_thread.h"
+#include "ops.h"
 
-#include <cblas.h>
+#include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* Addresses that it takes: itself and, for each thread, a stack, buffers and a heap of malloc. */
+enum { MIB_OF_LIBRARY = 64, MIB_OF_THREAD = 160 };
+
+static struct {
+    pthread_mutex_t lock;
+    bool loaded;
+    nl_blas blas;
+    char reason[256]; /* why it cannot be loaded */
+} library = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* By a thread of its own: OpenBLAS's threads are born of it and leave signals to the first one, as it does, and
+ * run on any processor. */
+static void *load(void *unused)
+{
+    nl_blas *b = &library.blas;
+    const struct {
+        void *function;
+        const char *name;
+    } functions[] = {{&b->dsyr, "cblas_dsyr"},
+                     {&b->dsyrk, "cblas_dsyrk"},
+                     {&b->dgemm, "cblas_dgemm"},
+                     {&b->dpstrf, "dpstrf_"},
+                     {&b->dgesdd, "dgesdd_"},
+                     {&b->set_threads, "openblas_set_num_threads"},
+                     {&b->core_name, "openblas_get_corename"}};
+    void *handle = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        handle = dlopen("libopenblas.so", RTLD_NOW | RTLD_LOCAL);
+    bool whole = handle != NULL;
+    for (int i = 0; whole && i < NL_COUNT(functions); i++) {
+        void *address = dlsym(handle, functions[i].name);
+        memcpy(functions[i].function, &address, sizeof(address));
+        whole = address != NULL;
+    }
+    if (!whole)
+        snprintf(library.reason, sizeof(library.reason), "%s", dlerror());
+    else if (!getenv("OPENBLAS_NUM_THREADS"))
+        b->set_threads(nl_default_threads());
+    library.loaded = whole;
+    return unused;
+}
+
+static nl_status load_once(nl_context *context)
+{
+    pthread_t thread;
+    int64_t need = MIB_OF_LIBRARY + (int64_t)MIB_OF_THREAD * nl_default_threads();
+    int64_t have = nl_addresses_left() >> 20;
+    if (have < need)
+        return nl_fail(
+            context, NL_ERROR_MEMORY,
+            "OpenBLAS takes up to %lld MiB of addresses, and the limit (ulimit -v) leaves "
+            "%lld: allow more, or set OMP_NUM_THREADS lower",
+            (long long)need, (long long)have);
+    int failed = nl_start_thread(&thread, load, NULL);
+    if (failed)
+        return nl_fail(context, NL_ERROR_MEMORY, "OpenBLAS: no thread to load it: %s",
+                       strerror(failed));
+    pthread_join(thread, NULL);
+    if (!library.loaded)
+        return nl_fail(context, NL_ERROR_DEVICE,
+                       "OpenBLAS, which statistics of features need, cannot be loaded: %s",
+                       library.reason);
+    return NL_OK;
+}
+
+nl_status nl_blas_load(nl_context *context, const nl_blas **blas)
+{
+    pthread_mutex_lock(&library.lock);
+    nl_status status = library.loaded ? NL_OK : load_once(context);
+    pthread_mutex_unlock(&library.lock);
+    *blas = status == NL_OK ? &library.blas : NULL;
+    return status;
+}
 
 /* Prescott is what OpenBLAS takes a processor for that it does not know. */
 const char *nl_blas_better_kernels(void)
 {
+    const nl_blas *blas;
 #ifdef __x86_64__
-    if (strcmp(openblas_get_corename(), "Prescott"))
+    if (nl_blas_load(NULL, &blas) != NL_OK || strcmp(blas->core_name(), "Prescott"))
         return NULL;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Sums of n rows around a shift c: s = sum of x - c, S = sum of (x - c)(x - c)^T. Then
  *   mean = c + s / n,  scatter = S - s s^T / n. */
+#include "nl_blas.h"
 #include "nl_statistics.h"
-
-#include <cblas.h>
 
 struct nl_device_moments {
     nl_device *device;
@@ -64,14 +63,16 @@ nl_status nl_device_moments_read(const nl_device_moments *m, nl_moments *to)
     nl_device *device = m->device;
     int64_t size = m->size;
     double *scatter = NULL;
+    const nl_blas *blas;
     nl_status status = NL_OK;
     if (m->count == 0)
         return NL_OK;
+    NL_TRY(nl_blas_load(device->context, &blas));
     NL_TRY(NL_NEW_SIZED(device->context, "a covariance", m->bytes, 1, &scatter));
     NL_TRY(device->ops->download(device, scatter, m->memory, m->bytes));
     double *sums = scatter + size * size;
     const float *shift = (const float *)(sums + size);
-    cblas_dsyr(CblasRowMajor, CblasUpper, (int)size, -1 / (double)m->count, sums, 1, scatter,
+    blas->dsyr(CblasRowMajor, CblasUpper, (int)size, -1 / (double)m->count, sums, 1, scatter,
                (int)size);
     for (int64_t i = 0; i < size; i++)
         sums[i] = shift[i] + sums[i] / (double)m->count;

@@ -8,21 +8,18 @@
  * and takes a tenth of the time. It ends where what is left is rounding (below size * 2^-53 of the largest variance),
  * so that F has as many columns as S has rank.
  */
+#include "nl_blas.h"
 #include "nl_statistics.h"
 
-#include <cblas.h>
 #include <float.h>
-#include <lapacke.h>
 #include <math.h>
 #include <string.h>
 
-static nl_status lapack_failed(nl_context *context, const char *name, lapack_int info)
+static nl_status lapack_failed(nl_context *context, const char *name, int info)
 {
-    if (info == LAPACK_WORK_MEMORY_ERROR || info == LAPACK_TRANSPOSE_MEMORY_ERROR)
-        return nl_fail(context, NL_ERROR_MEMORY, "%s: no memory", name);
     return nl_fail(context, NL_ERROR_INPUT,
                    "%s does not converge (%d): the covariance holds numbers that are not finite",
-                   name, (int)info);
+                   name, info);
 }
 
 /* S -> F^T [*rank, size]. Allocates *rows. */
@@ -30,15 +27,16 @@ static nl_status factor(nl_context *context, int64_t size, const double *covaria
                         int64_t *rank)
 {
     nl_status status;
-    lapack_int *order = NULL;
-    double *line = NULL;
-    lapack_int found;
+    const nl_blas *blas;
+    int *order = NULL, n = (int)size, found, info;
+    double *line = NULL, *work = NULL, tolerance = -1; /* size * 2^-53 of the largest */
+    NL_TRY(nl_blas_load(context, &blas));
     NL_TRY(NL_NEW_ARRAY(context, "a factor of a covariance", size * size, rows));
     NL_TRY(NL_NEW_ARRAY(context, "a column", size, &line));
     NL_TRY(NL_NEW_ARRAY(context, "an order", size, &order));
+    NL_TRY(NL_NEW_ARRAY(context, "an order", 2 * size, &work));
     memcpy(*rows, covariance, (size_t)(size * size) * sizeof(double));
-    lapack_int info = LAPACKE_dpstrf(LAPACK_COL_MAJOR, 'L', (lapack_int)size, *rows,
-                                     (lapack_int)size, order, &found, -1);
+    blas->dpstrf("L", &n, *rows, &n, order, &found, &tolerance, work, &info, 1);
     if (info < 0)
         NL_TRY(lapack_failed(context, "dpstrf", info));
     *rank = found;
@@ -52,17 +50,43 @@ static nl_status factor(nl_context *context, int64_t size, const double *covaria
 cleanup:
     nl_free(context, line);
     nl_free(context, order);
+    nl_free(context, work);
     return status;
 }
 
 /* Singular values that are worth the way to a device. */
 enum { DEVICE_LEAST = 512 };
 
+/* The singular values of x [n, m], by columns [m, n], which is lost; values [min(m, n)]. */
+static nl_status singular_values(nl_context *context, const nl_blas *blas, int m, int n, double *x,
+                                 double *values)
+{
+    nl_status status;
+    int *small = NULL, one = 1, info, size = -1;
+    double *work = NULL, unused, best;
+    NL_TRY(NL_NEW_ARRAY(context, "singular values", 8 * NL_MIN(m, n), &small));
+    blas->dgesdd("N", &m, &n, x, &m, values, &unused, &one, &unused, &one, &best, &size, small,
+                 &info, 1);
+    if (info)
+        NL_TRY(lapack_failed(context, "dgesdd", info));
+    size = (int)best;
+    NL_TRY(NL_NEW_ARRAY(context, "singular values", size, &work));
+    blas->dgesdd("N", &m, &n, x, &m, values, &unused, &one, &unused, &one, work, &size, small,
+                 &info, 1);
+    if (info)
+        NL_TRY(lapack_failed(context, "dgesdd", info));
+cleanup:
+    nl_free(context, small);
+    nl_free(context, work);
+    return status;
+}
+
 /* Sum of the singular values of A B^T; A [m, size], B [n, size] */
 static nl_status nuclear_norm(nl_context *context, int64_t size, const double *a, int64_t m,
                               const double *b, int64_t n, double *sum)
 {
     nl_status status;
+    const nl_blas *blas;
     double *values = NULL;
     double *product = NULL;
     *sum = 0;
@@ -70,15 +94,12 @@ static nl_status nuclear_norm(nl_context *context, int64_t size, const double *a
         return NL_OK;
     if (NL_MIN(m, n) >= DEVICE_LEAST && nl_nuclear_norm(context->device, size, a, m, b, n, sum))
         return NL_OK;
+    NL_TRY(nl_blas_load(context, &blas));
     NL_TRY(NL_NEW_ARRAY(context, "a product of covariances", m * n, &product));
     NL_TRY(NL_NEW_ARRAY(context, "singular values", NL_MIN(m, n), &values));
-    cblas_dgemm(CblasColMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)size, 1, a, (int)size,
+    blas->dgemm(CblasColMajor, CblasTrans, CblasNoTrans, (int)m, (int)n, (int)size, 1, a, (int)size,
                 b, (int)size, 0, product, (int)m);
-    double unused;
-    lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'N', (lapack_int)m, (lapack_int)n, product,
-                                     (lapack_int)m, values, &unused, 1, &unused, 1);
-    if (info)
-        NL_TRY(lapack_failed(context, "dgesdd", info));
+    NL_TRY(singular_values(context, blas, (int)m, (int)n, product, values));
     for (int64_t i = 0; i < NL_MIN(m, n); i++)
         *sum += values[i];
 cleanup:

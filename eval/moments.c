@@ -2,9 +2,9 @@
 /* Mean and covariance in blocks of rows: each block is centred on its own mean and its scatter, the sum of
  * (x - mean)(x - mean)^T, joined to the sum so far:
  *   M += M_b + n n_b / (n + n_b) d d^T, d = mean_b - mean  (Chan, Golub, LeVeque 1979). */
+#include "nl_blas.h"
 #include "nl_statistics.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
@@ -12,6 +12,7 @@ enum { BLOCK = 256 };
 
 struct nl_moments {
     nl_context *context;
+    const nl_blas *blas;
     int64_t size, count; /* of rows in mean and scatter */
     int64_t waiting;     /* rows in block */
     double *mean;        /* [size] */
@@ -28,6 +29,7 @@ nl_status nl_moments_create(nl_context *context, int64_t size, nl_moments **mome
     NL_TRY(NL_NEW(context, "moments", &made));
     made->context = context;
     made->size = size;
+    NL_TRY(nl_blas_load(context, &made->blas));
     double **parts[] = {&made->mean, &made->scatter, &made->block, &made->block_mean};
     const int64_t rows[] = {1, size, BLOCK, 1};
     for (int i = 0; i < NL_COUNT(parts); i++)
@@ -58,8 +60,8 @@ static void join_means(nl_moments *m, const double *mean, int64_t count, double 
         difference[i] = mean[i] - m->mean[i];
         m->mean[i] += share * difference[i];
     }
-    cblas_dsyr(CblasRowMajor, CblasUpper, (int)m->size, n * share, difference, 1, m->scatter,
-               (int)m->size);
+    m->blas->dsyr(CblasRowMajor, CblasUpper, (int)m->size, n * share, difference, 1, m->scatter,
+                  (int)m->size);
     m->count += count;
 }
 
@@ -78,8 +80,8 @@ static void flush(nl_moments *m)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < size; i++)
             m->block[row * size + i] -= m->block_mean[i];
-    cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, (int)size, (int)rows, 1, m->block, (int)size,
-                1, m->scatter, (int)size);
+    m->blas->dsyrk(CblasRowMajor, CblasUpper, CblasTrans, (int)size, (int)rows, 1, m->block,
+                   (int)size, 1, m->scatter, (int)size);
     join_means(m, m->block_mean, rows, m->block);
     m->waiting = 0;
 }

@@ -110,8 +110,4 @@ nl_status nl_precision_recall(nl_device *device, int64_t size, const float *refe
                               int64_t reference_count, const float *samples, int64_t sample_count,
                               int k, bool half, double *precision, double *recall);
 
-/* Kernels that suit the processor better than those that OpenBLAS has chosen, as its OPENBLAS_CORETYPE names them; NULL
- * when it has chosen well. It reads that variable before main. */
-const char *nl_blas_better_kernels(void);
-
 #endif

@@ -96,3 +96,10 @@ as_nobody() {
         [[ $output == *"no sudo here"*"    apt-get update && apt-get install "*openmpi-bin* ]]
     fi
 }
+
+@test "the program has no OpenBLAS in its process before statistics need it" {
+    command -v ldd >/dev/null || skip "no ldd"
+    run ldd "$NALAGEN"
+    [ "$status" -eq 0 ]
+    [[ "$output" == *dnnl* && "$output" != *blas* && "$output" != *lapack* ]]
+}
