@@ -46,17 +46,20 @@ const nl_option nl_sampling_options[] = {
 
     {"sampler", 0, NL_OPTION_CHOICE, FIELD(sampling.sampler), "NAME", .choices = nl_method_names,
      .where = NL_IN_BOTH, .group = "Sampler",
-     .help = "DiT: ddpm ddim. SiT: euler midpoint heun heun2 rk4\ndopri5 sde-euler sde-heun flow",
+     .help = "DiT: ddpm ddim dpmpp-2m dpmpp-2m-sde unipc.\nSiT: euler midpoint heun heun2 rk4 "
+             "dopri5\nsde-euler sde-heun flow",
      .detail = "heun's last step is Euler at the end of the "
                "interval; heun2's is not (the explicit trapezoid). flow takes whole steps of a "
-               "flow map (nalagen distill)."},
+               "flow map (nalagen distill). dpmpp-2m is DPM-Solver++ (2M), dpmpp-2m-sde its SDE, "
+               "unipc UniPC of order 2: pictures of a DiT in 10 to 20 steps, on the levels that "
+               "diffusers' schedulers take."},
     {"steps", 0, NL_OPTION_INT, FIELD(sampling.steps), "N", 1, 10000, .where = NL_IN_BOTH,
      .help = "steps taken (the public SiT code's N is N - 1 here)",
      .detail = "The public SiT code counts the points instead of the steps. SDEs: N counts the "
                "last step. "
-               "DDPM, DDIM: the respaced length."},
+               "DiT: the respaced length."},
     {"respacing", 0, NL_OPTION_TEXT, FIELD(sampling.respacing), "TEXT", .where = NL_IN_BOTH,
-     .help = "DDPM, DDIM: 250, ddim50 or 10,15,20"},
+     .help = "DiT: 250, ddim50 or 10,15,20"},
     {"eta", 0, NL_OPTION_REAL, FIELD(sampling.eta), "X", 0, 1, .where = NL_IN_BOTH,
      .help = "DDIM: 0 deterministic to 1 as noisy as DDPM (0)"},
     {"atol", 0, NL_OPTION_REAL, FIELD(sampling.atol), "X", 1e-12, 1, .where = NL_IN_BOTH,
@@ -73,8 +76,8 @@ const nl_option nl_sampling_options[] = {
      .help = "SDE: mean, none, tweedie or euler (mean)"},
     {"last-step-size", 0, NL_OPTION_REAL, FIELD(sampling.last_step_size), "X", 1e-6, 0.5,
      .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "SDE: length of the last step (0.04)"},
-    {"clip-denoised", 0, NL_OPTION_FLAG, FIELD(sampling.clip_denoised), .where = NL_IN_BOTH,
-     .help = "DDPM, DDIM: clamp x_0 to [-1, 1] (pixel models)"},
+    {"clip-denoised", 0, NL_OPTION_FLAG, FIELD(sampling.clip_denoised),
+     .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "DiT: clamp x_0 to [-1, 1] (pixel models)"},
     {"cfg-scale", 0, NL_OPTION_REAL, FIELD(sampling.cfg_scale), "X", 0, 1000, .where = NL_IN_BOTH,
      .help = "guidance; 1: none"},
     {"cfg-channels", 0, NL_OPTION_CHOICE, FIELD(cfg_channels), "all|3", .choices = channels,

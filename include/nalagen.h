@@ -133,10 +133,11 @@ NL_API nl_status nl_model_class(nl_model *model, const char *text, int *index);
 
 typedef struct nl_sampling { /* cleared: the model's defaults */
     size_t size;
-    const char *sampler; /* ddpm ddim euler midpoint heun heun2 rk4 dopri5 sde-euler sde-heun flow;
-                            NULL: the model's default */
-    int64_t steps;       /* steps taken; 0: the sampler's default */
-    const char *respacing; /* DDPM/DDIM: "250", "ddim50", or NULL: from steps */
+    const char
+        *sampler;  /* ddpm ddim dpmpp-2m dpmpp-2m-sde unipc euler midpoint heun heun2 rk4 dopri5
+                            sde-euler sde-heun flow; NULL: the model's default */
+    int64_t steps; /* steps taken; 0: the sampler's default */
+    const char *respacing; /* of a DiT: "250", "ddim50", or NULL: from steps */
     double
         cfg_scale; /* guidance; 1: none; 0 or less: the model's default, for SiT with its interval */
     int cfg_channels;       /* channels guided; 0: all; 3: the public code's habit */
@@ -148,7 +149,7 @@ typedef struct nl_sampling { /* cleared: the model's defaults */
     double sde_norm; /* 0: 1 */
     const char *last_step; /* none mean tweedie euler; NULL: mean */
     double last_step_size; /* 0: 0.04 */
-    bool clip_denoised;    /* DDPM/DDIM: clamp the predicted x_0 to [-1, 1] (pixel-space models) */
+    bool clip_denoised;    /* of a DiT: clamp the predicted x_0 to [-1, 1] (pixel-space models) */
 } nl_sampling;
 
 /* As cfg_scale: the unconditional prediction alone, a scale of 0. */

@@ -642,7 +642,8 @@ static void test_cancelling(void **state)
 static void test_failing_allocations(void **state)
 {
     (void)state;
-    static const nl_method methods[] = {NL_METHOD_DDPM, NL_METHOD_SDE_HEUN, NL_METHOD_DOPRI5};
+    static const nl_method methods[] = {NL_METHOD_DDPM, NL_METHOD_UNIPC, NL_METHOD_DPMPP_2M_SDE,
+                                        NL_METHOD_SDE_HEUN, NL_METHOD_DOPRI5};
     nl_context *context = test_context("reference");
     float start[COUNT], result[COUNT];
     start_numbers(start, COUNT);

@@ -57,8 +57,10 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
                        resolved->sampler));
     if (!given->steps && !given->respacing)
         resolved->steps = nl_methods[method].default_steps;
-    if (dit && !given->respacing)
-        resolved->steps = NL_MIN(resolved->steps, config->diffusion_steps);
+    if (dit && !given->respacing) /* one that goes two levels at a time leaves the lowest out */
+        resolved->steps =
+            NL_MIN(resolved->steps,
+                   config->diffusion_steps - (nl_methods[method].family == NL_FAMILY_MULTISTEP));
     if (given->cfg_scale <= 0 && (config->guided || config->flow_map)) {
         resolved->cfg_scale = 1;
     } else if (given->cfg_scale <= 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* DDPM and DDIM (docs/public-code.md A4). */
+/* DDPM and DDIM (docs/public-code.md A4), and the levels of all samplers of a DiT. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "nl_plan.h"
 
@@ -15,11 +16,21 @@ nl_status nl_diffusion_plan(nl_sampler *sampler)
     nl_diffusion_level *all = NULL;
     char steps[48];
     int offset = options->spacing == NL_SPACING_LEADING ? options->steps_offset : 0, count;
-    snprintf(steps, sizeof(steps), offset ? "%s%d+%d" : "%s%d", spacings[options->spacing],
-             options->steps, offset);
+    /* Multistep methods end at the data itself, as diffusers has it: of one level more the lowest, which is all but there,
+     * is left out. */
+    bool multistep = nl_methods[options->method].family == NL_FAMILY_MULTISTEP;
+    int surplus = multistep && options->spacing != NL_SPACING_TRAILING && !options->respacing;
+    const char *spacing = surplus && options->spacing == NL_SPACING_LINSPACE
+                              ? "linspace"
+                              : spacings[options->spacing];
+    snprintf(steps, sizeof(steps), offset ? "%s%d+%d" : "%s%d", spacing, options->steps + surplus,
+             offset);
     NL_TRY(nl_diffusion_levels(sampler->context, &schedule,
                                options->respacing ? options->respacing : steps, &sampler->levels,
                                &sampler->steps));
+    if (surplus)
+        memmove(sampler->levels, sampler->levels + surplus,
+                (size_t)(sampler->steps -= surplus) * sizeof(*sampler->levels));
     if (options->final_alpha_first && options->method == NL_METHOD_DDIM) {
         NL_TRY(nl_diffusion_levels(sampler->context, &schedule, NULL, &all, &count));
         sampler->levels[0].alpha_bar_before = all[0].alpha_bar;
@@ -63,6 +74,24 @@ static void v_coefficients(const nl_diffusion_level *level, nl_diffusion_step_ar
     args->ddim_eps = (float)(of_eps / a);
 }
 
+nl_diffusion_step_args nl_diffusion_x_0(const nl_sampler *sampler, int i)
+{
+    const nl_sampler_options *options = &sampler->options;
+    double alpha_bar = sampler->levels[i].alpha_bar;
+    nl_diffusion_step_args args = {
+        .predicts_x_start = options->predicts == NL_PREDICTS_X_START,
+        .learned_range = options->variance == NL_VARIANCE_LEARNED_RANGE,
+        .clip = options->clip_denoised,
+        .ddim = true,
+        .x_0_from_x = (float)sqrt(1 / alpha_bar),
+        .x_0_from_eps = (float)sqrt(1 / alpha_bar - 1),
+        .ddim_x_0 = 1,
+    };
+    if (options->predicts == NL_PREDICTS_V)
+        v_coefficients(&sampler->levels[i], &args);
+    return args;
+}
+
 static nl_diffusion_step_args step_args(const nl_sampler *sampler, int i)
 {
     const nl_sampler_options *options = &sampler->options;
@@ -92,7 +121,7 @@ static nl_diffusion_step_args step_args(const nl_sampler *sampler, int i)
     return args;
 }
 
-static nl_status prediction_tensor(nl_run *run, nl_tensor *prediction)
+nl_status nl_diffusion_prediction(nl_run *run, nl_tensor *prediction)
 {
     int64_t shape[NL_MAX_DIMS];
     for (int i = 0; i < run->x.ndim; i++)
@@ -109,7 +138,7 @@ nl_status nl_diffusion_run(nl_run *run)
     const nl_sample_job *job = run->job;
     bool needs_noise = nl_sampler_needs_noise(sampler);
     nl_tensor prediction, noise = {0};
-    NL_TRY(prediction_tensor(run, &prediction));
+    NL_TRY(nl_diffusion_prediction(run, &prediction));
     if (needs_noise)
         NL_TRY(nl_run_tensor(run, &noise));
     for (int k = 0; k < sampler->steps; k++) {

@@ -62,24 +62,26 @@ static nl_status keep_stride(nl_context *context, const char *respacing, int ste
                    respacing, wanted, steps, wanted);
 }
 
-/* "leading50", "leading50+1", "trailing50": as diffusers places them. */
+/* "leading50", "leading50+1", "trailing50", "linspace50": as diffusers places them. */
 static nl_status keep_even(nl_context *context, const char *respacing, int steps, bool *keep)
 {
-    bool leading = respacing[0] == 'l';
-    const char *text = respacing + strlen(leading ? "leading" : "trailing");
+    bool leading = respacing[1] == 'e', linspace = respacing[1] == 'i';
+    const char *text = respacing + strlen(leading ? "leading" : "linspace");
     int wanted = read_count(&text), offset = 0;
     if (leading && *text == '+') {
         text++;
         offset = read_count(&text);
     }
     if (wanted < 1 || offset < 0 || *text)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "respacing '%s': expected 'leading' or 'trailing' and a number of steps; of "
-                       "leading ones '+1' puts them by one later",
-                       respacing);
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "respacing '%s': expected 'leading', 'trailing' or 'linspace' and a number of "
+            "steps; of leading ones '+1' puts them by one later",
+            respacing);
     for (int i = 0; i < wanted; i++) {
-        double t = leading ? (double)i * (wanted > steps ? 0 : steps / wanted) + offset
-                           : rint(steps - i * ((double)steps / wanted)) - 1;
+        double t = leading    ? (double)i * (wanted > steps ? 0 : steps / wanted) + offset
+                   : linspace ? rint(i * ((steps - 1.0) / NL_MAX(wanted - 1, 1)))
+                              : rint(steps - i * ((double)steps / wanted)) - 1;
         if (wanted > steps || t < 0 || t >= steps)
             return nl_fail(context, NL_ERROR_USAGE, "respacing '%s': does not fit %d timesteps",
                            respacing, steps);
@@ -134,7 +136,8 @@ static nl_status mark_kept(nl_context *context, const char *respacing, int steps
         return NL_OK;
     if (strncmp(respacing, "ddim", 4) == 0)
         return keep_stride(context, respacing, steps, keep);
-    if (strncmp(respacing, "leading", 7) == 0 || strncmp(respacing, "trailing", 8) == 0)
+    if (strncmp(respacing, "leading", 7) == 0 || strncmp(respacing, "trailing", 8) == 0 ||
+        strncmp(respacing, "linspace", 8) == 0)
         return keep_even(context, respacing, steps, keep);
     return keep_sections(context, respacing, steps, keep);
 }

@@ -22,7 +22,8 @@ const char *const nl_method_names[] = {NL_METHODS(NL_LIST_NAME) NULL};
 
 bool nl_method_is_diffusion(nl_method method)
 {
-    return nl_methods[method].family == NL_FAMILY_DIFFUSION;
+    nl_family family = nl_methods[method].family;
+    return family == NL_FAMILY_DIFFUSION || family == NL_FAMILY_MULTISTEP;
 }
 
 bool nl_method_is_sde(nl_method method)

@@ -21,8 +21,8 @@ typedef struct nl_noise_schedule {
 } nl_noise_schedule;
 
 /* Kept levels of a schedule, ascending, with betas made anew for what was kept.
- * respacing: "250", "10,15,20" (sections), "ddim50", "leading50", "leading50+1" (an offset) or "trailing50"; NULL
- * keeps all. Freed with nl_free. */
+ * respacing: "250", "10,15,20" (sections), "ddim50", "leading50", "leading50+1" (an offset), "trailing50" or
+ * "linspace50" ("50" but for halves, which that adds up as the public code does); NULL keeps all. Freed with nl_free. */
 nl_status nl_diffusion_levels(nl_context *context, const nl_noise_schedule *schedule,
                               const char *respacing, nl_diffusion_level **levels, int *count);
 

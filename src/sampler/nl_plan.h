@@ -64,8 +64,14 @@ nl_status nl_transport_plan(nl_sampler *sampler);
 /* Refuses with the reason when a coefficient at time t is not finite. */
 nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form form);
 nl_status nl_diffusion_run(nl_run *run);
+nl_status nl_multistep_run(nl_run *run);
 nl_status nl_transport_run(nl_run *run);
 nl_status nl_dopri5_run(nl_run *run);
+
+/* What the operation takes that leaves the x_0 predicted at level i, clamped if so asked; x, prediction and y are the
+ * caller's. And a tensor for the prediction, from the arena. */
+nl_diffusion_step_args nl_diffusion_x_0(const nl_sampler *sampler, int i);
+nl_status nl_diffusion_prediction(nl_run *run, nl_tensor *prediction);
 
 /* Calls the network with run->t and counts the evaluation. */
 nl_status nl_run_evaluate(nl_run *run, const nl_tensor *x, const nl_tensor *prediction);
@@ -75,5 +81,9 @@ void nl_run_set_time(nl_run *run, double t);
 nl_status nl_run_step_done(nl_run *run, int step, double t);
 /* A tensor like the state from the arena. */
 nl_status nl_run_tensor(nl_run *run, nl_tensor *tensor);
+/* y = sum of weights_i x_i over `count` terms like the state, at most NL_MAX_TERMS. What has weight 0 is not read: it may be
+ * left out. y may be one of them. */
+nl_status nl_run_combine(nl_run *run, int count, const nl_tensor *x, const double *weights,
+                         const nl_tensor *y);
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * Samplers: pure functions over a model function. A sampler is a plan (times and coefficients, computed in
  * double before the first step) and a step; dopri5 alone decides as it goes. Knows operations and tensors,
- * not backbones. Source: docs/public-code.md A4 (DDPM, DDIM), B2 to B5 (transports).
+ * not backbones. Source: docs/public-code.md A4 (DDPM, DDIM), A6 (multistep), B2 to B5 (transports).
  */
 #ifndef NL_SAMPLER_H
 #define NL_SAMPLER_H
@@ -25,10 +25,11 @@ typedef struct nl_noise_function {
     void *user;
 } nl_noise_function;
 
-/* How a method works: by the noise levels of a diffusion; along a flow by a Runge-Kutta tableau with fixed steps, with steps
+/* How a method works: by the noise levels of a diffusion, alone or two at a time; along a flow by a Runge-Kutta tableau with fixed steps, with steps
  * of its own choice, or with noise; or by a network that predicts whole steps (nl_config.flow_map). */
 typedef enum nl_family {
-    NL_FAMILY_DIFFUSION, /* of a DiT; all others: of a SiT */
+    NL_FAMILY_DIFFUSION, /* of a DiT, one level after the other */
+    NL_FAMILY_MULTISTEP, /* of a DiT, by what was predicted at two levels; all others: of a SiT */
     NL_FAMILY_ODE,
     NL_FAMILY_ADAPTIVE,
     NL_FAMILY_SDE,
@@ -41,6 +42,9 @@ typedef enum nl_family {
 #define NL_METHODS(X)                                                                              \
     X(NL_METHOD_DDPM, "ddpm", DIFFUSION, 250, ALWAYS, none, none)                                  \
     X(NL_METHOD_DDIM, "ddim", DIFFUSION, 50, ETA, none, none)                                      \
+    X(NL_METHOD_DPMPP_2M, "dpmpp-2m", MULTISTEP, 20, NEVER, none, none)                            \
+    X(NL_METHOD_DPMPP_2M_SDE, "dpmpp-2m-sde", MULTISTEP, 40, ALWAYS, none, none)                   \
+    X(NL_METHOD_UNIPC, "unipc", MULTISTEP, 20, NEVER, none, none)                                  \
     X(NL_METHOD_EULER, "euler", ODE, 40, NEVER, euler, euler)                                      \
     X(NL_METHOD_MIDPOINT, "midpoint", ODE, 10, NEVER, midpoint, midpoint)                          \
     X(NL_METHOD_HEUN, "heun", ODE, 10, NEVER, trapezoid, euler)                                    \
@@ -65,7 +69,7 @@ extern const nl_method_row nl_methods[];
 extern const char *const nl_method_names[]; /* ended by NULL */
 bool nl_method_is_diffusion(nl_method method);
 bool nl_method_is_sde(nl_method method);
-/* "ddpm or ddim", or all others: for messages. */
+/* "ddpm, ddim or ...", or all others: for messages. */
 const char *nl_method_list(bool diffusion, char *text, size_t size);
 
 /* Of an SDE: its diffusion coefficient, and the step that ends it. */
@@ -89,10 +93,10 @@ extern const char *const nl_sde_form_names[], *const nl_last_step_names[]; /* en
 /* Everything that decides a trajectory besides the network and the noise. */
 typedef struct nl_sampler_options {
     nl_method method;
-    int steps; /* steps taken; an SDE's last step, if it has one, counts; DDPM, DDIM: the respaced
+    int steps; /* steps taken; an SDE's last step, if it has one, counts; of a DiT: the respaced
                               length */
-    const char *respacing; /* DDPM, DDIM: "250", "ddim50", "10,15,20"; NULL: from steps */
     /* diffusion (DiT) */
+    const char *respacing; /* "250", "ddim50", "10,15,20"; NULL: from steps */
     nl_schedule schedule;
     int diffusion_steps;
     double beta_start, beta_end; /* 0: the schedule's own */

@@ -42,11 +42,13 @@ static nl_status check_range(nl_context *context, const char *what, double value
 static nl_status check_diffusion_options(nl_context *context, const nl_sampler_options *options)
 {
     nl_status status = NL_OK;
+    bool below =
+        nl_methods[options->method].family == NL_FAMILY_MULTISTEP; /* timestep 0 is left out */
     if (!options->respacing)
-        NL_TRY(check_range(context, "steps", options->steps, 1, options->diffusion_steps));
+        NL_TRY(check_range(context, "steps", options->steps, 1, options->diffusion_steps - below));
     if (options->reverse && options->method != NL_METHOD_DDIM)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "ddpm does not run from data to noise: choose ddim");
+        return nl_fail(context, NL_ERROR_USAGE, "%s does not run from data to noise: choose ddim",
+                       nl_method_names[options->method]);
     if (options->method == NL_METHOD_DDIM)
         NL_TRY(check_range(context, "eta", options->eta, 0, 1));
     if (options->reverse && options->eta != 0)
@@ -61,9 +63,10 @@ static nl_status check_transport_options(nl_context *context, const nl_sampler_o
     nl_status status = NL_OK;
     const char *method = nl_method_names[options->method];
     if (options->respacing)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "respacing '%s' belongs to ddpm and ddim; %s takes a number of steps",
-                       options->respacing, method);
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "respacing '%s' belongs to the samplers of a DiT; %s takes a number of steps",
+            options->respacing, method);
     if (options->reverse)
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s does not run from data to noise: that takes a DiT and ddim", method);
@@ -177,6 +180,9 @@ nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, co
     case NL_FAMILY_DIFFUSION:
         NL_TRY(nl_diffusion_run(&run));
         break;
+    case NL_FAMILY_MULTISTEP:
+        NL_TRY(nl_multistep_run(&run));
+        break;
     case NL_FAMILY_ADAPTIVE:
         NL_TRY(nl_dopri5_run(&run));
         break;
@@ -234,4 +240,18 @@ cleanup:
 nl_status nl_run_tensor(nl_run *run, nl_tensor *tensor)
 {
     return nl_arena_tensor(run->job->device, NL_F32, run->x.ndim, run->x.shape, tensor);
+}
+
+nl_status nl_run_combine(nl_run *run, int count, const nl_tensor *x, const double *weights,
+                         const nl_tensor *y)
+{
+    double coefficients[NL_MAX_TERMS];
+    nl_combine_args args = {.coefficients = coefficients, .y = *y};
+    for (int term = 0; term < count; term++) {
+        if (weights[term] == 0)
+            continue;
+        coefficients[args.terms] = weights[term];
+        args.x[args.terms++] = x[term];
+    }
+    return nl_op_combine(run->job->device, &args);
 }

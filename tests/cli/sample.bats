@@ -57,7 +57,7 @@ load helper
     done
     "$NALAGEN" sample --vae "$vae" --size 64 --sampler dopri5 --cfg-scale 1 --rtol 0.1 --atol 0.1 -c 4 -o d.png \
         --json | json_lines 'x["evaluations"] > 6 and "steps" not in x'
-    for sampler in ddpm ddim; do
+    for sampler in ddpm ddim dpmpp-2m dpmpp-2m-sde unipc; do
         run quick -c 4 --sampler $sampler
         [ "$status" -eq 2 ]
         [[ $output == *SiT* ]]
