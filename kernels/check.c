@@ -162,6 +162,9 @@ static void check_add_label(nl_arguments *a, const nl_add_label_args *args)
     TENSOR(time, 0, args->time.shape[0] == 1 ? 1 : images, NL_ANY);
     int64_t hidden = args->time.shape[1];
     TENSOR(table, NL_ARG_WEIGHT, NL_ANY, hidden);
+    TENSOR(crop, NL_ARG_F32 | NL_ARG_OPTIONAL, args->crop.shape[0] == 1 ? 1 : images, NL_ANY);
+    if (args->crop.data)
+        TENSOR(crop_weight, NL_ARG_F32, hidden, args->crop.shape[1]);
     TENSOR(c, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, images, hidden);
     TENSOR(y, NL_ARG_OUTPUT, images, hidden);
 }

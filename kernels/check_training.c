@@ -205,6 +205,9 @@ static void check_add_label_backward(nl_arguments *a, const nl_add_label_backwar
     TENSOR(dy, 0, images, hidden);
     TENSOR(dtime, NL_ARG_OUTPUT, images, hidden);
     TENSOR(dtable, GRADIENT, NL_ANY, hidden);
+    TENSOR(crop, NL_ARG_F32 | NL_ARG_OPTIONAL, images, NL_ANY);
+    if (args->crop.data)
+        TENSOR(dcrop_weight, GRADIENT, hidden, args->crop.shape[1]);
 }
 
 static void check_latents(nl_arguments *a, const nl_latents_args *args)

@@ -181,13 +181,15 @@ enum {
     NL_CROP_NUMBERS
 };
 
-/* c = time + table[label]; y = SiLU(c) (every reader of c in DiT starts with SiLU). */
+/* c = time + table[label] + crop_weight crop; y = SiLU(c) (every reader of c in DiT starts with SiLU). */
 typedef struct nl_add_label_args {
-    nl_tensor time;   /* [B, D], or [1, D] when all images share a time */
-    nl_tensor table;  /* [classes + 1, D], F32 or BF16 */
-    nl_tensor labels; /* [B] I32, 0 <= label < rows of table */
-    nl_tensor c;      /* [B, D], or left out */
-    nl_tensor y;      /* [B, D] */
+    nl_tensor time;        /* [B, D], or [1, D] when all images share a time */
+    nl_tensor table;       /* [classes + 1, D], F32 or BF16 */
+    nl_tensor labels;      /* [B] I32, 0 <= label < rows of table */
+    nl_tensor crop;        /* F32 [B, K], or [1, K] when all images share it, or left out */
+    nl_tensor crop_weight; /* F32 [D, K], with crop */
+    nl_tensor c;           /* [B, D], or left out */
+    nl_tensor y;           /* [B, D] */
 } nl_add_label_args;
 
 /* ---- Autoencoders and Inception; pictures and features NHWC */

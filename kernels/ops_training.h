@@ -159,13 +159,15 @@ typedef struct nl_unpatchify_backward_args {
     int64_t head_channels;
 } nl_unpatchify_backward_args;
 
-/* c = time + table[label], y = SiLU(c). */
+/* c = time + table[label] + crop_weight crop, y = SiLU(c). */
 typedef struct nl_add_label_backward_args {
-    nl_tensor c;      /* [B, D] */
-    nl_tensor labels; /* [B] I32 */
-    nl_tensor dy;     /* [B, D] */
-    nl_tensor dtime;  /* [B, D] */
-    nl_tensor dtable; /* [classes + 1, D] F32, added to; images in order */
+    nl_tensor c;            /* [B, D] */
+    nl_tensor labels;       /* [B] I32 */
+    nl_tensor dy;           /* [B, D] */
+    nl_tensor dtime;        /* [B, D] */
+    nl_tensor dtable;       /* [classes + 1, D] F32, added to; images in order */
+    nl_tensor crop;         /* F32 [B, K], or left out */
+    nl_tensor dcrop_weight; /* [D, K] F32, with crop; added to */
 } nl_add_label_backward_args;
 
 /* ---- Data and losses. "data" is the clean latent, "noise" standard normal (x1 and x0 of public-code.md B; x_0 and

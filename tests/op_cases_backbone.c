@@ -501,11 +501,16 @@ static const struct add_label_case {
     int64_t batch, d, classes;
     bool one_time, c;
     nl_dtype table;
+    int64_t crop;
+    bool one_crop;
 } add_label_cases[] = {
     CASE(.batch = 1, .d = 64, .classes = 0),
     CASE(.batch = 3, .d = 72, .classes = 10, .c = true),
     CASE(.batch = 67, .d = 384, .classes = 1000, .one_time = true),
     CASE(.batch = 5, .d = 33, .classes = 3, .one_time = true, .c = true, .table = NL_BF16),
+    CASE(.batch = 67, .d = 72, .classes = 10, .c = true, .crop = 4),
+    CASE(.batch = 3, .d = 33, .classes = 10, .one_time = true, .crop = 4, .one_crop = true),
+    CASE(.batch = 2, .d = 384, .classes = 10, .table = NL_BF16, .crop = 3, .one_crop = true),
 };
 
 static nl_status run_add_label(op_run *run, const void *op_case)
@@ -523,6 +528,11 @@ static nl_status run_add_label(op_run *run, const void *op_case)
     args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .output = "y");
     if (c->c)
         args.c = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .output = "c");
+    if (c->crop) {
+        args.crop =
+            OP_TENSOR(run, .shape = {c->one_crop ? 1 : c->batch, c->crop}, .shared = c->one_crop);
+        args.crop_weight = OP_TENSOR(run, .shape = {c->d, c->crop}, .shared = true);
+    }
     return nl_op_add_label(run->device, &args);
 }
 

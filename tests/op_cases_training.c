@@ -582,12 +582,14 @@ static nl_status run_unpatchify_backward(op_run *run, const void *op_case)
 
 static const struct add_label_backward_case {
     const char *text;
-    int64_t batch, d, classes;
+    int64_t batch, d, classes, crop;
 } add_label_backward_cases[] = {
     CASE(.batch = 1, .d = 64, .classes = 0),
     CASE(.batch = 3, .d = 72, .classes = 10),
     CASE(.batch = 67, .d = 384, .classes = 20),
     CASE(.batch = 5, .d = 33, .classes = 3),
+    CASE(.batch = 67, .d = 72, .classes = 20, .crop = 4),
+    CASE(.batch = 3, .d = 33, .classes = 3, .crop = 7),
 };
 
 static nl_status run_add_label_backward(op_run *run, const void *op_case)
@@ -604,6 +606,11 @@ static nl_status run_add_label_backward(op_run *run, const void *op_case)
     args.dtime = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .output = "dtime");
     args.dtable = OP_TENSOR(run, .shape = {c->classes + 1, c->d}, .shared = true,
                             .output = "dtable", .in_place = true);
+    if (c->crop) {
+        args.crop = OP_TENSOR(run, .shape = {c->batch, c->crop});
+        args.dcrop_weight = OP_TENSOR(run, .shape = {c->d, c->crop}, .shared = true,
+                                      .output = "dcrop_weight", .in_place = true);
+    }
     return nl_op_add_label_backward(run->device, &args);
 }
 

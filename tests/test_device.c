@@ -514,6 +514,10 @@ static void test_checks_of_backbone(void **state)
     assert_refused(NL_OP(device, add_label, .time = TAKEN(2, 8), .table = TAKEN(5, 8),
                          .labels = TAKEN(2), .y = TAKEN(2, 8)),
                    "labels is F32 [2], expected I32 [any]");
+    assert_refused(NL_OP(device, add_label, .time = TAKEN(2, 8), .table = TAKEN(5, 8),
+                         .labels = labels, .crop = TAKEN(2, 4), .crop_weight = TAKEN(8, 3),
+                         .y = TAKEN(2, 8)),
+                   "crop_weight is F32 [8, 3], expected F32 [8, 4]");
 }
 
 static void test_checks_of_pictures(void **state)

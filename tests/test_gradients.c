@@ -453,15 +453,19 @@ static void test_add_label(void **state)
     nl_add_label_args args = {.time = RANDOM(3, 4),
                               .table = RANDOM(4, 4),
                               .labels = nl_tensor_of(labels, NL_I32, 1, (int64_t[]){3}),
+                              .crop = RANDOM(3, 5),
+                              .crop_weight = RANDOM(4, 5),
                               .c = ZEROS(3, 4),
                               .y = ZEROS(3, 4)};
     loss l = {forward_add_label, &args, args.y, RANDOM(3, 4), NULL, NULL};
-    nl_tensor dtime = ZEROS(3, 4), dtable = ZEROS(4, 4);
+    nl_tensor dtime = ZEROS(3, 4), dtable = ZEROS(4, 4), dcrop_weight = ZEROS(4, 5);
     evaluate(&l);
     assert_ok(context, NL_OP(device, add_label_backward, .c = args.c, .labels = args.labels,
-                             .dy = l.weights, .dtime = dtime, .dtable = dtable));
+                             .dy = l.weights, .dtime = dtime, .dtable = dtable, .crop = args.crop,
+                             .dcrop_weight = dcrop_weight));
     compare("add_label time", &l, args.time, dtime);
     compare("add_label table", &l, args.table, dtable);
+    compare("add_label crop_weight", &l, args.crop_weight, dcrop_weight);
     forget(&c);
 }
 

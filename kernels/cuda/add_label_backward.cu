@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Through y = SiLU(c), c = time + table[label]. A block for a row of the table adds its images in order. */
+/* Through y = SiLU(c), c = time + table[label] + crop_weight crop. A block for a row of the table adds its images in
+ * order; for crop_weight, a group of images a thread, which are added in order. */
 #include "cuda_common.cuh"
 
-enum { THREADS = 128 };
+enum { THREADS = 128, COLUMNS = 32, GROUPS = 16, MOST_NUMBERS = 8 };
 
 template <typename T>
 __global__ void time_gradient_kernel(const T *c, const T *dy, T *dtime, int64_t count)
@@ -46,18 +47,57 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* Threads (COLUMNS, GROUPS): column d of the block, images group, group + GROUPS, ... */
+template <typename T>
+__global__ void __launch_bounds__(COLUMNS *GROUPS)
+    crop_gradient_kernel(const T *c, const T *dy, const float *crop, int batch, int width,
+                         int numbers, float *dweight)
+{
+    __shared__ float sums[MOST_NUMBERS][GROUPS][COLUMNS];
+    const int d = blockIdx.x * COLUMNS + threadIdx.x, group = threadIdx.y;
+    float sum[MOST_NUMBERS] = {};
+    for (int image = group; d < width && image < batch; image += GROUPS) {
+        const int64_t at = (int64_t)image * width + d;
+        const float dtime = nl_get(dy + at) * nl_silu_derivative(nl_get(c + at));
+#pragma unroll
+        for (int k = 0; k < MOST_NUMBERS; k++)
+            if (k < numbers)
+                sum[k] = fmaf(dtime, crop[(int64_t)image * numbers + k], sum[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < MOST_NUMBERS; k++)
+        sums[k][group][threadIdx.x] = sum[k];
+    __syncthreads();
+    if (d < width && group < numbers) {
+        float total = 0.f;
+        for (int i = 0; i < GROUPS; i++)
+            total += sums[group][i][threadIdx.x];
+        dweight[(int64_t)d * numbers + group] += total;
+    }
+}
+
 extern "C" nl_status nl_cuda_add_label_backward(nl_device *device,
                                                 const nl_add_label_backward_args *a)
 {
     cudaStream_t stream = nl_cuda_of(device)->stream;
     const int64_t count = nl_tensor_count(&a->c);
+    const int batch = (int)a->c.shape[0], width = (int)a->c.shape[1];
+    const int numbers = a->crop.data ? (int)a->crop.shape[1] : 0;
+    if (numbers > MOST_NUMBERS)
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "add_label_backward: crop of %d numbers, at most %d", numbers, MOST_NUMBERS);
     if (count > 0)
         NL_FOR_TYPE(a->c, T, {
             time_gradient_kernel<T><<<nl_blocks(count, 256), 256, 0, stream>>>(
                 (const T *)a->c.data, (const T *)a->dy.data, (T *)a->dtime.data, count);
             table_gradient_kernel<T><<<(unsigned)a->dtable.shape[0], THREADS, 0, stream>>>(
-                (const T *)a->c.data, (const T *)a->dy.data, (const int *)a->labels.data,
-                (int)a->c.shape[0], (int)a->c.shape[1], (float *)a->dtable.data);
+                (const T *)a->c.data, (const T *)a->dy.data, (const int *)a->labels.data, batch,
+                width, (float *)a->dtable.data);
+            if (numbers > 0)
+                crop_gradient_kernel<T>
+                    <<<(width + COLUMNS - 1) / COLUMNS, dim3(COLUMNS, GROUPS), 0, stream>>>(
+                        (const T *)a->c.data, (const T *)a->dy.data, (const float *)a->crop.data,
+                        batch, width, numbers, (float *)a->dcrop_weight.data);
         });
     return NL_CUDA_LAUNCHED(device, "add_label_backward");
 }
