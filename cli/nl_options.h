@@ -16,6 +16,7 @@ typedef enum nl_option_kind {
     NL_OPTION_SEED,     /* uint64_t, any */
     NL_OPTION_REAL,     /* double in [low, high] */
     NL_OPTION_INTERVAL, /* double[2]: "LOW,HIGH", low <= LOW <= HIGH <= high */
+    NL_OPTION_PLACE,    /* double[3]: "A,B,C", each in [low, high] */
     NL_OPTION_EXTENT,   /* int64_t[2] in [low, high]: "HxW", or "N" for NxN */
     NL_OPTION_BYTES,    /* int64_t: "512M", "4G" */
     NL_OPTION_CHOICE,   /* const char *, one of choices */

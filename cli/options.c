@@ -93,6 +93,16 @@ static nl_status set_numbers(nl_context *context, const nl_option *option, const
                            option->argument, option->low, option->high);
         ((double *)place)[0] = low;
         ((double *)place)[1] = high;
+    } else if (option->kind == NL_OPTION_PLACE) {
+        const char *whole = text;
+        double values[3];
+        for (int i = 0; i < 3; i++) {
+            if (!parse_real(text, &end, &values[i]) || *end != (i < 2 ? ',' : 0) ||
+                values[i] < option->low || values[i] > option->high)
+                return expected(context, option, whole, "three numbers with commas between them");
+            text = end + 1;
+        }
+        memcpy(place, values, sizeof(values));
     } else {
         int64_t rows, columns;
         bool good = parse_int(text, &end, &rows);

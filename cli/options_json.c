@@ -166,7 +166,7 @@ static cJSON *seed_json(uint64_t seed)
 
 static cJSON *option_json(const nl_option *option, const void *place)
 {
-    char text[80];
+    char text[112];
     const double *real = place;
     const int64_t *integer = place;
     switch (option->kind) {
@@ -181,6 +181,10 @@ static cJSON *option_json(const nl_option *option, const void *place)
         return cJSON_CreateNumber(*real);
     case NL_OPTION_INTERVAL:
         snprintf(text, sizeof(text), "%s,%s", number_text(real[0]).text, number_text(real[1]).text);
+        return cJSON_CreateString(text);
+    case NL_OPTION_PLACE:
+        snprintf(text, sizeof(text), "%s,%s,%s", number_text(real[0]).text,
+                 number_text(real[1]).text, number_text(real[2]).text);
         return cJSON_CreateString(text);
     case NL_OPTION_EXTENT:
         snprintf(text, sizeof(text), "%lldx%lld", (long long)integer[0], (long long)integer[1]);
@@ -197,6 +201,8 @@ static size_t value_size(nl_option_kind kind)
         return sizeof(bool);
     case NL_OPTION_INTERVAL:
         return 2 * sizeof(double);
+    case NL_OPTION_PLACE:
+        return 3 * sizeof(double);
     case NL_OPTION_EXTENT:
         return 2 * sizeof(int64_t);
     case NL_OPTION_CHOICE:

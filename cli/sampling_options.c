@@ -86,6 +86,13 @@ const nl_option nl_sampling_options[] = {
      .where = NL_IN_BOTH, .help = "guidance only for A <= t <= B",
      .detail = "Everywhere where --cfg-scale is given; otherwise the model's default, for a SiT "
                "0.1,0.9."},
+    {"crop", 0, NL_OPTION_PLACE, FIELD(sampling.crop), "SIDE,Y,X", -0.5, 1,
+     .where = NL_IN_BOTH | NL_ONLY_MAN,
+     .help = "a part: side, place of its centre (1,0,0: the whole)",
+     .detail =
+         "Of a model trained with \"crop_conditioning\". SIDE is the part's over the whole "
+         "picture's, Y and X say how far its centre is below and to the right of the "
+         "picture's, in sides of the picture: 0.5,-0.25,0.25 is the quarter at the top right."},
     {0},
 };
 

@@ -150,6 +150,9 @@ typedef struct nl_sampling { /* cleared: the model's defaults */
     const char *last_step; /* none mean tweedie euler; NULL: mean */
     double last_step_size; /* 0: 0.04 */
     bool clip_denoised;    /* of a DiT: clamp the predicted x_0 to [-1, 1] (pixel-space models) */
+    /* A part of the picture, of a model trained with crop_conditioning: its side over the picture's (0.01 to 1; 0: 1,
+     * the whole), then how far its centre is below and to the right of the picture's, in sides of the picture. */
+    double crop[3];
 } nl_sampling;
 
 /* As cfg_scale: the unconditional prediction alone, a scale of 0. */

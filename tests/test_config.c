@@ -251,6 +251,7 @@ static void printing_round_trips(void **state)
         "{" SIT ",\"num_classes\":0,\"class_names\":[]}",
         "{" SIT ",\"mlp\":\"swiglu\",\"norm\":\"rms\",\"qk_norm\":true}",
         "{" DIT ",\"mlp\":\"mix\",\"norm\":\"layer\",\"qk_norm\":false}",
+        "{" DIT ",\"crop_conditioning\":true}",
     };
     for (int i = 0; i < NL_COUNT(texts); i++) {
         nl_config first, second;

@@ -57,11 +57,11 @@ static float *run(const nl_dit *dit, int64_t batch, const float *x, const float 
     nl_tensor output = to_device(NL_F32, 4, out, NULL);
     float *result = malloc((size_t)nl_tensor_bytes(&output));
     nl_device_measuring(device, &measuring);
-    assert_ok(context, nl_dit_forward(dit, &measuring, &input, &time, &label, &output));
+    assert_ok(context, nl_dit_forward(dit, &measuring, &input, &time, &label, NULL, &output));
     assert_int_equal(measuring.arena_used, 0);
     assert_ok(context, nl_arena_reserve(device, measuring.arena_peak));
     device->arena_peak = 0;
-    assert_ok(context, nl_dit_forward(dit, device, &input, &time, &label, &output));
+    assert_ok(context, nl_dit_forward(dit, device, &input, &time, &label, NULL, &output));
     assert_int_equal(device->arena_used, 0);
     assert_int_equal(device->arena_peak, measuring.arena_peak);
     assert_ok(context,
@@ -301,6 +301,60 @@ static void flow_map_of_no_step(void **state)
     nl_dit_destroy(dit);
 }
 
+/* What a network is told of a crop is added to the label's row by a matrix; zeros are the whole picture, bit by bit. */
+static void crop_is_added(void **state)
+{
+    (void)state;
+    enum { D = 32 };
+    nl_dit *dit = random_model("{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 2,"
+                               " \"hidden_size\": 32, \"num_heads\": 2, \"patch_size\": 2,"
+                               " \"input_size\": [4, 6], \"in_channels\": 3, \"num_classes\": 3,"
+                               " \"crop_conditioning\": true}");
+    nl_device *device = context->device;
+    int64_t two = 2, one = 1, in[] = {2, 3, 4, 6}, out[] = {2, 6, 4, 6};
+    float x[2 * SMALL_IN], t = 0.5f, whole[4] = {0}, got[3][2 * SMALL_OUT];
+    float told[2][4] = {{-0.5f, 0.1f, -0.2f, 1}, {-1, -0.25f, 0, 0}};
+    int32_t labels[2] = {2, 0};
+    random_numbers(x, 2 * SMALL_IN, 2);
+    float *plain = run(dit, 2, x, &t, 1, labels, 6);
+    nl_tensor input = to_device(NL_F32, 4, in, x), time = to_device(NL_F32, 1, &one, &t);
+    nl_tensor classes = to_device(NL_I32, 1, &two, labels), y = to_device(NL_F32, 4, out, NULL);
+    nl_tensor shared = to_device(NL_F32, 2, (int64_t[]){1, 4}, whole);
+    nl_tensor crops = to_device(NL_F32, 2, (int64_t[]){2, 4}, told);
+    const nl_tensor *cases[] = {&shared, &crops, NULL};
+    for (int i = 0; i < 3; i++) {
+        if (i == 2) { /* the same by the table of labels */
+            float weight[D][4], table[4][D];
+            nl_tensor rows = nl_tensor_of(NULL, NL_F32, 2, (int64_t[]){4, D});
+            assert_int_equal(nl_tensor_bytes(&dit->label_table), nl_tensor_bytes(&rows));
+            assert_ok(context,
+                      device->ops->download(device, weight, dit->crop_weight.data, sizeof(weight)));
+            assert_ok(context,
+                      device->ops->download(device, table, dit->label_table.data, sizeof(table)));
+            for (int image = 0; image < 2; image++)
+                for (int d = 0; d < D; d++)
+                    for (int k = 0; k < 4; k++)
+                        table[labels[image]][d] += told[image][k] * weight[d][k];
+            assert_ok(context,
+                      device->ops->upload(device, dit->label_table.data, table, sizeof(table)));
+        }
+        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &classes, cases[i], &y));
+        assert_ok(context, device->ops->download(device, got[i], y.data, sizeof(got[i])));
+    }
+    assert_memory_equal(got[0], plain, sizeof(got[0]));
+    assert_true(test_relative_error(got[1], plain, 2 * SMALL_OUT) > 1e-3);
+    assert_close(got[2], got[1], 2 * SMALL_OUT, 1e-5);
+    nl_dit *untold = random_model(small_nala);
+    assert_int_equal(nl_dit_forward(untold, device, &input, &time, &classes, &crops, &y),
+                     NL_ERROR_INTERNAL);
+    nl_tensor *all[] = {&input, &time, &classes, &y, &shared, &crops};
+    for (int i = 0; i < NL_COUNT(all); i++)
+        free_tensor(all[i]);
+    free(plain);
+    nl_dit_destroy(untold);
+    nl_dit_destroy(dit);
+}
+
 /* A SiT with a head of 2C channels gives the first C of them when only those are asked for. */
 static void narrow_prediction(void **state)
 {
@@ -334,7 +388,7 @@ static void replayed_is_run(void **state)
         float *expected = run(dit, 1, x, &t, 1, &label, 6);
         assert_ok(context, device->ops->upload(device, input.data, x, sizeof(x)));
         assert_ok(context, device->ops->upload(device, time.data, &t, sizeof(t)));
-        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &class, &y));
+        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &class, NULL, &y));
         assert_ok(context, device->ops->download(device, got, y.data, sizeof(got)));
         assert_memory_equal(got, expected, sizeof(got));
         free(expected);
@@ -430,6 +484,8 @@ static void parts_of_blocks_in_files(void **state)
          "mlp: its configuration says swiglu, its tensors say mix", "do not have this \"mlp\""},
         {"\"norm\": \"rms\"", "\"norm\": \"layer\"",
          "norm: its configuration says layer, its tensors say rms", "do not have this \"norm\""},
+        {"\"crop_conditioning\": true", "\"crop_conditioning\": false",
+         "crop_conditioning: its configuration says false", "do not have \"crop_conditioning\""},
         {"\"qk_norm\": true", "\"qk_norm\": false",
          "qk_norm: its configuration says false, its tensors say true", "do not have \"qk_norm\""},
     };
@@ -446,6 +502,7 @@ static void parts_of_blocks_in_files(void **state)
         assert_int_equal(told.mlp, dit->config.mlp);
         assert_int_equal(told.norm, dit->config.norm);
         assert_int_equal(told.qk_norm, dit->config.qk_norm);
+        assert_int_equal(told.crop_conditioning, dit->config.crop_conditioning);
         assert_int_equal(told.num_heads, told.qk_norm ? 4 : 1); /* by the weights of the norms */
         for (nl_dit_spelling s = NL_SPELLING_PUBLIC; s <= NL_SPELLING_DIFFUSERS; s++) {
             assert_int_equal(
@@ -720,11 +777,11 @@ static void wrong_sizes_are_refused(void **state)
     nl_tensor labels = nl_tensor_of(t, NL_I32, 1, &batch);
     nl_tensor one = nl_tensor_of(t, NL_F32, 1, (int64_t[]){1});
     nl_tensor three = nl_tensor_of(t, NL_F32, 1, (int64_t[]){3});
-    assert_int_equal(nl_dit_forward(dit, context->device, &taller, &one, &labels, &x),
+    assert_int_equal(nl_dit_forward(dit, context->device, &taller, &one, &labels, NULL, &x),
                      NL_ERROR_INTERNAL);
-    assert_int_equal(nl_dit_forward(dit, context->device, &x, &one, &labels, &taller),
+    assert_int_equal(nl_dit_forward(dit, context->device, &x, &one, &labels, NULL, &taller),
                      NL_ERROR_INTERNAL);
-    assert_int_equal(nl_dit_forward(dit, context->device, &x, &three, &labels, &x),
+    assert_int_equal(nl_dit_forward(dit, context->device, &x, &three, &labels, NULL, &x),
                      NL_ERROR_INTERNAL);
     nl_dit_destroy(dit);
 }
@@ -792,19 +849,13 @@ int main(void)
         cmocka_unit_test(every_option_runs),     cmocka_unit_test(parts_of_blocks_in_files),
     };
     const struct CMUnitTest elsewhere[] = {
-        cmocka_unit_test(golden_softmax),
-        cmocka_unit_test(golden_nala),
-        cmocka_unit_test(golden_nala_wide_head),
-        cmocka_unit_test(golden_nala_lepe),
-        cmocka_unit_test(golden_shipped_model),
-        cmocka_unit_test(batch_independence),
-        cmocka_unit_test(shared_time),
-        cmocka_unit_test(flow_map_of_no_step),
-        cmocka_unit_test(narrow_prediction),
-        cmocka_unit_test(every_option_runs),
-        cmocka_unit_test(parts_of_blocks_in_files),
-        cmocka_unit_test(replayed_is_run),
-        cmocka_unit_test(golden_first_model),
+        cmocka_unit_test(golden_softmax),        cmocka_unit_test(golden_nala),
+        cmocka_unit_test(golden_nala_wide_head), cmocka_unit_test(golden_nala_lepe),
+        cmocka_unit_test(golden_shipped_model),  cmocka_unit_test(batch_independence),
+        cmocka_unit_test(shared_time),           cmocka_unit_test(flow_map_of_no_step),
+        cmocka_unit_test(crop_is_added),         cmocka_unit_test(narrow_prediction),
+        cmocka_unit_test(every_option_runs),     cmocka_unit_test(parts_of_blocks_in_files),
+        cmocka_unit_test(replayed_is_run),       cmocka_unit_test(golden_first_model),
     };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_softmax),

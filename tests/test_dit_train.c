@@ -83,6 +83,7 @@ typedef struct trial {
     nl_device *device;
     nl_dit *dit, *gradients;
     nl_tensor x, t, labels, prediction, dprediction, dx;
+    nl_tensor crop; /* or left out */
     nl_dropout dropout;
     uint8_t *complete; /* of every gradient: how often it was reported */
     int64_t count;
@@ -160,9 +161,9 @@ static void both_passes(trial *run, nl_device *device, bool checkpointing, const
 {
     nl_dit_saved saved;
     int64_t mark = nl_arena_mark(device);
-    assert_ok(context,
-              nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels, checkpointing,
-                                    &run->dropout, &run->prediction, &saved));
+    assert_ok(context, nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels,
+                                             run->crop.data ? &run->crop : NULL, checkpointing,
+                                             &run->dropout, &run->prediction, &saved));
     if (!device->measuring)
         set_dprediction(run, target);
     assert_ok(context, nl_dit_backward(run->dit, device, &saved, &run->dprediction, run->gradients,
@@ -256,6 +257,128 @@ static void test_golden_gradients(void **state)
             check_golden(devices[i], &goldens[j]);
 }
 
+/* ---- What it is told of crops: the gradient of their matrix against central differences */
+
+static double projected(trial *run, const float *weights)
+{
+    nl_dit_saved saved;
+    int64_t mark = nl_arena_mark(run->device);
+    assert_ok(context, nl_dit_forward_saving(run->dit, run->device, &run->x, &run->t, &run->labels,
+                                             &run->crop, false, NULL, &run->prediction, &saved));
+    nl_dit_saved_free(run->device, &saved);
+    nl_arena_release(run->device, mark);
+    float *values = download(run->device, &run->prediction);
+    double sum = 0;
+    for (int64_t i = 0; i < nl_tensor_count(&run->prediction); i++)
+        sum += (double)values[i] * weights[i];
+    free(values);
+    return sum;
+}
+
+static void check_crop_gradient(nl_device *device, int golden, const char *config)
+{
+    static const float told[3][NL_CROP_NUMBERS] = {
+        {-0.5f, 0.1f, -0.2f, 1}, {0, 0, 0, 0}, {-1, -0.25f, 0.25f, 0}};
+    enum { D = 32, TRIED = 16 };
+    const float h = 0.02f;
+    nl_config parsed;
+    nl_dit *initial;
+    nl_checkpoint *file = test_golden(context, goldens[golden].file);
+    trial run = open_trial(device, &goldens[golden], file);
+    parse(config, &parsed);
+    assert_ok(context, nl_dit_create(device, &parsed, &initial));
+    nl_dit *old = run.dit;
+    for (int i = 0, j = 0; i < initial->param_count; i++) { /* the golden weights, and the matrix */
+        if (!strcmp(initial->params[i].name, "crop_embedder.weight"))
+            continue;
+        float *values = download(device, old->params[j].tensor);
+        assert_string_equal(initial->params[i].name, old->params[j].name);
+        assert_ok(context, device->ops->upload(device, initial->params[i].tensor->data, values,
+                                               nl_tensor_bytes(old->params[j].tensor)));
+        assert_ok(context, device->ops->sync(device));
+        free(values);
+        j++;
+    }
+    nl_dit_destroy(old);
+    nl_dit_destroy(run.gradients);
+    run.dit = initial;
+    assert_ok(context, nl_dit_create_flat(device, &parsed, &run.gradients));
+    nl_config_free(context, &parsed);
+    run.count = nl_dit_flat(run.gradients).shape[0];
+    run.complete = realloc(run.complete, (size_t)run.count);
+    memset(run.complete, 0, (size_t)run.count);
+    float weight[D * NL_CROP_NUMBERS], found[TRIED], expected[TRIED];
+    int64_t batch = run.x.shape[0], outputs = nl_tensor_count(&run.prediction);
+    assert_int_equal(batch, 3);
+    assert_int_equal(run.dit->config.hidden_size, D);
+    for (int i = 0; i < NL_COUNT(weight); i++)
+        weight[i] = 0.1f * sinf((float)i);
+    assert_ok(context,
+              device->ops->upload(device, run.dit->crop_weight.data, weight, sizeof(weight)));
+    run.crop = on_device(device, NL_F32, 2, (int64_t[]){3, NL_CROP_NUMBERS}, told);
+    float *weights = malloc((size_t)outputs * sizeof(float));
+    for (int64_t i = 0; i < outputs; i++)
+        weights[i] = sinf(0.7f * (float)i);
+    for (int checkpointing = 0; checkpointing < 2; checkpointing++) {
+        reserve(&run, checkpointing);
+        assert_ok(context, NL_OP(device, zero, .x = nl_dit_flat(run.gradients)));
+        nl_dit_saved saved;
+        int64_t mark = nl_arena_mark(device);
+        assert_ok(context,
+                  nl_dit_forward_saving(run.dit, device, &run.x, &run.t, &run.labels, &run.crop,
+                                        checkpointing, NULL, &run.prediction, &saved));
+        assert_ok(context, device->ops->upload(device, run.dprediction.data, weights,
+                                               nl_tensor_bytes(&run.dprediction)));
+        assert_ok(context, nl_dit_backward(run.dit, device, &saved, &run.dprediction, run.gradients,
+                                           NULL, count_ready, &run));
+        nl_dit_saved_free(device, &saved);
+        nl_arena_release(device, mark);
+        for (int64_t i = 0; i < run.count; i++)
+            assert_int_equal(run.complete[i], checkpointing + 1);
+        float *gradient = download(device, &run.gradients->crop_weight);
+        reserve(&run, false);
+        for (int i = 0; i < TRIED; i++) {
+            int at = i * 9 % (D * NL_CROP_NUMBERS);
+            double sides[2];
+            for (int side = 0; side < 2; side++) {
+                float moved[D * NL_CROP_NUMBERS];
+                memcpy(moved, weight, sizeof(moved));
+                moved[at] += side ? h : -h;
+                assert_ok(context, device->ops->upload(device, run.dit->crop_weight.data, moved,
+                                                       sizeof(moved)));
+                assert_ok(context, device->ops->sync(device));
+                sides[side] = projected(&run, weights);
+            }
+            expected[i] = (float)((sides[1] - sides[0]) / (2 * h));
+            found[i] = gradient[at];
+        }
+        assert_ok(context,
+                  device->ops->upload(device, run.dit->crop_weight.data, weight, sizeof(weight)));
+        double error = test_relative_error(found, expected, TRIED);
+        if (!(error < 2e-3))
+            fail_msg("%s: relative error %g", device->name, error);
+        free(gradient);
+    }
+    free(weights);
+    forget(device, &run.crop);
+    close_trial(&run);
+    nl_checkpoint_close(file);
+}
+
+/* Of a network of two times: both know the crop. */
+static void test_crop_gradient(void **state)
+{
+    (void)state;
+    for (int i = 0; i < device_count; i++)
+        if (devices[i]->dtype == NL_F32)
+            check_crop_gradient(devices[i], 4,
+                                "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"lepe\": "
+                                "true, \"hidden_size\": 32, \"depth\": 3,"
+                                " \"num_heads\": 1, \"patch_size\": 2, \"input_size\": 8, "
+                                "\"num_classes\": 5, \"learn_sigma\": false,"
+                                " \"flow_map\": 2, \"crop_conditioning\": true}");
+}
+
 /* ---- 20 steps of the optimiser, as PyTorch takes them (make_training_golden.py) */
 
 enum { STEPS = 20, STRIDE = 37, TRAINED = 4 };
@@ -329,8 +452,9 @@ static nl_status take_step(trial *run, optimiser *o)
     int64_t mark = nl_arena_mark(device);
     nl_tensor gradient = nl_dit_flat(run->gradients);
     NL_TRY(NL_OP(device, zero, .x = gradient));
-    NL_TRY(nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels, false, NULL,
-                                 &run->prediction, &saved));
+    NL_TRY(nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels,
+                                 run->crop.data ? &run->crop : NULL, false, NULL, &run->prediction,
+                                 &saved));
     NL_TRY(NL_OP(device, regression_loss, .prediction = run->prediction, .data = o->target,
                  .noise = o->target, .coefficients = o->coefficients, .loss = o->loss,
                  .dprediction = run->dprediction, .gradient_scale = 1 / (float)run->x.shape[0]));
@@ -506,8 +630,8 @@ static double training_memory(const char *model, int64_t batch, bool checkpointi
     assert_ok(context, nl_arena_tensor(&measuring, NL_F32, 4, out, &dy));
     assert_ok(context, nl_arena_tensor(&measuring, NL_F32, 1, &batch, &t));
     assert_ok(context, nl_arena_tensor(&measuring, NL_I32, 1, &batch, &labels));
-    assert_ok(context, nl_dit_forward_saving(run.dit, &measuring, &x, &t, &labels, checkpointing,
-                                             NULL, &y, &saved));
+    assert_ok(context, nl_dit_forward_saving(run.dit, &measuring, &x, &t, &labels, NULL,
+                                             checkpointing, NULL, &y, &saved));
     assert_ok(context,
               nl_dit_backward(run.dit, &measuring, &saved, &dy, run.gradients, NULL, NULL, NULL));
     nl_dit_saved_free(&measuring, &saved);
@@ -691,6 +815,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_gradients),
+        cmocka_unit_test(test_crop_gradient),
 
         cmocka_unit_test(test_steps_of_adamw),
         cmocka_unit_test(test_threads_do_not_matter),

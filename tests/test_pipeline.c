@@ -236,6 +236,44 @@ static void guidance_acts(void **state)
     assert_close(one.latents[0], other.latents[0], PIXELS, 1e-4);
 }
 
+/* A part of the picture is another one, whatever the batch; the whole is what comes unasked; guided or not. */
+static void parts_can_be_asked_for(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/nalagen_crop_XXXXXX";
+    close(mkstemp(path));
+    nl_context *context = test_context("cpu");
+    assert_ok(context,
+              random_model_write(context, RANDOM_SIT_WITH(", \"crop_conditioning\": true"), path));
+    nl_context_destroy(context);
+    nl_request request = REQUEST(.count = 3, .seed = 1);
+    assert_int_equal(run(ON(0), path, request, &one), NL_OK);
+    request.sampling.crop[0] = 1;
+    assert_int_equal(run(ON(0), path, request, &other), NL_OK);
+    same_pictures(&one, 0, &other, 3);
+    assert_memory_equal(one.latents, other.latents, sizeof(one.latents));
+    for (int i = 0; i < 3; i++) {
+        request.sampling.crop[0] = 0.5;
+        request.sampling.crop[i] = i ? 0.25 : 0.8;
+        assert_int_equal(run(ON(0), path, request, &other), NL_OK);
+        assert_true(test_relative_error(one.latents[0], other.latents[0], PIXELS) > 1e-3);
+        one = other;
+        request.batch = 1 + i;
+        assert_int_equal(run(ON(0), path, request, &other), NL_OK);
+        same_pictures(&one, 0, &other, 3);
+    }
+    const double wrong[][3] = {{1.1, 0, 0}, {-0.5, 0, 0}, {0.5, 0.26, 0}, {0.5, 0, -0.26},
+                               {1, 0.1, 0}, {0, 0, 0.1},  {0.001, 0, 0},  {NAN, 0, 0}};
+    for (int i = 0; i < NL_COUNT(wrong); i++) {
+        memcpy(request.sampling.crop, wrong[i], sizeof(wrong[i]));
+        assert_int_equal(run(ON(0), path, request, &other), NL_ERROR_USAGE);
+    }
+    request = REQUEST(.count = 1);
+    request.sampling.crop[0] = 0.5;
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_ERROR_USAGE);
+    unlink(path);
+}
+
 static void cancelling_keeps_what_is_done(void **state)
 {
     (void)state;
@@ -640,6 +678,7 @@ int main(void)
         cmocka_unit_test(a_run_may_be_split),
         cmocka_unit_test(given_noise_is_drawn_noise),
         cmocka_unit_test(guidance_acts),
+        cmocka_unit_test(parts_can_be_asked_for),
         cmocka_unit_test(cancelling_keeps_what_is_done),
         cmocka_unit_test(memory_only_sets_the_batch),
         cmocka_unit_test(pixels_pass_through),

@@ -777,6 +777,88 @@ static void starts_from_weights(void **state)
     nl_core_context_destroy(context);
 }
 
+/* ---- Crops */
+
+static void encode_crops(nl_context *context, const char *out)
+{
+    nl_encode_result result;
+    nl_encode_options encode = {.source = in_folder("source"),
+                                .out = in_folder(out),
+                                .crops = 3,
+                                .latent_scale = 1,
+                                .height = 8,
+                                .width = 8};
+    assert_ok(context, nl_encode_dataset(context, &encode, &result));
+    assert_int_equal(result.count, 72);
+}
+
+/* A network that is told of crops begins as the one that is not, and learns otherwise; it goes on exactly, in parts too;
+ * it is told the truth or refused. */
+static void tells_of_crops(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_context *context = test_context(NULL);
+    encode_crops(context, "cropped");
+    write_bytes(context, "crops.json", "{\"crop_conditioning\": true}", 27);
+    nl_train_options options = small_run("untold");
+    options.data = in_folder("cropped");
+    options.steps = 4;
+    train(&options);
+    options.init = in_folder("untold/model.safetensors"); /* bf16: any weights do */
+    options.out = in_folder("untold-on");
+    train(&options);
+    options.config = in_folder("crops.json");
+    options.validation = data_path; /* whole pictures */
+    options.validate_every = 2;
+    options.out = in_folder("told");
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
+    assert_non_null(strstr(run.log, "crop_embedder.weight is missing there"));
+    nl_curve a = read_curve(context, "untold-on", "log.jsonl", "loss");
+    nl_curve b = read_curve(context, "told", "log.jsonl", "loss");
+    assert_true(a.points[1] == b.points[1] && a.points[7] != b.points[7]);
+    nl_curve_free(context, &a);
+    nl_curve_free(context, &b);
+    int64_t count;
+    float *weight = trained(context, "told", "crop_embedder.weight", &count);
+    assert_int_equal(count, 32 * NL_CROP_NUMBERS);
+    for (int i = 0; i < NL_CROP_NUMBERS; i++)
+        assert_true(weight[4 * 5 + i] != 0);
+    free(weight);
+    options.out = in_folder("told-twice");
+    run.cancel_at = "step 2/4";
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_CANCELLED);
+    train(&options);
+    assert_true(compare_checkpoints(last_checkpoint("told"), last_checkpoint("told-twice")) == 0);
+    options.out = in_folder("told-in-parts");
+    options.accumulate = 2;
+    train(&options);
+    double error = compare_checkpoints(last_checkpoint("told"), last_checkpoint("told-in-parts"));
+    if (!(error < 2e-4))
+        fail_msg("relative error %g", error);
+    options.accumulate = 1;
+
+    /* which parts they are is not known */
+    nl_mapping file;
+    assert_ok(context, nl_map_file(context, in_folder("cropped/dataset.json"), &file));
+    char *text = strndup((const char *)file.data, (size_t)file.size);
+    memset(strstr(text, "\"crops\":\ttrue,"), ' ', strlen("\"crops\":\ttrue,"));
+    nl_unmap(context, &file);
+    write_bytes(context, "cropped/dataset.json", text, strlen(text));
+    free(text);
+    options.out = in_folder("not-known");
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_ERROR_USAGE);
+    assert_non_null(strstr(run.log, "encode again"));
+    options.validation = options.data;
+    options.data = data_path;
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_ERROR_USAGE);
+    assert_non_null(strstr(run.log, "encode again"));
+    options.config = options.validation = NULL;
+    options.data = in_folder("cropped");
+    train(&options);
+    nl_core_context_destroy(context);
+}
+
 /* ---- Likelihood */
 
 /* A network that predicts 0 moves nothing: the density is the normal one of the data. */
@@ -865,7 +947,7 @@ static void divergence(void **state)
             moved[i] = x[i] + (side ? h : -h) * probe[i];
         prediction.data = out[side];
         assert_ok(context,
-                  nl_dit_forward(dit, device, &of_moved, &flow.t, &flow.labels, &prediction));
+                  nl_dit_forward(dit, device, &of_moved, &flow.t, &flow.labels, NULL, &prediction));
     }
     for (int i = 0; i < B * E; i++)
         differences[i / E] += (double)probe[i] * (out[1][i] - out[0][i]) / (2 * h);
@@ -921,6 +1003,7 @@ int main(void)
         cmocka_unit_test(events),
         cmocka_unit_test(later_lines_go),
         cmocka_unit_test(starts_from_weights),
+        cmocka_unit_test(tells_of_crops),
         cmocka_unit_test(likelihood_of_no_flow),
         cmocka_unit_test(divergence),
     };

@@ -161,7 +161,8 @@ static nl_status condition_backward(nl_pass *pass)
         NL_TRY(NL_OP(device, add_label_backward,
                      .c = nl_tensor_rows(&saved->c, kind * batch, batch), .labels = saved->labels,
                      .dy = dx, .dtime = nl_tensor_rows(&dtime, kind * batch, batch),
-                     .dtable = gradients->label_table));
+                     .dtable = gradients->label_table, .crop = saved->crop,
+                     .dcrop_weight = gradients->crop_weight));
     }
     NL_TRY(report(pass, &gradients->adaln_weight, NULL));
     NL_TRY(NL_OP(device, linear_backward_weight, .dy = dtime, .x = saved->time_hidden,

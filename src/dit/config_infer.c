@@ -18,7 +18,7 @@ typedef struct nl_shapes {
     nl_attention attention;
     nl_mlp mlp;
     nl_norm norm;
-    bool gate, lepe;
+    bool gate, lepe, crops;
     int64_t qk_norm; /* head size by its weights; 0: none */
     int grid;        /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
@@ -133,6 +133,7 @@ static void read_shapes(const nl_checkpoint *checkpoint, nl_shapes *shapes)
         shapes->head_rows = entry->shape[0];
     if (!shapes->problem[0])
         read_blocks(checkpoint, shapes);
+    shapes->crops = nl_checkpoint_find(checkpoint, "crop_embedder.weight") != NULL;
     read_grid(checkpoint, shapes);
     int64_t patch = (int64_t)shapes->patch_size * shapes->patch_size;
     int64_t channels = patch > 0 ? shapes->head_rows / patch : 0;
@@ -154,6 +155,7 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
     config->qk_norm = shapes->qk_norm > 0;
     config->gate = shapes->attention == NL_ATTENTION_NALA ? shapes->gate : true;
     config->lepe = shapes->lepe;
+    config->crop_conditioning = shapes->crops;
     config->depth = shapes->depth;
     config->hidden_size = shapes->hidden_size;
     config->num_heads = nl_config_default_heads(shapes->hidden_size);
@@ -189,6 +191,7 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
         {"qk_norm", config->qk_norm, told.qk_norm, bools},
         {"gate", nala ? config->gate : true, told.gate, bools},
         {"lepe", nala && config->lepe, told.lepe, bools},
+        {"crop_conditioning", config->crop_conditioning, told.crop_conditioning, bools},
         {"patch_size", config->patch_size, told.patch_size, NULL},
         {"in_channels", config->in_channels, told.in_channels, NULL},
         {"num_classes", config->num_classes, told.num_classes, NULL},

@@ -56,6 +56,7 @@ static const nl_field fields[] = {
     {"patch_size", KIND_INT, AT(patch_size), 1, 8, NULL, TO_ALL, ALWAYS},
     {"flow_map", KIND_INT, AT(flow_map), 0, 1024, NULL, TO_SIT, 1},
     {"guided", KIND_BOOL, AT(guided), 0, 1, NULL, TO_SIT, 1},
+    {"crop_conditioning", KIND_BOOL, AT(crop_conditioning), 0, 1, NULL, TO_ALL, 1},
     {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, ALWAYS},
     {"learn_sigma", KIND_BOOL, AT(learn_sigma), 0, 1, NULL, TO_ALL, ALWAYS},

@@ -25,7 +25,7 @@ cleanup:
     return status;
 }
 
-/* modulation [B, (6 depth + 2) D] = adaLN(SiLU(time MLP(t) + label)), for all layers at once; of a flow map's two times
+/* modulation [B, (6 depth + 2) D] = adaLN(SiLU(time MLP(t) + label + to->crop's)), for all layers at once; of a flow map's two times
  * each makes its own layers'. */
 static nl_status condition(const nl_stream *stream, const nl_tensor *t, const nl_tensor *labels,
                            const nl_dit_saved *to)
@@ -48,7 +48,8 @@ static nl_status condition(const nl_stream *stream, const nl_tensor *t, const nl
         nl_layers layers = nl_layers_of_time(dit, kind, (int)kinds);
         nl_tensor silu_c = nl_tensor_rows(&to->silu_c, kind * batch, batch);
         NL_TRY(NL_OP(device, add_label, .time = nl_tensor_rows(&embedded, kind * each, each),
-                     .table = dit->label_table, .labels = *labels,
+                     .table = dit->label_table, .labels = *labels, .crop = to->crop,
+                     .crop_weight = to->crop.data ? dit->crop_weight : to->crop,
                      .c = to->c.data ? nl_tensor_rows(&to->c, kind * batch, batch) : to->c,
                      .y = silu_c));
         NL_TRY(NL_OP(device, linear, .x = silu_c,
@@ -151,7 +152,8 @@ cleanup:
 }
 
 static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl_tensor *t,
-                                 const nl_tensor *labels, const nl_tensor *prediction)
+                                 const nl_tensor *labels, const nl_tensor *crop,
+                                 const nl_tensor *prediction)
 {
     const nl_config *config = &dit->config;
     int64_t batch = x->shape[0], channels = prediction->shape[1];
@@ -164,17 +166,21 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl
     int64_t times = t->shape[t->ndim - 1];
     ok = ok && (times == 1 || times == batch) &&
          (t->ndim == 1 || (t->ndim == 2 && t->shape[0] == 2 && config->flow_map));
+    ok = ok && (!crop || (config->crop_conditioning && crop->ndim == 2 &&
+                          (crop->shape[0] == 1 || crop->shape[0] == batch) &&
+                          crop->shape[1] == NL_CROP_NUMBERS));
     if (ok)
         return NL_OK;
     char input[128], output[128];
     return nl_fail(
         dit->device->context, NL_ERROR_INTERNAL,
-        "network: input %s, prediction %s, %lld labels and %lld times do not fit a model "
-        "of %d x %d x %d%s",
+        "network: input %s, prediction %s, %lld labels, %lld times and %s crop do not fit a model "
+        "of %d x %d x %d%s%s",
         nl_shape_text(x->ndim, x->shape, input, sizeof(input)),
         nl_shape_text(prediction->ndim, prediction->shape, output, sizeof(output)),
-        (long long)labels->shape[0], (long long)nl_tensor_count(t), config->in_channels,
-        config->input_height, config->input_width, config->flow_map ? "" : " and one time");
+        (long long)labels->shape[0], (long long)nl_tensor_count(t), crop ? "a" : "no",
+        config->in_channels, config->input_height, config->input_width,
+        config->flow_map ? "" : " and one time", config->crop_conditioning ? "" : ", no crop");
 }
 
 /* Room for what condition() makes of the times t. */
@@ -192,7 +198,8 @@ cleanup:
 }
 
 nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
-                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *prediction)
+                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                         const nl_tensor *prediction)
 {
     nl_status status;
     const nl_config *config = &dit->config;
@@ -202,8 +209,10 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     int64_t rows = stream.batch * stream.tokens;
     nl_block_saved block = {0};
     nl_dit_saved to = {.blocks = &block};
-    NL_TRY(check_arguments(dit, x, t, labels, prediction));
+    NL_TRY(check_arguments(dit, x, t, labels, crop, prediction));
     NL_TRY(condition_room(dit, device, stream.batch, t, &to));
+    if (crop)
+        to.crop = *crop;
     stream.modulation = to.modulation;
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.x));
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
@@ -222,20 +231,22 @@ cleanup:
 typedef struct nl_call {
     const nl_dit *dit;
     nl_device *device;
-    nl_tensor x, t, labels, prediction;
+    nl_tensor x, t, labels, crop, prediction;
 } nl_call;
 
 static nl_status forward(void *user)
 {
     const nl_call *call = user;
     return nl_dit_forward(call->dit, call->device, &call->x, &call->t, &call->labels,
-                          &call->prediction);
+                          call->crop.data ? &call->crop : NULL, &call->prediction);
 }
 
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
-                        const nl_tensor *t, const nl_tensor *labels, const nl_tensor *prediction)
+                        const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                        const nl_tensor *prediction)
 {
-    nl_call call = {dit, device, *x, *t, *labels, *prediction};
+    const nl_tensor none = {0};
+    nl_call call = {dit, device, *x, *t, *labels, crop ? *crop : none, *prediction};
     return nl_replay(device, &call, sizeof(call), forward, &call);
 }
 
@@ -286,9 +297,9 @@ cleanup:
 }
 
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,
-                                const nl_tensor *t, const nl_tensor *labels, bool checkpointing,
-                                const nl_dropout *dropout, const nl_tensor *prediction,
-                                nl_dit_saved *saved)
+                                const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                                bool checkpointing, const nl_dropout *dropout,
+                                const nl_tensor *prediction, nl_dit_saved *saved)
 {
     nl_status status;
     nl_stream stream = {.dit = dit,
@@ -298,12 +309,15 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
                         .keep = true};
     int64_t rows = stream.batch * stream.tokens, d = dit->config.hidden_size, mark = -1;
     *saved = (nl_dit_saved){0};
-    NL_TRY(check_arguments(dit, x, t, labels, prediction));
-    if (t->shape[t->ndim - 1] != stream.batch)
+    NL_TRY(check_arguments(dit, x, t, labels, crop, prediction));
+    if (t->shape[t->ndim - 1] != stream.batch || (crop && crop->shape[0] != stream.batch))
         NL_TRY(nl_fail(device->context, NL_ERROR_INTERNAL,
-                       "network: %lld times for %lld images in training",
-                       (long long)t->shape[t->ndim - 1], (long long)stream.batch));
+                       "network: %lld times, %lld crops for %lld images in training",
+                       (long long)t->shape[t->ndim - 1], (long long)(crop ? crop->shape[0] : 0),
+                       (long long)stream.batch));
     NL_TRY(saved_room(&stream, x, t, labels, checkpointing, saved));
+    if (crop)
+        saved->crop = *crop;
     if (dropout)
         saved->dropout = stream.dropout = *dropout;
     mark = nl_arena_mark(device);

@@ -84,6 +84,8 @@ typedef struct nl_config {
      * time. guided: what it predicts has guidance inside. */
     int flow_map;
     bool guided;
+    bool
+        crop_conditioning; /* it is told what part of its picture a sample is (NL_CROP_SCALE, ...) */
     int input_height, input_width; /* of the latent */
     int in_channels, num_classes;
     bool no_null_class;   /* the table of classes has no row for the null class */

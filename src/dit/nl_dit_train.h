@@ -82,7 +82,7 @@ typedef struct nl_dit_saved {
     bool checkpointing;
     nl_dropout dropout;
     int64_t batch;
-    nl_tensor x, labels; /* the caller's */
+    nl_tensor x, labels, crop; /* the caller's */
     /* One row for each time: B, or 2 B with a flow map's two. */
     nl_tensor time_features, time_pre, time_hidden; /* [B, 256], [B, D], [B, D] */
     nl_tensor c, silu_c;                            /* [B, D] */
@@ -91,13 +91,13 @@ typedef struct nl_dit_saved {
     nl_block_saved *blocks; /* [depth], on the host */
 } nl_dit_saved;
 
-/* nl_dit_forward with one time, or two, for each image (t [B] or [2, B]). What the backward pass needs stays on the arena above
- * the caller's mark; x, labels and the numbers of the samples must live as long. dropout: NULL for none. *saved, uninitialised before, is given back with
+/* nl_dit_forward with one time, or two, and one crop for each image (t [B] or [2, B]). What the backward pass needs stays on the arena above
+ * the caller's mark; x, labels, crop and the numbers of the samples must live as long. dropout: NULL for none. *saved, uninitialised before, is given back with
  * nl_dit_saved_free (after a failure too), the arena by the caller. */
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,
-                                const nl_tensor *t, const nl_tensor *labels, bool checkpointing,
-                                const nl_dropout *dropout, const nl_tensor *prediction,
-                                nl_dit_saved *saved);
+                                const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                                bool checkpointing, const nl_dropout *dropout,
+                                const nl_tensor *prediction, nl_dit_saved *saved);
 void nl_dit_saved_free(nl_device *device, nl_dit_saved *saved);
 
 /* Called when the operations that complete gradients [first, first + count) of the flat array are queued:

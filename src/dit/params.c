@@ -7,7 +7,7 @@
 
 enum {
     TIME_FEATURES = 256,
-    FIXED_PARAMS = 12,                                 /* outside the blocks */
+    FIXED_PARAMS = 13,                                 /* outside the blocks */
     BLOCK_PARAMS = 4 + NL_BRANCHES * NL_BRANCH_PARAMS, /* at most, in one block */
     ALIGNMENT = 256
 };
@@ -107,6 +107,9 @@ nl_status nl_params_list(nl_dit *dit)
                 "t_embedder.mlp.2");
     add(&list, &dit->label_table, NL_INIT_NORMAL_002, false, SHAPE(nl_config_label_rows(config), d),
         "y_embedder.embedding_table", ".weight");
+    if (config->crop_conditioning)
+        add(&list, &dit->crop_weight, NL_INIT_ZERO, false, SHAPE(d, NL_CROP_NUMBERS),
+            "crop_embedder", ".weight");
     for (int i = 0; i < config->depth; i++)
         add_block(&list, i);
     add_product(&list, &dit->final_adaln_weight, &dit->final_adaln_bias, NL_INIT_ZERO, 2 * d, d,

@@ -163,10 +163,11 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
     const char *part = config->mlp != NL_MLP_GELU      ? "this \"mlp\""
                        : config->norm != NL_NORM_LAYER ? "this \"norm\""
                        : config->qk_norm               ? "\"qk_norm\""
+                       : config->crop_conditioning     ? "\"crop_conditioning\""
                                                        : NULL;
     if (file->spelling != NL_SPELLING_NALAGEN && part)
         return nl_fail(file->context, NL_ERROR_USAGE,
-                       "%s: the blocks of %s do not have %s: write it as nalagen", path,
+                       "%s: the networks of %s do not have %s: write it as nalagen", path,
                        file->spelling == NL_SPELLING_DIFFUSERS ? "diffusers"
                                                                : "the public DiT and SiT code",
                        part);

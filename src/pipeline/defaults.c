@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What a model's pictures are made with when nothing is said, and the sampler's options. */
 #include <limits.h>
+#include <math.h>
 #include <string.h>
 
 #include "model.h"
@@ -21,6 +22,36 @@ static nl_status find_name(nl_context *context, const char *what, const char *na
 double nl_sampling_scale(const nl_sampling *resolved)
 {
     return resolved->cfg_scale == NL_CFG_UNCONDITIONAL ? 0 : resolved->cfg_scale;
+}
+
+bool nl_sampling_crop(const nl_sampling *sampling, float crop[NL_CROP_NUMBERS])
+{
+    double side = sampling->crop[0] == 0 ? 1 : sampling->crop[0];
+    memset(crop, 0, NL_CROP_NUMBERS * sizeof(*crop));
+    crop[NL_CROP_SCALE] = (float)log2(side);
+    crop[NL_CROP_DOWN] = (float)sampling->crop[1];
+    crop[NL_CROP_RIGHT] = (float)sampling->crop[2];
+    return side != 1 || sampling->crop[1] != 0 || sampling->crop[2] != 0;
+}
+
+/* A part of the picture, of a model that can be asked for one. */
+static nl_status check_crop(const nl_model *model, const nl_sampling *given)
+{
+    const double *crop = given->crop, slack = 1e-6; /* decimals of an edge */
+    double side = crop[0] == 0 ? 1 : crop[0], room = (1 - side) / 2 + slack;
+    float told[NL_CROP_NUMBERS];
+    if (!(side >= 0.01 && side <= 1 && fabs(crop[1]) <= room && fabs(crop[2]) <= room))
+        return nl_fail(model->context, NL_ERROR_USAGE,
+                       "a crop of %g, %g, %g: expected a part of the picture: its side, 0.01 to 1, "
+                       "and how far its centre is below and to the right of the picture's, "
+                       "(1 - side) / 2 at most",
+                       crop[0], crop[1], crop[2]);
+    if (nl_sampling_crop(given, told) && !model->config.crop_conditioning)
+        return nl_fail(model->context, NL_ERROR_USAGE,
+                       "%s cannot be asked for a part of a picture: it was trained without "
+                       "\"crop_conditioning\"; leave out --crop",
+                       model->path);
+    return NL_OK;
 }
 
 nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved)
@@ -50,6 +81,7 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
                     "a guidance scale of %g: guidance is inside this model's weights, and cannot "
                     "be had twice; leave it out",
                     nl_sampling_scale(given)));
+    NL_TRY(check_crop(model, given));
     if (given->steps < 0 || given->steps > INT_MAX)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is %lld", (long long)given->steps));
     if (given->steps && !nl_methods[method].default_steps)

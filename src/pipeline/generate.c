@@ -25,9 +25,12 @@ typedef struct nl_work {
     int64_t *images;      /* [most] image indices of the batch */
     int32_t *labels;      /* [2 * most]: of the batch, then as many null classes */
     int64_t *evaluations; /* [most] */
-    float *latents;       /* [most, C, H, W] final */
-    float *preview;       /* [C, H, W] */
-    uint8_t *rgb;         /* [most, height, width, 3] or NULL */
+    bool cropped;         /* a part of the picture is asked for */
+    float crop_numbers[NL_CROP_NUMBERS];
+    nl_tensor crop; /* the same on the device, [1, NL_CROP_NUMBERS]; left out for the whole */
+    float *latents; /* [most, C, H, W] final */
+    float *preview; /* [C, H, W] */
+    uint8_t *rgb;   /* [most, height, width, 3] or NULL */
 } nl_work;
 
 static int64_t image_index(const nl_work *work, int64_t i)
@@ -56,6 +59,7 @@ static nl_status show(nl_work *work, const nl_tensor *x, float t, const nl_tenso
                            .t = t,
                            .x = nl_tensor_rows(x, 0, work->count),
                            .labels = nl_tensor_rows(labels, 0, work->count),
+                           .crop = work->crop.data ? &work->crop : NULL,
                            .first = work->first};
     work->shown = true;
     return work->observer->see(work->observer->user, &seen);
@@ -75,7 +79,8 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
              : nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
     NL_TRY(device->ops->upload(device, times.data, s ? (float[]){t[0], *s} : t,
                                nl_tensor_bytes(&times)));
-    NL_TRY(nl_dit_replay(work->model->dit, device, x, &times, labels, prediction));
+    NL_TRY(nl_dit_replay(work->model->dit, device, x, &times, labels,
+                         work->crop.data ? &work->crop : NULL, prediction));
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -141,6 +146,11 @@ static nl_status sample_batch(nl_work *work)
                            (int64_t[]){count, work->shape[0], work->shape[1], work->shape[2]}, &x));
     NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){2 * count}, &labels));
     NL_TRY(device->ops->upload(device, labels.data, work->labels, nl_tensor_bytes(&labels)));
+    if (work->cropped) {
+        NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){1, NL_CROP_NUMBERS}, &work->crop));
+        NL_TRY(device->ops->upload(device, work->crop.data, work->crop_numbers,
+                                   nl_tensor_bytes(&work->crop)));
+    }
     NL_TRY(start_noise(work, &x));
     nl_guidance guidance = {.device = device,
                             .network = network,
@@ -418,6 +428,7 @@ nl_status nl_generate_observed(nl_model *model, const nl_request *request,
                        "sampler %s: each picture has times of its own; choose heun or another "
                        "with a fixed number of steps",
                        work.sampling.sampler));
+    work.cropped = nl_sampling_crop(&work.sampling, work.crop_numbers);
     NL_TRY(nl_sampler_create(context, &options, &work.sampler));
     nl_model_latent_shape(model, work.shape);
     work.elements = (int64_t)work.shape[0] * work.shape[1] * work.shape[2];

@@ -43,6 +43,9 @@ nl_status nl_checkpoint_read_sha256(const nl_checkpoint *checkpoint, char hex[65
  * belongs to the model. */
 nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved);
 
+/* What a network is told of the part of the picture that is asked for; false: nothing, for the whole. */
+bool nl_sampling_crop(const nl_sampling *sampling, float crop[NL_CROP_NUMBERS]);
+
 /* The scale of guidance as a number, 0 for NL_CFG_UNCONDITIONAL, and the other way round. */
 double nl_sampling_scale(const nl_sampling *resolved);
 static inline double nl_sampling_cfg(double scale)
@@ -56,12 +59,13 @@ int nl_model_batch(const nl_model *model);
 /* What the network is asked first in one step of a batch. */
 typedef struct nl_observation {
     const nl_dit *dit;
-    nl_device *device; /* of the batch, or a measuring one, to which the same is shown before */
-    int step, steps;   /* steps taken so far, of how many */
-    double t;          /* as the network takes it */
-    nl_tensor x;       /* [B, C, H, W] the pictures of the batch */
-    nl_tensor labels;  /* I32 [B] their classes, never the null class of guidance */
-    int64_t first;     /* number of the first of them in the request */
+    nl_device *device;     /* of the batch, or a measuring one, to which the same is shown before */
+    int step, steps;       /* steps taken so far, of how many */
+    double t;              /* as the network takes it */
+    nl_tensor x;           /* [B, C, H, W] the pictures of the batch */
+    nl_tensor labels;      /* I32 [B] their classes, never the null class of guidance */
+    const nl_tensor *crop; /* as nl_dit_forward takes it, of one row, or NULL */
+    int64_t first;         /* number of the first of them in the request */
 } nl_observation;
 
 typedef struct nl_observer {

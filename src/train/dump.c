@@ -6,7 +6,7 @@
 
 #include "trainer.h"
 
-enum { PER_STEP = 4, NAME_SIZE = 112 };
+enum { PER_STEP = 5, NAME_SIZE = 112 };
 
 typedef struct nl_dump {
     nl_trainer *trainer;
@@ -47,6 +47,8 @@ static nl_status list_tensors(nl_dump *dump, int64_t steps)
         add(dump, NL_F32, 4, shape, step, "noise");
         add(dump, NL_F32, 1, shape, step, "t");
         add(dump, NL_I32, 1, shape, step, "labels");
+        if (dump->feed.options.crops)
+            add(dump, NL_F32, 2, dump->feed.crops.shape, step, "crops");
     }
     for (int i = 0; i < master->param_count; i++)
         add(dump, NL_F32, master->params[i].ndim, master->params[i].shape, "weights",
@@ -84,6 +86,8 @@ static nl_status write_step(nl_dump *dump)
     NL_TRY(write_tensor(dump, &noised.noise));
     NL_TRY(write_tensor(dump, &dump->feed.t));
     NL_TRY(write_tensor(dump, &dump->feed.labels));
+    if (dump->feed.options.crops)
+        NL_TRY(write_tensor(dump, &dump->feed.crops));
 cleanup:
     nl_arena_release(device, mark);
     return status;

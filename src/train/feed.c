@@ -23,6 +23,8 @@ static int64_t lay_out(nl_feed *feed, const nl_dataset_info *info, char *base)
     place(&feed->t, NL_F32, 1, (int64_t[]){n}, base, &used);
     place(&feed->labels, NL_I32, 1, (int64_t[]){n}, base, &used);
     place(&feed->samples, NL_I64, 1, (int64_t[]){n}, base, &used);
+    if (feed->options.crops)
+        place(&feed->crops, NL_F32, 2, (int64_t[]){n, NL_CROP_NUMBERS}, base, &used);
     place(&feed->coefficients, NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
     place(&feed->variational, NL_F32, 2, (int64_t[]){n, NL_VB_COLUMNS}, base, &used);
     if (!feed->options.teacher)
@@ -83,6 +85,11 @@ static void *in_slot(const nl_feed *feed, const nl_tensor *tensor)
            ((char *)tensor->data - (char *)feed->memory);
 }
 
+const nl_tensor *nl_feed_crop(const nl_feed *feed)
+{
+    return feed->crops.data ? &feed->crops : NULL;
+}
+
 const int64_t *nl_feed_samples(const nl_feed *feed)
 {
     return feed->batch.samples + feed->first;
@@ -140,6 +147,9 @@ nl_status nl_feed_next(nl_feed *feed)
            (size_t)nl_tensor_bytes(&feed->labels));
     memcpy(in_slot(feed, &feed->samples), nl_feed_samples(feed),
            (size_t)nl_tensor_bytes(&feed->samples));
+    if (feed->options.crops)
+        memcpy(in_slot(feed, &feed->crops), feed->batch.crops + feed->first * NL_CROP_NUMBERS,
+               (size_t)nl_tensor_bytes(&feed->crops));
     NL_TRY(draw_times(feed));
     NL_TRY(device->ops->upload(device, feed->memory, feed->staging + feed->slot * feed->slot_bytes,
                                feed->slot_bytes));

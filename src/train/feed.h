@@ -11,6 +11,7 @@ typedef struct nl_feed_options {
     nl_loader_options loader; /* memory and prefetch are the feed's */
     int parts;                /* that a batch of this rank is taken in */
     uint64_t times_seed;
+    bool crops;            /* the network is told what part of its picture a sample is */
     const nl_dit *teacher; /* of a distillation; NULL: none */
     nl_distill_options distill;
 } nl_feed_options;
@@ -40,6 +41,7 @@ typedef struct nl_feed {
     nl_tensor t;            /* [size] as the network sees it */
     nl_tensor labels;       /* [size] I32 */
     nl_tensor samples;      /* [size] I64: their numbers */
+    nl_tensor crops;        /* [size, NL_CROP_NUMBERS], with options.crops */
     nl_tensor coefficients; /* [size, NL_LOSS_COLUMNS] */
     nl_tensor variational;  /* [size, NL_VB_COLUMNS] */
     nl_distill_feed distill;
@@ -53,6 +55,8 @@ void nl_feed_close(nl_feed *feed); /* {0} is allowed */
 
 /* The next part of the next batch: queues its upload into feed->x and so on. */
 nl_status nl_feed_next(nl_feed *feed);
+/* feed->crops, or NULL without. */
+const nl_tensor *nl_feed_crop(const nl_feed *feed);
 /* [size] numbers of the samples of the part at work. */
 const int64_t *nl_feed_samples(const nl_feed *feed);
 

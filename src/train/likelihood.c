@@ -42,8 +42,9 @@ nl_status nl_flow_evaluate(nl_flow *flow, const nl_tensor *x, double t, const nl
         flow->host[b] = (float)t;
     NL_TRY(device->ops->upload(device, flow->t.data, flow->host, nl_tensor_bytes(&flow->t)));
     NL_TRY(device->ops->sync(device)); /* host is used again */
-    NL_TRY(nl_dit_forward_saving(flow->dit, device, x, &flow->t, &flow->labels, false, NULL,
-                                 prediction, &saved));
+    NL_TRY(nl_dit_forward_saving(flow->dit, device, x, &flow->t, &flow->labels,
+                                 flow->crop.data ? &flow->crop : NULL, false, NULL, prediction,
+                                 &saved));
     NL_TRY(nl_dit_backward(flow->dit, device, &saved, &flow->probe, flow->gradients, &flow->dx,
                            NULL, NULL));
     float *dx = flow->host, *probe = flow->host + count;
@@ -143,24 +144,31 @@ static nl_status load_batch(nl_likelihood *work, int64_t first, int64_t count, i
     nl_device *device = work->device;
     float *raw = NULL;
     int32_t *labels = NULL;
+    float *crops = NULL;
     int64_t elements = work->elements;
     float *x = work->host, *probe = work->host + work->batch * elements;
     NL_TRY(NL_NEW_ARRAY(work->context, "a sample", 2 * elements, &raw));
     NL_TRY(NL_NEW_ARRAY(work->context, "labels", work->batch, &labels));
+    NL_TRY(NL_NEW_ARRAY(work->context, "crops", work->batch * NL_CROP_NUMBERS, &crops));
     for (int64_t b = 0; b < work->batch; b++) {
         int64_t image = NL_MIN(first + b, count - 1);
         NL_TRY(read_image(work, image, raw, x + b * elements));
         draw_probe(work, image, repetition, probe + b * elements);
         labels[b] = nl_dataset_label(work->data, image);
+        nl_dataset_crop(work->data, image, false, crops + b * NL_CROP_NUMBERS);
         work->integral[b] = 0;
     }
     NL_TRY(device->ops->upload(device, work->x.data, x, nl_tensor_bytes(&work->x)));
     NL_TRY(device->ops->upload(device, work->flow.probe.data, probe, nl_tensor_bytes(&work->x)));
     NL_TRY(device->ops->upload(device, work->flow.labels.data, labels,
                                nl_tensor_bytes(&work->flow.labels)));
+    if (work->flow.crop.data)
+        NL_TRY(device->ops->upload(device, work->flow.crop.data, crops,
+                                   nl_tensor_bytes(&work->flow.crop)));
     NL_TRY(device->ops->sync(device));
 cleanup:
     nl_free(work->context, raw);
+    nl_free(work->context, crops);
     nl_free(work->context, labels);
     return status;
 }
@@ -199,6 +207,9 @@ static nl_status take_memory(nl_likelihood *work)
         NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, all[i]));
     NL_TRY(nl_arena_tensor(device, NL_F32, 1, shape, &work->flow.t));
     NL_TRY(nl_arena_tensor(device, NL_I32, 1, shape, &work->flow.labels));
+    if (config->crop_conditioning)
+        NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){work->batch, NL_CROP_NUMBERS},
+                               &work->flow.crop));
 cleanup:
     return status;
 }
@@ -241,6 +252,12 @@ static nl_status open_model(nl_likelihood *work)
                     options->model, config.in_channels, config.input_height, config.input_width,
                     config.num_classes, options->data, info->channels, info->height, info->width,
                     info->classes));
+    if (config.crop_conditioning && !info->crops_known)
+        NL_TRY(
+            nl_fail(context, NL_ERROR_USAGE,
+                    "%s: its samples are parts of pictures, and an older nalagen did not write "
+                    "down which, as the model (\"crop_conditioning\") has to be told: encode again",
+                    options->data));
     for (int i = 0; config.class_names && i < info->classes; i++) {
         const nl_class_name *name = &config.class_names[i];
         const nl_class_name data = {(char *)info->class_ids[i], (char *)info->class_names[i]};

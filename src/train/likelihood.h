@@ -13,6 +13,7 @@ typedef struct nl_flow {
     nl_device *device; /* the model's or a measuring one */
     nl_tensor t;       /* [B] */
     nl_tensor labels;  /* [B] */
+    nl_tensor crop;    /* [B, NL_CROP_NUMBERS] of a network with crop_conditioning, or left out */
     nl_tensor probe;   /* [B, C, H, W] e */
     nl_tensor dx;      /* [B, C, H, W]: e . d prediction/dx */
     float *host;       /* [2, B C H W] */

@@ -74,14 +74,14 @@ static nl_status ask_teacher(const nl_feed *feed, nl_device *device, const nl_no
     const nl_dit *teacher = feed->options.teacher;
     int64_t b = feed->size;
     if (!guides(feed))
-        return nl_dit_forward(teacher, device, &noised->x, &feed->t, &feed->labels,
+        return nl_dit_forward(teacher, device, &noised->x, &feed->t, &feed->labels, NULL,
                               &noised->velocity);
     for (int half = 0; half < 2; half++) {
         nl_tensor to = nl_tensor_rows(&noised->both, half * b, b);
         NL_TRY(device->ops->copy(device, to.data, noised->x.data, nl_tensor_bytes(&noised->x)));
     }
     NL_TRY(nl_dit_forward(teacher, device, &noised->both, &d->teacher_times, &d->teacher_labels,
-                          &noised->of_both));
+                          NULL, &noised->of_both));
     NL_TRY(NL_OP(device, diffuse, .data = nl_tensor_rows(&noised->of_both, 0, b),
                  .noise = nl_tensor_rows(&noised->of_both, b, b), .coefficients = d->guide,
                  .y = noised->velocity));
@@ -105,7 +105,7 @@ nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *d
     NL_TRY(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
                  .coefficients = feed->distill.move, .y = noised->moved));
     NL_TRY(nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,
-                          &noised->onward));
+                          NULL, &noised->onward));
 cleanup:
     return status;
 }

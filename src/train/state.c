@@ -90,12 +90,12 @@ cleanup:
     return status;
 }
 
-/* Shapes follow from the classes or channels of the data. */
+/* Shapes follow from the classes or channels of the data; what part of a picture a sample is need not have been told. */
 static bool may_differ(const char *name)
 {
-    static const char *const names[] = {"y_embedder.embedding_table.weight",
-                                        "x_embedder.proj.weight", "x_embedder.proj.bias",
-                                        "final_layer.linear.weight", "final_layer.linear.bias"};
+    static const char *const names[] = {
+        "crop_embedder.weight", "y_embedder.embedding_table.weight", "x_embedder.proj.weight",
+        "x_embedder.proj.bias", "final_layer.linear.weight",         "final_layer.linear.bias"};
     for (int i = 0; i < NL_COUNT(names); i++)
         if (!strcmp(name, names[i]))
             return true;

@@ -102,8 +102,8 @@ static nl_status run_part(void *user)
     NL_TRY(nl_noised_mix(feed, state->model, device, noised));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, noised->prediction.shape, &dprediction));
     NL_TRY(nl_dit_forward_saving(state->model, device, &noised->x, nl_noised_times(feed),
-                                 &feed->labels, stepper->checkpointing, &dropout,
-                                 &noised->prediction, &saved));
+                                 &feed->labels, nl_feed_crop(feed), stepper->checkpointing,
+                                 &dropout, &noised->prediction, &saved));
     NL_TRY(nl_noised_loss(feed, config, device, noised, &stepper->part_loss, &dprediction,
                           stepper->gradient_scale));
     stepper->ready_count = 0;

@@ -60,6 +60,24 @@ cleanup:
     return status;
 }
 
+/* A network that is told what part of its picture a sample is has to be told the truth. */
+static nl_status check_crops(const nl_trainer *trainer)
+{
+    const nl_train_options *options = trainer->options;
+    const struct {
+        const nl_dataset *data;
+        const char *path;
+    } sets[] = {{trainer->data, options->data}, {trainer->validation, options->validation}};
+    for (int i = 0; i < NL_COUNT(sets) && trainer->config.crop_conditioning; i++)
+        if (sets[i].data && !nl_dataset_get_info(sets[i].data)->crops_known)
+            return nl_fail(trainer->context, NL_ERROR_USAGE,
+                           "%s: its samples are parts of pictures, and an older nalagen did not "
+                           "write down which, as \"crop_conditioning\" needs: encode again, or set "
+                           "it to false in --config",
+                           sets[i].path);
+    return NL_OK;
+}
+
 /* The run's own numbers against those of the checkpoint. */
 static nl_status check_same_run(const nl_trainer *trainer, const char *path,
                                 const nl_run_point *found)
@@ -302,6 +320,7 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
                    .count = options->overfit},
         .parts = (int)options->accumulate,
         .times_seed = options->seed,
+        .crops = trainer->config.crop_conditioning,
         .teacher = trainer->teacher,
         .distill = {.guidance = options->guidance,
                     .low = options->guidance_interval[0],
@@ -390,6 +409,7 @@ static nl_status open_trainer(nl_trainer *trainer)
     const nl_checkpoint *start = init ? init : teacher;
     NL_TRY(nl_trainer_configure(context, options, nl_dataset_get_info(trainer->data), start,
                                 &trainer->config));
+    NL_TRY(check_crops(trainer));
     if (teacher)
         NL_TRY(nl_trainer_take_teacher(trainer, teacher));
     nl_loss_options loss = {.times = (nl_times)find_choice(options->times, nl_train_times),

@@ -25,7 +25,8 @@ static nl_status forward(nl_validation *validation)
     nl_status status = NL_OK;
     NL_TRY(nl_noised_mix(feed, trainer->state.model, device, &validation->noised));
     NL_TRY(nl_dit_forward(trainer->state.model, device, &validation->noised.x,
-                          nl_noised_times(feed), &feed->labels, &validation->noised.prediction));
+                          nl_noised_times(feed), &feed->labels, nl_feed_crop(feed),
+                          &validation->noised.prediction));
     NL_TRY(nl_noised_loss(feed, config, device, &validation->noised, &validation->loss, NULL, 0));
 cleanup:
     return status;
@@ -112,6 +113,7 @@ static nl_status open_validation(nl_trainer *trainer, nl_validation *validation)
                                        .in_order = true},
                             .parts = 1,
                             .times_seed = SEED,
+                            .crops = trainer->config.crop_conditioning,
                             .teacher = trainer->teacher,
                             .distill = trainer->feed.options.distill};
     *validation = (nl_validation){.trainer = trainer, .device = trainer->device};

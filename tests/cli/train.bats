@@ -231,6 +231,39 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     grep -q "error: a file that was being read became shorter" err
 }
 
+@test "a model that is told of crops draws whole pictures, and parts for whoever asks" {
+    data
+    "$NALAGEN" encode set -o cropped --crops 3 --vae none --device cpu -q
+    echo '{"crop_conditioning": true}' >crops.json
+    train --data cropped --config crops.json --val data --val-every 20 --out run --steps 40 -q
+    "$NALAGEN" info --json run/model.safetensors | json_lines "x['config']['crop_conditioning'] and x['complete']"
+    draw=("$NALAGEN" sample -m run/model.safetensors -c 3 --steps 2 --device cpu -q)
+    "${draw[@]}" -o whole.png --no-metadata
+    "${draw[@]}" -o same.png --no-metadata --crop 1,0,0
+    cmp whole.png same.png
+    "${draw[@]}" -o part.png --crop 0.5,-0.25,0.25 --latents part.npy
+    "${draw[@]}" -o other.png --crop 0.5,-0.25,-0.25 --latents other.npy
+    ! cmp -s part.npy other.npy
+    "$NALAGEN" sample --from part.png -m run/model.safetensors --device cpu -o again.png -q
+    cmp part.png again.png
+    echo '{"class": 3, "steps": 2, "crop": [0.5, -0.25, 0.25], "out": "line.png"}' | "$NALAGEN" sample -m run/model.safetensors --requests - --device cpu -q
+    cmp part.png line.png
+    for wrong in 0.5 0.5,0,0,0 0.5,x,0 2,0,0 0.5,0.4,0; do
+        run "${draw[@]}" -o no.png --crop $wrong
+        [ "$status" -eq 2 ]
+    done
+    run "$NALAGEN" sample -c church --crop 0.5,0,0 -o no.png
+    [ "$status" -eq 2 ]
+    [[ $output == *'without "crop_conditioning"'* ]]
+    run "$NALAGEN" convert run/model.safetensors no.safetensors --format dit
+    [ "$status" -eq 2 ]
+    [[ $output == *'"crop_conditioning"'* ]]
+    "$NALAGEN" likelihood -m run/model.safetensors -d cropped -n 4 --steps 2 --device cpu -q
+    # what it teaches is the whole picture
+    "$NALAGEN" distill --teacher run/model.safetensors -d cropped -o student --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" info --json student/model.safetensors | json_lines "'crop_conditioning' not in x['config'] and x['complete']"
+}
+
 @test "classes are compared by name: --init keeps the rows of those that both have, likelihood refuses others" {
     for class in one/a one/b two/b two/c; do
         mkdir -p $class
