@@ -32,7 +32,7 @@ nl_status nl_archive_open(nl_session *session, const nl_sample_options *options,
     cJSON_DeleteItemFromObject(facts, "device");
     if (!cJSON_AddStringToObject(facts, "device", context->device->ops->name) ||
         !cJSON_AddStringToObject(facts, "dtype", nl_dtype_name(context->device->dtype)) ||
-        !(text = cJSON_PrintUnformatted(facts)))
+        !(text = nl_json_print(facts, false)))
         NL_TRY(
             nl_fail(context, NL_ERROR_MEMORY, "no memory for the description of %s", options->out));
     if (share->ranks > 1 && options->force && !share->token)

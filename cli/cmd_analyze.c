@@ -245,7 +245,7 @@ static nl_status write_json(nl_analyzing *a, const nl_analysis *analysis)
     NL_TRY(nl_pictures_facts(&a->session, o, &sampling, &facts));
     NL_TRY(nl_analysis_json(analysis, facts, &object));
     NL_TRY(in_folder(a, "analysis.json", &path));
-    text = cJSON_Print(object);
+    text = nl_json_print(object, true);
     if (!text)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for %s", path));
     NL_TRY(nl_write_file(context, path, o->force, text, strlen(text)));

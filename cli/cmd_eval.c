@@ -189,11 +189,12 @@ static nl_status asked_of(nl_context *context, const nl_eval_options *options, c
     const nl_eval_options defaults = {.sample = nl_sample_defaults};
     cJSON *object = cJSON_CreateObject();
     bool listed = nl_options_to_json(&nl_eval_command, options, &defaults, NL_IN_PICTURE, object);
-    char *text = listed ? cJSON_PrintUnformatted(object) : NULL;
-    *asked = text ? cJSON_Parse(text) : NULL;
+    char *text = listed ? nl_json_print(object, false) : NULL;
+    nl_status status = text ? nl_json_parse(context, "options", text, strlen(text), asked)
+                            : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
     cJSON_free(text);
     cJSON_Delete(object);
-    return *asked ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
+    return status;
 }
 
 static nl_status eval_run(nl_eval_work *work)

@@ -10,7 +10,6 @@
 #include "nl_npy.h"
 #include "nl_pipeline.h"
 #include "nl_sample.h"
-#include "nl_utf8.h"
 #include "nl_vae.h"
 
 typedef struct nl_info_options {
@@ -58,8 +57,7 @@ static void add_facts(const nl_checkpoint *checkpoint, cJSON *object)
     if (checkpoint->spelling)
         cJSON_AddStringToObject(object, "names", checkpoint->spelling);
     for (char **pair = checkpoint->metadata; *pair; pair += 2) {
-        if (!strcmp(pair[0], "nalagen") || strstr(pair[0], ".json") || !nl_utf8_valid(pair[0]) ||
-            !nl_utf8_valid(pair[1])) /* JSON has no place for it */
+        if (!strcmp(pair[0], "nalagen") || strstr(pair[0], ".json"))
             continue;
         if (!facts)
             facts = cJSON_AddObjectToObject(object, "metadata");
@@ -255,7 +253,7 @@ static void print_lines(const cJSON *object, int indent)
             printf("%s\n", cJSON_GetArraySize(item) > shown ? ", ..." : "");
             continue;
         }
-        char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
+        char *text = cJSON_IsString(item) ? NULL : nl_json_print(item, false);
         putchar(' ');
         if (!strcmp(item->string, "problem") && indent == 0)
             nl_print_message(stdout, cJSON_GetStringValue(item));

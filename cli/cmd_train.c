@@ -41,7 +41,7 @@ static nl_status print_options(nl_context *context, const nl_train_values *value
     cJSON *object = cJSON_CreateObject();
     bool built =
         object && nl_options_to_json(values->command, values, &defaults, NL_IN_REQUEST, object);
-    *text = built ? cJSON_PrintUnformatted(object) : NULL;
+    *text = built ? nl_json_print(object, false) : NULL;
     cJSON_Delete(object);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
 }

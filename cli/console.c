@@ -292,7 +292,7 @@ nl_status nl_print_path(nl_context *context, const char *path)
 
 nl_status nl_print_json(nl_context *context, const cJSON *object)
 {
-    char *text = cJSON_PrintUnformatted(object);
+    char *text = nl_json_print(object, false);
     nl_status status = text ? nl_print_line(context, text)
                             : nl_fail(context, NL_ERROR_MEMORY, "no memory for JSON");
     cJSON_free(text);

@@ -49,7 +49,7 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
     char *json = NULL;
     snprintf(software, sizeof(software), "nalagen %s", nl_version());
     if (!options->no_metadata) {
-        json = cJSON_PrintUnformatted(facts);
+        json = nl_json_print(facts, false);
         if (!json)
             NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for the text in %s", path));
     }

@@ -94,7 +94,7 @@ static nl_number_text number_text(double number)
 /* A number, a string or a list of them as the text that the command line would take. */
 static nl_status value_text(nl_context *context, const char *key, const cJSON *value, char **text)
 {
-    if (cJSON_IsString(value))
+    if (cJSON_IsString(value) || cJSON_IsRaw(value))
         return nl_strdup(context, value->valuestring, text);
     if (cJSON_IsNumber(value))
         return nl_strdup(context, number_text(value->valuedouble).text, text);

@@ -7,8 +7,8 @@
 static nl_status refuse(nl_context *context, const char *path, const char *key, const cJSON *there,
                         const cJSON *here)
 {
-    char *theirs = there ? cJSON_PrintUnformatted(there) : NULL;
-    char *ours = here ? cJSON_PrintUnformatted(here) : NULL;
+    char *theirs = there ? nl_json_print(there, false) : NULL;
+    char *ours = here ? nl_json_print(here, false) : NULL;
     nl_status status =
         nl_fail(context, NL_ERROR_WRITE,
                 "%s: made with %s %s, found %s %s now: repeat the command that made it, give "
@@ -32,7 +32,7 @@ nl_status nl_resume_check(nl_context *context, const char *path, const cJSON *fa
     if (status != NL_OK)
         return nl_fail_in(context, status, "--resume: not a picture of this run");
     /* Read back too, so that both know numbers alike. */
-    if (!(text = cJSON_PrintUnformatted(facts)))
+    if (!(text = nl_json_print(facts, false)))
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for the parameters of %s", path));
     NL_TRY(nl_json_parse(context, "parameters", text, strlen(text), &ours));
     /* The card may be another one of the same kind. */

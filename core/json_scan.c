@@ -15,7 +15,7 @@ enum { MAX_DEPTH = 64, MAX_NUMBER = 63 };
 typedef struct scanner {
     const char *text;
     size_t size, at;
-    int64_t values;
+    nl_json_counts counts;
     const char *expected; /* what the first problem is, or NULL */
 } scanner;
 
@@ -58,6 +58,15 @@ static bool take_digits(scanner *s)
     return s->at > start;
 }
 
+bool nl_json_is_large(const char *number, size_t length)
+{
+    size_t sign = length && *number == '-';
+    for (size_t i = sign; i < length; i++)
+        if (!is_digit(number[i]))
+            return false;
+    return length - sign > 15;
+}
+
 static bool scan_number(scanner *s)
 {
     size_t start = s->at;
@@ -74,20 +83,47 @@ static bool scan_number(scanner *s)
     }
     if (s->at - start > MAX_NUMBER)
         return refuse(s, "a number of at most 63 characters");
+    s->counts.large += nl_json_is_large(s->text + start, s->at - start);
     return true;
 }
 
-/* After "\u". Whether surrogates come in pairs is left to cJSON, which sees to it. */
+/* The code of "\uXXXX", or -1. */
+static int code_unit(const char *text, size_t size)
+{
+    int code = 0;
+    if (size < 6 || text[0] != '\\' || text[1] != 'u')
+        return -1;
+    for (int i = 2; i < 6; i++) {
+        static const char digits[] = "00112233445566778899aAbBcCdDeEfF";
+        const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
+        if (!digit)
+            return -1;
+        code = 16 * code + (int)(digit - digits) / 2;
+    }
+    return code;
+}
+
+size_t nl_json_escape(const char *text, size_t size, int *byte)
+{
+    int code = code_unit(text, size);
+    bool pair = code >= 0xD800 && code <= 0xDBFF && code_unit(text + 6, size - 6) >= 0xDC00 &&
+                code_unit(text + 6, size - 6) <= 0xDFFF;
+    *byte = code == 0 ? 0 : code >= 0xDC80 && code <= 0xDCFF ? code - 0xDC00 : -1;
+    return code < 0 ? 0 : pair ? 12 : 6;
+}
+
+/* At "\u". Halves of pairs that stand for no byte are left to cJSON, which refuses them. */
 static bool scan_code_point(scanner *s)
 {
-    bool zero = true;
-    for (int i = 0; i < 4; i++, s->at++) {
-        char c = peek(s);
-        if (!is_digit(c) && !(c >= 'a' && c <= 'f') && !(c >= 'A' && c <= 'F'))
-            return refuse(s, "four hexadecimal digits");
-        zero = zero && c == '0';
-    }
-    return !zero || refuse(s, "a string without \\u0000");
+    int byte;
+    size_t length = nl_json_escape(s->text + s->at, s->size - s->at, &byte);
+    if (length == 0)
+        return refuse(s, "four hexadecimal digits after \\u");
+    if (byte == 0)
+        return refuse(s, "a string without \\u0000");
+    s->counts.bytes += byte > 0;
+    s->at += length;
+    return true;
 }
 
 static bool scan_string(scanner *s)
@@ -99,18 +135,22 @@ static bool scan_string(scanner *s)
             return refuse(s, "the end of the string");
         if ((unsigned char)peek(s) < 0x20)
             return refuse(s, "no control character in a string");
-        if (!take(s, '\\')) {
+        if (peek(s) != '\\') {
             uint32_t code;
             int bytes = nl_utf8_decode(s->text + s->at, s->size - s->at, &code);
             if (bytes == 0)
                 return refuse(s, "valid UTF-8");
             s->at += (size_t)bytes;
-        } else if (take(s, 'u')) {
+            continue;
+        }
+        char escaped = s->at + 1 < s->size ? s->text[s->at + 1] : '\0';
+        if (escaped == 'u') {
             if (!scan_code_point(s))
                 return false;
-        } else if (peek(s) && strchr("\"\\/bfnrt", peek(s))) {
-            s->at++;
+        } else if (escaped && strchr("\"\\/bfnrt", escaped)) {
+            s->at += 2;
         } else {
+            s->at++;
             return refuse(s, "one of \" \\ / b f n r t u after '\\'");
         }
     }
@@ -153,7 +193,7 @@ static bool scan_members(scanner *s, int depth, char close)
 
 static bool scan_value(scanner *s, int depth)
 {
-    s->values++;
+    s->counts.values++;
     skip_space(s);
     if (take(s, '{'))
         return scan_members(s, depth + 1, '}');
@@ -168,12 +208,12 @@ static bool scan_value(scanner *s, int depth)
 }
 
 nl_status nl_json_scan(nl_context *context, const char *where, const char *text, size_t size,
-                       int64_t *values)
+                       nl_json_counts *counts)
 {
     scanner s = {.text = text, .size = size};
     if (scan_value(&s, 0)) {
         skip_space(&s);
-        *values = s.values;
+        *counts = s.counts;
         if (s.at == size)
             return NL_OK;
         refuse(&s, "the end of the text");

@@ -35,7 +35,8 @@ static nl_status read_known(watch *w)
     for (int64_t at = 0, end; at < file.size; at = end + 1) {
         const char *line_end = memchr(text + at, '\n', (size_t)(file.size - at));
         end = line_end ? line_end - text : file.size;
-        cJSON *line = cJSON_ParseWithLength(text + at, (size_t)(end - at));
+        cJSON *line = NULL; /* one that was cut off says nothing */
+        (void)nl_json_parse(context, w->metrics, text + at, (size_t)(end - at), &line);
         if (cJSON_IsString(cJSON_GetObjectItemCaseSensitive(line, "checkpoint")))
             cJSON_AddItemToArray(w->known, line);
         else
@@ -154,7 +155,7 @@ static nl_status evaluate(watch *w, const char *name, int64_t step)
     }
     NL_TRY(status);
     line = line_of(w, name, step, report);
-    text = cJSON_PrintUnformatted(line);
+    text = nl_json_print(line, false);
     if (!text)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a line of JSON"));
     NL_TRY(append_line(context, w->metrics, text));

@@ -192,7 +192,8 @@ static char *class_in(const nl_checkpoint *folder, const char *name)
     cJSON *object = NULL;
     if (nl_path_join(folder->context, folder->path, name, &path) == NL_OK && nl_path_exists(path) &&
         nl_map_file(folder->context, path, &file) == NL_OK && file.size <= CONFIG_LIMIT)
-        object = cJSON_ParseWithLength((const char *)file.data, (size_t)file.size);
+        (void)nl_json_parse(folder->context, path, (const char *)file.data, (size_t)file.size,
+                            &object);
     const char *class =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "_class_name"));
     if (class && nl_strdup(folder->context, class, &copy) != NL_OK)

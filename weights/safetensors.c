@@ -38,14 +38,10 @@ typedef struct nl_header {
     nl_span *spans;
 } nl_header;
 
-/* A number that is a whole one, not negative, and exact in JSON's doubles. */
+/* A number that is a whole one and not negative. */
 static bool whole_number(const cJSON *item, int64_t *value)
 {
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p53) ||
-        item->valuedouble != (double)(int64_t)item->valuedouble)
-        return false;
-    *value = (int64_t)item->valuedouble;
-    return true;
+    return nl_json_whole(item, value) && *value >= 0;
 }
 
 static nl_status bad_tensor(const nl_header *header, const char *name, const char *expected)

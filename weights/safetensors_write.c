@@ -56,7 +56,7 @@ static nl_status print_header(nl_context *context, const char *path, const char 
         built = add_tensor(root, &tensors[i], *bytes, end);
         *bytes = end;
     }
-    if (!built || !(*text = cJSON_PrintUnformatted(root)))
+    if (!built || !(*text = nl_json_print(root, false)))
         status = nl_fail(context, NL_ERROR_MEMORY, "%s: no memory for the header", path);
 cleanup:
     cJSON_Delete(root);

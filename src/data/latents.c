@@ -126,12 +126,13 @@ nl_status nl_latents_finish(nl_context *context, const nl_latents_options *optio
     const nl_latents_options *o = options;
     nl_status status = NL_OK;
     char *path = NULL, *text = NULL;
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root = cJSON_CreateObject(), *about = NULL;
     int shape[] = {o->channels, o->height, o->width};
     int image[] = {o->height * o->factor, o->width * o->factor};
     nl_data_kind kind = is_pixels(o)    ? NL_DATA_PIXELS
                         : is_moments(o) ? NL_DATA_MOMENTS
                                         : NL_DATA_LATENTS;
+    NL_TRY(nl_json_parse(context, "encoding", o->about, strlen(o->about), &about));
     bool built = root && cJSON_AddStringToObject(root, "format", NL_DATASET_FORMAT) &&
                  cJSON_AddNumberToObject(root, "version", NL_DATASET_VERSION) &&
                  cJSON_AddStringToObject(root, "kind", nl_data_kind_names[kind]) &&
@@ -144,8 +145,8 @@ nl_status nl_latents_finish(nl_context *context, const nl_latents_options *optio
                  cJSON_AddNumberToObject(root, "latent_scale", o->scale) &&
                  cJSON_AddNumberToObject(root, "latent_shift", o->shift) && add_pairs(o, root) &&
                  cJSON_AddArrayToObject(root, "skipped") &&
-                 cJSON_AddItemToObject(root, "encoding", cJSON_Parse(o->about)) &&
-                 (text = cJSON_Print(root));
+                 cJSON_AddItemReferenceToObject(root, "encoding", about) &&
+                 (text = nl_json_print(root, true));
     if (!built)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for " NL_DATASET_FILE));
     NL_TRY(nl_path_join(context, o->out, NL_DATASET_FILE, &path));
@@ -153,6 +154,7 @@ nl_status nl_latents_finish(nl_context *context, const nl_latents_options *optio
 cleanup:
     cJSON_free(text);
     cJSON_Delete(root);
+    cJSON_Delete(about);
     nl_free(context, path);
     return status;
 }
@@ -162,15 +164,15 @@ nl_status nl_latents_find(nl_context *context, const nl_latents_options *options
     nl_status status = NL_OK;
     nl_mapping file = {0};
     char *path = NULL;
-    cJSON *root = NULL, *about = cJSON_Parse(options->about);
+    cJSON *root = NULL, *about = NULL;
     *found = false;
+    NL_TRY(nl_json_parse(context, "encoding", options->about, strlen(options->about), &about));
     NL_TRY(nl_path_join(context, options->out, NL_DATASET_FILE, &path));
     if (!nl_path_exists(path))
         goto cleanup;
     NL_TRY(nl_map_file(context, path, &file));
     NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &root));
-    *found =
-        about && cJSON_Compare(cJSON_GetObjectItemCaseSensitive(root, "encoding"), about, true);
+    *found = cJSON_Compare(cJSON_GetObjectItemCaseSensitive(root, "encoding"), about, true);
     if (!*found)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "%s: its samples were made otherwise (another teacher, guidance, seed or "

@@ -54,7 +54,7 @@ nl_status nl_encoding_text(const nl_encode_job *job, char **text)
                                 : device->dtype == NL_BF16 ? "bf16"
                                                            : "f32") &&
         cJSON_AddNumberToObject(root, "shard_pictures", (double)job->shard_pictures) &&
-        (printed = cJSON_PrintUnformatted(root));
+        (printed = nl_json_print(root, false));
     status = good ? nl_strdup(job->context, printed, text) : no_memory(job->context);
     cJSON_free(printed);
     cJSON_Delete(root);
@@ -209,7 +209,8 @@ static bool add_shards(const nl_encode_job *job, const int64_t *counts, cJSON *r
     return shards != NULL;
 }
 
-static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped, cJSON *root)
+static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped,
+                 cJSON *encoding, cJSON *root)
 {
     const nl_encode_options *o = job->options;
     bool moments = job->kind == NL_DATA_MOMENTS;
@@ -232,22 +233,24 @@ static bool fill(const nl_encode_job *job, const int64_t *counts, const cJSON *s
            cJSON_AddNumberToObject(root, "latent_shift", o->vae ? o->latent_shift : 0) &&
            add_classes(job, root) && add_shards(job, counts, root) &&
            cJSON_AddItemToObject(root, "skipped", cJSON_Duplicate(skipped, true)) &&
-           cJSON_AddItemToObject(root, "encoding", cJSON_Parse(job->encoding));
+           cJSON_AddItemReferenceToObject(root, "encoding", encoding);
 }
 
 nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped)
 {
     nl_context *context = job->context;
     char *path = NULL, *text = NULL;
-    cJSON *root = cJSON_CreateObject();
-    nl_status status = NL_OK;
-    if (!root || !fill(job, counts, skipped, root) || !(text = cJSON_Print(root)))
+    cJSON *root = cJSON_CreateObject(), *encoding = NULL;
+    nl_status status;
+    NL_TRY(nl_json_parse(context, "encoding", job->encoding, strlen(job->encoding), &encoding));
+    if (!root || !fill(job, counts, skipped, encoding, root) || !(text = nl_json_print(root, true)))
         NL_TRY(no_memory(context));
     NL_TRY(nl_path_join(context, job->options->out, NL_DATASET_FILE, &path));
     NL_TRY(nl_write_file(context, path, true, text, strlen(text)));
 cleanup:
     cJSON_free(text);
     cJSON_Delete(root);
+    cJSON_Delete(encoding);
     nl_free(context, path);
     return status;
 }

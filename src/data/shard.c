@@ -132,7 +132,7 @@ nl_status nl_shard_write(const nl_encode_job *job, int64_t number, const nl_shar
     nl_tensor_header tensors[TENSORS];
     int64_t n = builder->count;
     bool whole = builder->done == nl_shard_share(job, number);
-    char *path = NULL, *broken = cJSON_PrintUnformatted(builder->broken), done[32];
+    char *path = NULL, *broken = nl_json_print(builder->broken, false), done[32];
     nl_status status;
     if (!broken)
         return nl_fail(context, NL_ERROR_MEMORY, "no memory for the list of broken pictures");

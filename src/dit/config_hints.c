@@ -127,7 +127,7 @@ static nl_status refuse_unless(const nl_json *json, const char *key, bool right,
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(json->object, key);
     if (!item || cJSON_IsNull(item) || right)
         return NL_OK;
-    char *text = cJSON_PrintUnformatted(item);
+    char *text = nl_json_print(item, false);
     nl_status status =
         nl_fail(json->context, NL_ERROR_INPUT,
                 "%s: \"%s\" is %.80s: nalagen has %s; a configuration that says otherwise can be "

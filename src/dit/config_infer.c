@@ -311,7 +311,9 @@ cleanup:
 static nl_status refuse_other(const nl_checkpoint *checkpoint, const char *problem)
 {
     const char *text = nl_checkpoint_metadata(checkpoint, "config.json");
-    cJSON *object = text ? cJSON_Parse(text) : NULL;
+    cJSON *object = NULL;
+    if (text)
+        (void)nl_json_parse(checkpoint->context, "config.json", text, strlen(text), &object);
     const char *class =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "_class_name"));
     nl_status status =

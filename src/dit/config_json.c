@@ -485,7 +485,7 @@ nl_status nl_config_print(nl_context *context, const nl_config *config, char **j
         if (built && fields[i].offset == AT(patch_size))
             built = print_input_size(root, config);
     }
-    built = built && print_class_names(root, config) && (text = cJSON_PrintUnformatted(root));
+    built = built && print_class_names(root, config) && (text = nl_json_print(root, false));
     nl_status status = built ? nl_strdup(context, text, json)
                              : nl_fail(context, NL_ERROR_MEMORY, "no memory for a configuration");
     cJSON_free(text);

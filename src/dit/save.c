@@ -302,7 +302,7 @@ nl_status nl_dit_diffusers_config(nl_context *context, const nl_config *config, 
     for (int i = 0; i < NL_COUNT(numbers) && built; i++)
         built = cJSON_AddNumberToObject(object, numbers[i].key, numbers[i].value) != NULL;
     if (built)
-        text = cJSON_Print(object);
+        text = nl_json_print(object, true);
     status = text ? nl_strdup(context, text, json)
                   : nl_fail(context, NL_ERROR_MEMORY, "no memory for config.json");
     cJSON_free(text);

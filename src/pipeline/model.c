@@ -69,7 +69,7 @@ static nl_status parse_options(nl_context *context, const nl_model_options *opti
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for options"));
     if (!object->child)
         goto cleanup;
-    text = cJSON_PrintUnformatted(object);
+    text = nl_json_print(object, false);
     if (!text)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for options"));
     NL_TRY(nl_config_parse(context, "options", text, strlen(text), config));

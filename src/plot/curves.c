@@ -22,12 +22,10 @@ static nl_status add_line(nl_context *context, const char *where, const char *li
     }
     const cJSON *x = cJSON_GetObjectItemCaseSensitive(object, over);
     const cJSON *y = cJSON_GetObjectItemCaseSensitive(object, key);
-    if (cJSON_IsNumber(x) && cJSON_IsNumber(y) && isfinite(x->valuedouble) &&
-        isfinite(y->valuedouble)) {
-        double *point = curve->points + 2 * curve->count++;
-        point[0] = x->valuedouble;
-        point[1] = y->valuedouble;
-    }
+    double *point = curve->points + 2 * curve->count;
+    if (nl_json_number(x, &point[0]) && nl_json_number(y, &point[1]) && isfinite(point[0]) &&
+        isfinite(point[1]))
+        curve->count++;
     cJSON_Delete(object);
     return NL_OK;
 }

@@ -73,7 +73,7 @@ static nl_status print_point(nl_context *context, const nl_run_point *point, cha
                  cJSON_AddNumberToObject(json, "finite_steps", (double)point->finite_steps) &&
                  cJSON_AddNumberToObject(json, "bad_steps", (double)point->bad_steps) &&
                  add_averages(json, point);
-    *text = built ? cJSON_PrintUnformatted(json) : NULL;
+    *text = built ? nl_json_print(json, false) : NULL;
     cJSON_Delete(json);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a checkpoint's header");
 }

@@ -19,7 +19,8 @@ static bool is_before(nl_context *context, const char *line, size_t size, int64_
     if (nl_json_parse(context, "line", line, size, &object) != NL_OK)
         return false; /* torn */
     const cJSON *of_line = cJSON_GetObjectItemCaseSensitive(object, "step");
-    bool before = cJSON_IsNumber(of_line) && of_line->valuedouble <= (double)step;
+    int64_t said;
+    bool before = nl_json_whole(of_line, &said) && said <= step;
     cJSON_Delete(object);
     return before;
 }

@@ -160,7 +160,7 @@ static nl_status describe_data(nl_context *context, const nl_dataset_info *info,
         pair = one ? cJSON_CreateString(both[0]) : cJSON_CreateStringArray(both, 2);
         built = pair && cJSON_AddItemToArray(names, pair);
     }
-    *text = built ? cJSON_PrintUnformatted(json) : NULL;
+    *text = built ? nl_json_print(json, false) : NULL;
     cJSON_Delete(json);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a configuration");
 }

@@ -55,6 +55,12 @@ upward() {
         }' CMakeLists.txt - $(cat "$OLDPWD/sources") <"$OLDPWD/sources")
 }
 
+@test "JSON is printed and read in one place, which knows names that are not UTF-8" {
+    run grep -rnE 'cJSON_(Print|Parse)' "$NL_SOURCE_DIR"/{include,core,kernels,weights,vae,src,eval,cli} \
+        --include='*.[ch]' --exclude=json.c
+    [ -z "$output" ] || { echo "$output"; false; }
+}
+
 @test "no include runs up the tower" {
     run upward "$NL_SOURCE_DIR"
     [ "$status" -eq 0 ]

@@ -90,8 +90,8 @@ static nl_status compare(const nl_journal *journal, const char *theirs, const ch
             if (other && cJSON_Compare(one, other, true))
                 continue;
             const cJSON *a = side ? one : other, *b = side ? other : one;
-            there_text = a ? cJSON_PrintUnformatted(a) : NULL;
-            here_text = b ? cJSON_PrintUnformatted(b) : NULL;
+            there_text = a ? nl_json_print(a, false) : NULL;
+            here_text = b ? nl_json_print(b, false) : NULL;
             NL_TRY(refuse(journal, one->string, there_text ? there_text : "left out",
                           here_text ? here_text : "left out"));
         }
