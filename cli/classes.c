@@ -129,10 +129,9 @@ const char *nl_class_text(const nl_config *config, int label, char *text, size_t
                                     ? &config->class_names[label]
                                     : NULL;
     if (label == config->num_classes)
-        snprintf(text, size, "null");
-    else if (name && (name->name || name->wnid))
-        snprintf(text, size, "%s", name->name ? name->name : name->wnid);
-    else
-        snprintf(text, size, "%d", label);
+        return "null";
+    if (name && (name->name || name->wnid))
+        return name->name ? name->name : name->wnid;
+    snprintf(text, size, "%d", label);
     return text;
 }

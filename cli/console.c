@@ -118,27 +118,13 @@ void nl_console_clear(nl_console *console)
     console->drawn = false;
 }
 
-/* What a terminal acts on, or does not show as it is: control characters (C0, DEL, C1), marks that turn the direction of
- * writing, characters without width, ends of lines and paragraphs, tags. */
-static bool acts(uint32_t code)
-{
-    static const uint32_t ranges[][2] = {{0, 0x1F},        {0x7F, 0x9F},      {0xAD, 0xAD},
-                                         {0x61C, 0x61C},   {0x180E, 0x180E},  {0x200B, 0x200F},
-                                         {0x2028, 0x202E}, {0x2060, 0x206F},  {0xFEFF, 0xFEFF},
-                                         {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
-    for (int i = 0; i < NL_COUNT(ranges); i++)
-        if (code >= ranges[i][0] && code <= ranges[i][1])
-            return true;
-    return false;
-}
-
 static void print_escaped(FILE *stream, const char *text, bool message)
 {
     for (size_t left = strlen(text); left > 0;) {
         uint32_t code = 0;
         int bytes = nl_utf8_decode(text, left, &code), used = NL_MAX(bytes, 1);
         bool line = message && text[0] == '\n' && left > 2 && text[1] == ' ' && text[2] == ' ';
-        if (line || (bytes && !acts(code)))
+        if (line || (bytes && !nl_utf8_hidden(code)))
             fwrite(text, 1, (size_t)used, stream);
         else if (bytes > 1)
             fprintf(stream, "\\u{%x}", (unsigned)code);

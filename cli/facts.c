@@ -69,7 +69,7 @@ static nl_status facts_of(nl_session *session, const nl_sample_options *options,
     nl_context *context = session->context;
     cJSON *object = cJSON_Duplicate(session->facts, true);
     nl_sample_options record = *options;
-    char text[128], seed[24];
+    char text[24], seed[24];
     bool good = object != NULL;
     record.sampling = *sampling;
     record.sampling.cfg_scale = nl_sampling_scale(sampling);

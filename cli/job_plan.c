@@ -61,11 +61,9 @@ int nl_job_label(const nl_job *job, int64_t i)
 
 nl_status nl_job_picture_name(nl_job *job, int64_t i, char **path)
 {
-    char text[128];
-    nl_class_text(nl_model_get_config(job->session->model), nl_job_label(job, i), text,
-                  sizeof(text));
-    return nl_output_name(job->session->context, &job->output, text, job->options->first_index + i,
-                          path);
+    const nl_session *session = job->session;
+    return nl_output_name(session->context, &job->output, nl_model_get_config(session->model),
+                          nl_job_label(job, i), job->options->first_index + i, path);
 }
 
 static nl_status check_output(const nl_job *job)

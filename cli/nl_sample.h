@@ -54,7 +54,7 @@ nl_status nl_classes_parse(nl_context *context, nl_model *model, const char *tex
                            nl_classes *classes);
 void nl_classes_free(nl_context *context, nl_classes *classes);
 int nl_classes_at(const nl_classes *classes, uint64_t seed, int64_t index);
-/* The name of a class for people: "church", "n03028079", "4" or "null", into text. */
+/* The name of a class for people: "church", "n03028079"; "null"; "4", which is put into text. */
 const char *nl_class_text(const nl_config *config, int label, char *text, size_t size);
 
 /* ---- Output names */
@@ -76,9 +76,9 @@ typedef struct nl_output {
 /* files: how many will be written. Creates missing folders. */
 nl_status nl_output_open(nl_context *context, const nl_sample_options *options, int64_t files,
                          nl_output *output);
-/* Allocated name of the picture; "-" is standard output. */
-nl_status nl_output_name(nl_context *context, const nl_output *output, const char *class_name,
-                         int64_t index, char **path);
+/* Allocated name of the picture; "-" is standard output. NAMED: of the class, and never beginning with a dash. */
+nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_config *config,
+                         int label, int64_t index, char **path);
 /* Allocated: "a/b.png" and 5 become "a/b-step0005.png". */
 nl_status nl_output_preview_name(nl_context *context, const char *path, int64_t step, char **name);
 

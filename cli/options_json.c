@@ -91,38 +91,52 @@ static nl_number_text number_text(double number)
     return t;
 }
 
+/* The text of a number or a string, into `number` where it has none; NULL: it is something else. */
+static const char *scalar_text(const cJSON *value, nl_number_text *number)
+{
+    if (cJSON_IsString(value) || cJSON_IsRaw(value))
+        return value->valuestring;
+    if (!cJSON_IsNumber(value))
+        return NULL;
+    *number = number_text(value->valuedouble);
+    return number->text;
+}
+
+/* The items with commas between. */
+static nl_status list_text(nl_context *context, const char *key, const cJSON *list, char **text)
+{
+    nl_number_text number;
+    int64_t size = 0;
+    for (const cJSON *item = list->child; item; item = item->next) {
+        const char *one = scalar_text(item, &number);
+        if (!one)
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "key \"%s\": expected numbers and strings in the list", key);
+        size += (int64_t)strlen(one) + 1;
+    }
+    nl_status status = NL_NEW_ARRAY(context, "a list", size, text);
+    char *to = status == NL_OK ? *text : NULL;
+    for (const cJSON *item = list->child; item && to; item = item->next) {
+        const char *one = scalar_text(item, &number);
+        size_t length = strlen(one);
+        memcpy(to, one, length);
+        to[length] = item->next ? ',' : '\0';
+        to += length + 1;
+    }
+    return status;
+}
+
 /* A number, a string or a list of them as the text that the command line would take. */
 static nl_status value_text(nl_context *context, const char *key, const cJSON *value, char **text)
 {
-    if (cJSON_IsString(value) || cJSON_IsRaw(value))
-        return nl_strdup(context, value->valuestring, text);
-    if (cJSON_IsNumber(value))
-        return nl_strdup(context, number_text(value->valuedouble).text, text);
+    nl_number_text number;
+    const char *one = scalar_text(value, &number);
+    if (one)
+        return nl_strdup(context, one, text);
     if (!cJSON_IsArray(value) || !value->child)
         return nl_fail(context, NL_ERROR_USAGE,
                        "key \"%s\": expected a number, a string or a list of them", key);
-    char *joined = NULL, *item = NULL;
-    nl_status status = NL_OK;
-    for (const cJSON *child = value->child; child && status == NL_OK; child = child->next) {
-        char *longer = NULL;
-        status = cJSON_IsArray(child)
-                     ? nl_fail(context, NL_ERROR_USAGE, "key \"%s\": a list in a list", key)
-                     : value_text(context, key, child, &item);
-        if (status == NL_OK)
-            status = nl_format(context, &longer, "%s%s%s", joined ? joined : "", joined ? "," : "",
-                               item);
-        nl_free(context, item);
-        item = NULL;
-        if (status == NL_OK) {
-            nl_free(context, joined);
-            joined = longer;
-        }
-    }
-    if (status != NL_OK)
-        nl_free(context, joined);
-    else
-        *text = joined;
-    return status;
+    return list_text(context, key, value, text);
 }
 
 nl_status nl_options_apply(nl_context *context, const nl_command *command, const char *place,

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "nl_utf8.h"
+
 /* The one %d or %0Nd of a pattern: *start and *end around it. */
 static nl_status find_number(nl_context *context, const char *pattern, const char **start,
                              const char **end)
@@ -109,29 +111,41 @@ cleanup:
     return status;
 }
 
-/* "French horn" becomes "french-horn". */
+/* "French horn" becomes "french-horn". Letters of other scripts stay, and bytes that are not UTF-8; whole characters, as many
+ * as there is room for. */
 static void file_word(const char *name, char *word, size_t size)
 {
     size_t length = 0;
-    for (; *name && length + 1 < size; name++) {
+    for (size_t left = strlen(name), bytes; left > 0; name += bytes, left -= bytes) {
+        uint32_t code;
+        int decoded = nl_utf8_decode(name, left, &code);
+        bytes = (size_t)NL_MAX(decoded, 1);
+        if (length + bytes + 1 > size)
+            break;
         char c = *name >= 'A' && *name <= 'Z' ? (char)(*name + 32) : *name;
-        bool good = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-        if (good)
-            word[length++] = c;
+        bool good = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || !decoded ||
+                    (bytes > 1 && !nl_utf8_blank(code));
+        if (good && bytes > 1)
+            memcpy(word + length, name, bytes);
+        else if (good)
+            word[length] = c;
         else if (length && word[length - 1] != '-')
-            word[length++] = '-';
+            word[length] = '-';
+        else
+            continue;
+        length += good ? bytes : 1;
     }
     while (length && word[length - 1] == '-')
         length--;
     word[length] = '\0';
 }
 
-nl_status nl_output_name(nl_context *context, const nl_output *output, const char *class_name,
-                         int64_t index, char **path)
+nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_config *config,
+                         int label, int64_t index, char **path)
 {
     nl_status status = NL_OK;
     const char *start, *end;
-    char word[64], number[24] = "";
+    char word[160], text[24], number[24] = "";
     switch (output->kind) {
     case NL_OUTPUT_STDOUT:
     case NL_OUTPUT_FILE:
@@ -149,7 +163,9 @@ nl_status nl_output_name(nl_context *context, const nl_output *output, const cha
     case NL_OUTPUT_NAMED:
         break;
     }
-    file_word(class_name, word, sizeof(word));
+    file_word(nl_class_text(config, label, text, sizeof(text)), word, sizeof(word));
+    if (!word[0]) /* a name of signs alone */
+        snprintf(word, sizeof(word), "%d", label);
     if (output->numbered && !output->grid)
         snprintf(number, sizeof(number), "-%06lld", (long long)index);
     size_t length = strlen(output->text);

@@ -26,6 +26,30 @@ int nl_utf8_decode(const char *text, size_t size, uint32_t *code)
     return *code < least[bytes] || *code > 0x10FFFF || *code >> 11 == 0xD800 >> 11 ? 0 : bytes;
 }
 
+static bool within(uint32_t code, const uint32_t (*ranges)[2], int count)
+{
+    for (int i = 0; i < count; i++)
+        if (code >= ranges[i][0] && code <= ranges[i][1])
+            return true;
+    return false;
+}
+
+bool nl_utf8_hidden(uint32_t code)
+{
+    static const uint32_t ranges[][2] = {{0, 0x1F},        {0x7F, 0x9F},      {0xAD, 0xAD},
+                                         {0x61C, 0x61C},   {0x180E, 0x180E},  {0x200B, 0x200F},
+                                         {0x2028, 0x202E}, {0x2060, 0x206F},  {0xFEFF, 0xFEFF},
+                                         {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+    return within(code, ranges, sizeof(ranges) / sizeof(*ranges));
+}
+
+bool nl_utf8_blank(uint32_t code)
+{
+    static const uint32_t ranges[][2] = {
+        {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x206F}, {0x3000, 0x3002}};
+    return nl_utf8_hidden(code) || within(code, ranges, sizeof(ranges) / sizeof(*ranges));
+}
+
 bool nl_utf8_valid(const char *text)
 {
     uint32_t code;

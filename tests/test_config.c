@@ -165,6 +165,15 @@ static void keys_of_another_architecture(void **state)
     assert_non_null(strstr(log_text, "\"path\" is ignored: it belongs to architecture SiT"));
 }
 
+static nl_status class_of(nl_context *its, const nl_config *config, const char *text, int *index)
+{
+    nl_class_index *names = NULL;
+    assert_ok(its, nl_class_index_create(its, config, &names));
+    nl_status status = nl_config_class(its, config, names, text, index);
+    nl_class_index_free(its, names);
+    return status;
+}
+
 static void class_names(void **state)
 {
     (void)state;
@@ -356,28 +365,28 @@ static void classes(void **state)
                 {"n02012849", 3}};
     int index;
     for (int i = 0; i < NL_COUNT(good); i++) {
-        assert_ok(context, nl_config_class(context, &c, good[i].text, &index));
+        assert_ok(context, class_of(context, &c, good[i].text, &index));
         if (index != good[i].index)
             fail_msg("class \"%s\" is %d", good[i].text, index);
     }
-    assert_int_equal(nl_config_class(context, &c, "crane", &index), NL_ERROR_USAGE);
+    assert_int_equal(class_of(context, &c, "crane", &index), NL_ERROR_USAGE);
     assert_non_null(strstr(nl_last_error(context), "2 (n03126707), 3 (n02012849)"));
-    assert_int_equal(nl_config_class(context, &c, "English springe", &index), NL_ERROR_USAGE);
+    assert_int_equal(class_of(context, &c, "English springe", &index), NL_ERROR_USAGE);
     assert_non_null(strstr(nl_last_error(context), "did you mean \"English springer\""));
-    assert_int_equal(nl_config_class(context, &c, "zebra crossing", &index), NL_ERROR_USAGE);
+    assert_int_equal(class_of(context, &c, "zebra crossing", &index), NL_ERROR_USAGE);
     assert_non_null(strstr(nl_last_error(context), "1 English springer"));
     const char *bad[] = {"6", "-1", "1.0", "99999999999999999999", "", ",", "1 "};
     for (int i = 0; i < NL_COUNT(bad); i++)
-        assert_int_equal(nl_config_class(context, &c, bad[i], &index), NL_ERROR_USAGE);
+        assert_int_equal(class_of(context, &c, bad[i], &index), NL_ERROR_USAGE);
     nl_config_free(context, &c);
 
     assert_ok(context, parse("{" SIT "}", &c));
-    assert_ok(context, nl_config_class(context, &c, "999", &index));
-    assert_int_equal(nl_config_class(context, &c, "tench", &index), NL_ERROR_USAGE);
+    assert_ok(context, class_of(context, &c, "999", &index));
+    assert_int_equal(class_of(context, &c, "tench", &index), NL_ERROR_USAGE);
     assert_ok(context, parse("{" SIT ",\"num_classes\":0}", &c));
-    assert_ok(context, nl_config_class(context, &c, "null", &index));
+    assert_ok(context, class_of(context, &c, "null", &index));
     assert_int_equal(index, 0);
-    assert_int_equal(nl_config_class(context, &c, "0", &index), NL_ERROR_USAGE);
+    assert_int_equal(class_of(context, &c, "0", &index), NL_ERROR_USAGE);
 }
 
 /* ---- Checkpoints */
@@ -561,9 +570,9 @@ static void the_shipped_model(void **state)
     assert_ok(context, nl_config_from_checkpoint(checkpoint, NULL, &c));
     assert_string_equal(nl_config_name(&c, text, sizeof(text)), "NaLaSiT-S/2");
     assert_int_equal(c.autoencoder, NL_AUTOENCODER_TINY);
-    assert_ok(context, nl_config_class(context, &c, "church", &index));
+    assert_ok(context, class_of(context, &c, "church", &index));
     assert_int_equal(index, 4);
-    assert_ok(context, nl_config_class(context, &c, "n03888257", &index));
+    assert_ok(context, class_of(context, &c, "n03888257", &index));
     assert_int_equal(index, 9);
     assert_non_null(c.license);
     nl_config_free(context, &c);
@@ -621,11 +630,11 @@ static void classes_called_like_something_else(void **state)
     assert_ok(other, nl_config_parse(other, "test", json, sizeof(json) - 1, &c));
     for (int i = 0; i < NL_COUNT(cases); i++) {
         int index = -1;
-        assert_ok(other, nl_config_class(other, &c, cases[i].text, &index));
+        assert_ok(other, class_of(other, &c, cases[i].text, &index));
         assert_int_equal(index, cases[i].index);
     }
     int index;
-    assert_int_equal(nl_config_class(other, &c, "name:3", &index), NL_ERROR_USAGE);
+    assert_int_equal(class_of(other, &c, "name:3", &index), NL_ERROR_USAGE);
     nl_class_name a = {NULL, "church"}, b = {"church", "church, church building"};
     assert_true(nl_class_name_equal(&a, &b));
     a.name = "golf ball";

@@ -227,6 +227,19 @@ cleanup:
     return status;
 }
 
+static nl_status read_class_names(nl_encode_job *job)
+{
+    nl_context *context = job->context;
+    nl_mapping file = {0};
+    nl_status status;
+    NL_TRY(nl_map_file(context, job->options->class_names, &file));
+    NL_TRY(NL_NEW_ZEROS(context, "names of classes", job->source->classes, &job->class_names));
+    NL_TRY(nl_class_names_parse(job, (const char *)file.data, (size_t)file.size, job->class_names));
+cleanup:
+    nl_unmap(context, &file);
+    return status;
+}
+
 nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *options,
                             nl_encode_result *result)
 {
@@ -252,9 +265,7 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
            nl_data_kind_names[job.kind], (int)job.channels, (int)job.rows, (int)job.columns);
     NL_TRY(nl_encoding_text(&job, &job.encoding));
     if (options->class_names)
-        NL_TRY(nl_map_file(context, options->class_names, &job.class_names));
-    if (options->class_names)
-        NL_TRY(nl_class_names_check(&job));
+        NL_TRY(read_class_names(&job));
     NL_TRY(open_folder(&job, &lock));
     NL_TRY(NL_NEW_ARRAY(context, "counts of shards", job.shard_count, &counts));
     if (!skipped)
@@ -273,7 +284,9 @@ cleanup:
     cJSON_Delete(skipped);
     nl_free(context, counts);
     nl_free(context, job.encoding);
-    nl_unmap(context, &job.class_names);
+    for (int i = 0; job.class_names && i < job.source->classes; i++)
+        nl_free(context, job.class_names[i]);
+    nl_free(context, job.class_names);
     nl_source_close(job.source);
     nl_unlock_folder(lock);
     return status;

@@ -19,9 +19,10 @@ typedef struct nl_encode_job {
     int64_t picture_bytes, sample_bytes; /* with all orientations */
     int64_t elements;                    /* of one orientation */
     int64_t shard_pictures, shard_count, chunk_pictures;
-    int64_t pictures;       /* the source's, once for each crop: crop by crop */
-    char *encoding;         /* JSON: everything that the shards depend on */
-    nl_mapping class_names; /* the file of the options; empty: none */
+    int64_t pictures; /* the source's, once for each crop: crop by crop */
+    char *encoding;   /* JSON: everything that the shards depend on */
+    char **
+        class_names; /* [classes] of the file of the options, NULL where it has none; NULL without a file */
 } nl_encode_job;
 
 /* Whether samples are parts of their pictures, and shards say which. */
@@ -85,16 +86,15 @@ int64_t nl_shard_share(const nl_encode_job *job, int64_t number);
 /* Allocated: "shard-00012.safetensors", or "shard-00012.part", in the folder. */
 nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, char **path);
 
-/* Refuses a file of class names that is none, and names its lines without a folder and folders without a line. */
-nl_status nl_class_names_check(const nl_encode_job *job);
+/* Fills names [classes], NULL on entry, from the text of the file of class names; allocated. Lines without a folder, folders
+ * without a line and second lines are named in warnings; a text of something else is refused. */
+nl_status nl_class_names_parse(const nl_encode_job *job, const char *text, size_t size,
+                               char **names);
 /* dataset.json. counts [shard_count]; skipped: an array of [name, message]. */
 nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped);
 /* Allocated JSON of all that the shards depend on. */
 nl_status nl_encoding_text(const nl_encode_job *job, char **text);
 /* NL_ERROR_WRITE naming the first difference. */
 nl_status nl_encoding_compare(const nl_encode_job *job, const char *path, const char *found);
-
-/* The name of a class in the text of --class-names, into `name`, or the id itself. */
-const char *nl_class_name(const nl_mapping *text, const char *id, char *name, size_t size);
 
 #endif

@@ -102,88 +102,13 @@ cleanup:
     return status;
 }
 
-/* ---- Names of classes */
-
-/* "n01440764 tench, Tinca tinca" */
-static bool take_name(const char *line, const char *end, const char *id, char *name, size_t size)
-{
-    size_t length = strlen(id);
-    if ((size_t)(end - line) <= length || memcmp(line, id, length) != 0 ||
-        !strchr(" \t,", line[length]) || !line[length])
-        return false;
-    line += length;
-    while (line < end && strchr(" \t,", *line) && *line)
-        line++;
-    size_t n = 0;
-    while (line < end && *line != '\r' && n < size - 1)
-        name[n++] = *line++;
-    name[n] = '\0';
-    return n > 0;
-}
-
-/* Behind the byte-order mark of a text in UTF-8; NULL: there is no text. */
-static const char *first_line(const nl_mapping *text)
-{
-    bool marked = text->size >= 3 && memcmp(text->data, "\xef\xbb\xbf", 3) == 0;
-    return text->data ? (const char *)text->data + (marked ? 3 : 0) : NULL;
-}
-
-const char *nl_class_name(const nl_mapping *text, const char *id, char *name, size_t size)
-{
-    const char *line = first_line(text);
-    const char *end = line ? (const char *)text->data + text->size : NULL;
-    while (line < end) {
-        const char *stop = memchr(line, '\n', (size_t)(end - line));
-        stop = stop ? stop : end;
-        if (take_name(line, stop, id, name, size))
-            return name;
-        line = stop + 1;
-    }
-    return id;
-}
-
-nl_status nl_class_names_check(const nl_encode_job *job)
-{
-    nl_context *context = job->context;
-    const nl_source *source = job->source;
-    const nl_mapping *text = &job->class_names;
-    const char *where = job->options->class_names, *line = first_line(text), *stop;
-    const char *end = line ? (const char *)text->data + text->size : NULL;
-    char name[256], first[128] = "";
-    int64_t lines = 0, folders = 0;
-    if (line < end && (*line == '{' || *line == '['))
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "%s: JSON: expected text, 'FOLDER NAME' or 'FOLDER,NAME' a line", where);
-    for (int i = 0; i < source->classes; i++) {
-        const char *id = source->class_ids[i];
-        if (nl_class_name(text, id, name, sizeof(name)) == id && !folders++)
-            nl_log(context, NL_LOG_WARNING, "%s: there is no line for the folder %s", where, id);
-    }
-    if (folders > 1)
-        nl_log(context, NL_LOG_WARNING, "%s: nor for %lld other folders", where,
-               (long long)folders - 1);
-    for (; line < end; line = stop + 1) {
-        stop = memchr(line, '\n', (size_t)(end - line));
-        stop = stop ? stop : end;
-        bool used = stop - line < 2; /* an empty line */
-        for (int i = 0; i < source->classes && !used; i++)
-            used = take_name(line, stop, source->class_ids[i], name, sizeof(name));
-        if (!used && !lines++)
-            snprintf(first, sizeof(first), "%.*s", (int)NL_MIN(stop - line, 100), line);
-    }
-    if (lines)
-        nl_log(context, NL_LOG_WARNING, "%s: %lld lines have no folder (the first: %s)", where,
-               (long long)lines, first);
-    return NL_OK;
-}
-
 static bool add_classes(const nl_encode_job *job, cJSON *root)
 {
     cJSON *classes = cJSON_AddArrayToObject(root, "classes");
-    char name[256];
     for (int i = 0; classes && i < job->source->classes; i++) {
         const char *id = job->source->class_ids[i];
-        const char *pair[] = {id, nl_class_name(&job->class_names, id, name, sizeof(name))};
+        const char *pair[] = {id,
+                              job->class_names && job->class_names[i] ? job->class_names[i] : id};
         if (!cJSON_AddItemToArray(classes, cJSON_CreateStringArray(pair, 2)))
             return false;
     }

@@ -3,6 +3,7 @@
  * Folders of pictures: one folder a class, or all pictures in one. Names are sorted by their bytes, which is
  * the order of torchvision's ImageFolder.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -138,6 +139,27 @@ cleanup:
     return status;
 }
 
+/* Sorted as text, folders named by numbers have other places than their numbers say. */
+static void warn_of_numbers(const nl_source *source)
+{
+    double least = INFINITY; /* of the folders behind */
+    int first = -1;
+    for (int i = source->classes - 1; i >= 0; i--) {
+        const char *id = source->class_ids[i];
+        if (!id[0] || id[strspn(id, "0123456789")])
+            return;
+        double number = strtod(id, NULL);
+        first = number > least ? i : first;
+        least = NL_MIN(least, number);
+    }
+    if (first >= 0)
+        nl_log(
+            source->context, NL_LOG_WARNING,
+            "%s: the class folders are numbers and are sorted as text, as torchvision does: class "
+            "%d is the folder %s. Names of one length, such as 007, keep their order",
+            source->path, first, source->class_ids[first]);
+}
+
 /* One class a folder; takes the names of the listing over. */
 static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_classes,
                              nl_picture_walk *walk)
@@ -151,6 +173,7 @@ static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_
     source->classes = (int)folders->count;
     source->class_ids = folders->names;
     *folders = (nl_listing){0};
+    warn_of_numbers(source);
     for (int i = 0; i < source->classes; i++) {
         int64_t before = source->count;
         adding->label = i;

@@ -92,21 +92,75 @@ cleanup:
 /* "name:null": a class that is called like something else that -c takes. */
 static const char by_name[] = "name:";
 
-/* The one class with exactly this wnid or name; -1: none, or several. */
-static int exact_class(const nl_config *config, const char *text)
+/* ---- Exact names in the order of strcmp */
+
+typedef struct class_entry {
+    const char *text;
+    int label;
+} class_entry;
+
+struct nl_class_index {
+    int64_t count;
+    class_entry *names; /* of the configuration */
+};
+
+static int by_text(const void *a, const void *b)
 {
-    int found = -1;
-    for (int i = 0; config->class_names && i < config->num_classes; i++) {
-        const nl_class_name *class = &config->class_names[i];
-        if ((class->wnid && strcmp(class->wnid, text) == 0) ||
-            (class->name && strcmp(class->name, text) == 0)) {
-            if (found >= 0)
-                return -1;
-            found = i;
-        }
-    }
-    return found;
+    const class_entry *x = a, *y = b;
+    int order = strcmp(x->text, y->text);
+    return order ? order : (x->label > y->label) - (x->label < y->label);
 }
+
+nl_status nl_class_index_create(nl_context *context, const nl_config *config, nl_class_index **out)
+{
+    nl_class_index *index = NULL;
+    nl_status status;
+    int64_t count = config->class_names ? config->num_classes : 0;
+    *out = NULL;
+    NL_TRY(NL_NEW(context, "the names of classes", &index));
+    NL_TRY(NL_NEW_ARRAY(context, "the names of classes", 2 * count, &index->names));
+    for (int i = 0; i < count; i++) {
+        const nl_class_name *class = &config->class_names[i];
+        const char *const texts[] = {class->wnid, class->name};
+        for (int k = 0; k < 2; k++)
+            if (texts[k])
+                index->names[index->count++] = (class_entry){texts[k], i};
+    }
+    if (index->count)
+        qsort(index->names, (size_t)index->count, sizeof(class_entry), by_text);
+    *out = index;
+    index = NULL;
+cleanup:
+    nl_class_index_free(context, index);
+    return status;
+}
+
+void nl_class_index_free(nl_context *context, nl_class_index *index)
+{
+    if (index)
+        nl_free(context, index->names);
+    nl_free(context, index);
+}
+
+/* The one class with exactly this wnid or name; -1: none, or several. */
+static int exact_class(const nl_class_index *index, const char *text)
+{
+    int64_t low = 0, high = index->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (strcmp(index->names[middle].text, text) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const class_entry *first = index->names + low, *end = index->names + index->count;
+    for (const class_entry *other = first; other < end && !strcmp(other->text, text); other++)
+        if (other->label != first->label)
+            return -1;
+    return first < end && !strcmp(first->text, text) ? first->label : -1;
+}
+
+/* ---- A class by what people call it */
 
 bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b)
 {
@@ -117,14 +171,14 @@ bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b)
     return false;
 }
 
-nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text,
-                          int *index)
+nl_status nl_config_class(nl_context *context, const nl_config *config, const nl_class_index *names,
+                          const char *text, int *index)
 {
     bool named = strncmp(text, by_name, strlen(by_name)) == 0;
     if (named)
         text += strlen(by_name);
     if (named || strcasecmp(text, "null") != 0) {
-        int exact = exact_class(config, text);
+        int exact = exact_class(names, text);
         if (exact >= 0) {
             if (!named && isdigit((unsigned char)text[0]))
                 nl_log(context, NL_LOG_WARNING,

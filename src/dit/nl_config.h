@@ -163,9 +163,15 @@ nl_status nl_config_print(nl_context *context, const nl_config *config, char **j
 nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char *architecture,
                                     nl_config *config);
 
-/* Index of a class given as index, wnid or name; "null" is num_classes. */
-nl_status nl_config_class(nl_context *context, const nl_config *config, const char *text,
-                          int *index);
+/* The exact names of a configuration's classes, sorted; it points into the configuration. */
+typedef struct nl_class_index nl_class_index;
+nl_status nl_class_index_create(nl_context *context, const nl_config *config,
+                                nl_class_index **index);
+void nl_class_index_free(nl_context *context, nl_class_index *index);
+
+/* Index of a class given as index, wnid or name; "null" is num_classes. names: of the configuration. */
+nl_status nl_config_class(nl_context *context, const nl_config *config, const nl_class_index *names,
+                          const char *text, int *index);
 
 /* Whether two entries name one class: a wnid or name that both have. */
 bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b);

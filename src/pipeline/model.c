@@ -149,6 +149,7 @@ void nl_model_destroy(nl_model *model)
     nl_context *context = model->context;
     nl_vae_destroy(model->vae);
     nl_dit_destroy(model->dit);
+    nl_class_index_free(context, model->class_index);
     nl_config_free(context, &model->config);
     nl_free(context, model->config_text);
     nl_free(context, model->path);
@@ -162,7 +163,12 @@ const char *nl_model_config(const nl_model *model)
 
 nl_status nl_model_class(nl_model *model, const char *text, int *index)
 {
-    return nl_config_class(model->context, &model->config, text, index);
+    nl_status status = NL_OK;
+    if (!model->class_index)
+        status = nl_class_index_create(model->context, &model->config, &model->class_index);
+    return status == NL_OK
+               ? nl_config_class(model->context, &model->config, model->class_index, text, index)
+               : status;
 }
 
 nl_context *nl_model_context(const nl_model *model)

@@ -12,10 +12,11 @@ struct nl_model {
     nl_context *context;
     nl_config config;
     nl_dit *dit;
-    nl_vae *vae;       /* NULL: latents only */
-    char *path;        /* of the checkpoint */
-    char *config_text; /* JSON */
-    char sha256[65];   /* "" until it is asked for */
+    nl_vae *vae;                 /* NULL: latents only */
+    char *path;                  /* of the checkpoint */
+    char *config_text;           /* JSON */
+    nl_class_index *class_index; /* NULL until a class is asked for */
+    char sha256[65];             /* "" until it is asked for */
 };
 
 /* Allocated: the file or folder that holds the backbone; of a whole diffusers pipeline its part. */

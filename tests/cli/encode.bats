@@ -126,8 +126,8 @@ assert (x['images'][0] == first[:, 4:44]).all()
     done
     printf '\xef\xbb\xbfn01440764 tench, Tinca tinca\r\nn02012849,crane\r\nn99999999 no such folder\r\n' >names.txt
     run -0 "$NALAGEN" encode set -o data --vae none --size 16 --device cpu --class-names names.txt
-    [[ $output == *"no line for the folder n03028079"* ]]
-    [[ $output == *"1 lines have no folder (the first: n99999999"* ]]
+    [[ $output == *"no name for the folders: n03028079"* ]]
+    [[ $output == *"lines without a folder: n99999999"* ]]
     grep -q '"n01440764", *"tench, Tinca tinca"' data/dataset.json
     grep -q '"n02012849", *"crane"' data/dataset.json
     echo '{"n01440764": "tench"}' >names.json

@@ -85,3 +85,98 @@ assert os.fsencode(facts["model"]) == b"l\xf3n.safetensors", facts' "$lion.npz"
     [ "$(wc -l <"run-$lion/metrics.jsonl")" -eq 1 ]
     json_lines 'x["evaluation"]["reference"] == "set/l\udcf3n"' <"run-$lion/metrics.jsonl"
 }
+
+@test "default names of pictures keep letters of any script and never begin with a dash" {
+    picture "set/金鱼/0.png" "set/老虎/0.png" "set/Éléphant d'Asie/0.png" 'set/!!/0.png' "set/-- x/0.png" "set/狮 、子/0.png"
+    train_on set any
+    mkdir out
+    cd out
+    for class in "金鱼" "老虎" "Éléphant d'Asie" "!!" "-- x" "狮 、子"; do
+        "$NALAGEN" sample -m ../run-any/model.safetensors -c "name:$class" --steps 1 -q
+    done
+    [ -f "金鱼-seed0.png" ]
+    [ -f "老虎-seed0.png" ]
+    [ -f "Éléphant-d-asie-seed0.png" ]
+    [ -f "class0-seed0.png" ]
+    [ -f "x-seed0.png" ]
+    [ -f "狮-子-seed0.png" ]
+    [ "$(ls | wc -l)" -eq 6 ]
+}
+
+@test "two names that differ in a byte that is not UTF-8 give two pictures; a long one is cut between characters" {
+    local long
+    long=$(printf '金%.0s' {1..80})
+    picture "set/$(printf 'l\351')/0.png" "set/$(printf 'l\352')/0.png" "set/$long/0.png"
+    train_on set any
+    mkdir out
+    cd out
+    "$NALAGEN" sample -m ../run-any/model.safetensors -c 0 --steps 1 -q
+    "$NALAGEN" sample -m ../run-any/model.safetensors -c 1 --steps 1 -q
+    "$NALAGEN" sample -m ../run-any/model.safetensors -c 2 --steps 1 -q --json |
+        json_lines 'x["class_name"] == "金" * 80 and x["file"] == "金" * 53 + "-seed0.png"'
+    [ "$(ls | wc -l)" -eq 3 ]
+}
+
+@test "class names as CSV; what does not fit is named, all of it" {
+    picture set/n01/0.png set/n02/0.png "set/two words/0.png" set/n04/0.png set/n05/0.png set/n06/0.png
+    cat >names.csv <<'END'
+folder,name
+n01,"tench, ""Tinca"" tinca"
+"two words",church
+"n02","crane"
+n04,
+n98 gone
+"n99","gone too, long ago"
+n05;semicolon
+n01,twice
+END
+    run -0 encode set -o data --class-names names.csv
+    [[ $output == *"names.csv: lines without a folder: folder, n98, n99, n05;semicolon"* ]]
+    [[ $output == *"names.csv: no name for the folders: n04, n05, n06"* ]]
+    [[ $output == *"names.csv: folders with a second line, of which the first counts: n01"* ]]
+    json_lines 'x["classes"] == [["n01", "tench, \"Tinca\" tinca"], ["n02", "crane"], ["n04", "n04"],
+        ["n05", "n05"], ["n06", "n06"], ["two words", "church"]]' < <(tr -d '\n' <data/dataset.json)
+    printf '\xff\xfen\0000\0001\0' >utf16.txt
+    printf '\n  [["n01", "tench"]]' >list.json
+    for file in utf16.txt list.json; do
+        run -3 encode set -o other --class-names $file
+        [[ $output == *"$file"*"expected text"* ]]
+    done
+}
+
+@test "a list of names for many folders, and many lines, takes no longer than reading them" {
+    mkdir set
+    (cd set && seq -f 'c%06g' 0 19999 | xargs mkdir)
+    picture set/c000000/0.png
+    awk 'BEGIN { for (i = 0; i < 200000; i++) printf "c%06d name of %d\n", i, i }' >names.txt
+    SECONDS=0
+    encode set -o data --class-names names.txt --empty-classes 2>warnings
+    [ "$SECONDS" -lt 20 ]
+    grep -q 'lines without a folder: and [0-9]* more' warnings
+    [ "$(grep -c 'lines without' warnings)" -lt 20 ]
+    grep -q '"c019999", *"name of 19999"' data/dataset.json
+}
+
+@test "folders named by numbers whose order as text is another are warned of" {
+    for i in {0..11}; do picture "set/$i/0.png" "padded/$(printf %02d "$i")/0.png"; done
+    run -0 encode set -o data
+    [[ $output == *"warning"*"class 2 is the folder 10"* ]]
+    run -0 encode padded -o other
+    [[ $output != *warning* ]]
+    picture set/x/0.png
+    run -0 encode set -o mixed
+    [[ $output != *warning* ]]
+}
+
+@test "a hundred thousand entries of classes are read in a second or two" {
+    "$MAKE_MODEL" tiny.safetensors
+    python3 -c "
+import json
+n = 100000
+for entry in [i % 2 for i in range(n)], ['0'] * n:
+    print(json.dumps({'class': entry, 'n': 1, 'steps': 1, 'cfg_scale': 1, 'out': 'a.png', 'force': True}))" >in.jsonl
+    SECONDS=0
+    "$NALAGEN" sample -m tiny.safetensors --requests in.jsonl >answers
+    [ "$SECONDS" -lt 15 ]
+    json_lines 'x["status"] == "ok"' <answers
+}

@@ -19,15 +19,19 @@ static void round_trip(nl_context *context, const nl_config *config)
 
 static void look_up(nl_context *context, const nl_config *config)
 {
+    nl_class_index *names = NULL;
+    if (nl_class_index_create(context, config, &names) != NL_OK)
+        return;
     for (int i = 0; config->class_names && i < NL_MIN(config->num_classes, 8); i++) {
         const nl_class_name *name = &config->class_names[i];
         const char *texts[] = {name->wnid, name->name};
         for (int j = 0; j < 2; j++) {
             int index = -1;
-            if (texts[j] && nl_config_class(context, config, texts[j], &index) == NL_OK)
+            if (texts[j] && nl_config_class(context, config, names, texts[j], &index) == NL_OK)
                 FUZZ_CHECK(index >= 0 && index <= config->num_classes);
         }
     }
+    nl_class_index_free(context, names);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
