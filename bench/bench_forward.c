@@ -20,7 +20,8 @@ typedef struct pass {
 static nl_status run_pass(void *user)
 {
     const pass *p = user;
-    return nl_dit_replay(p->dit, p->dit->device, &p->x, &p->time, &p->labels, NULL, &p->prediction);
+    return nl_dit_replay(p->dit, p->dit->device, &p->x, &p->time, &p->labels, NULL, &p->prediction,
+                         NULL);
 }
 
 static nl_status take(pass *p, nl_device *device, int batch)
@@ -78,7 +79,7 @@ static nl_status run(nl_context *context, const char *model, int batch, int inpu
     NL_TRY(nl_dit_initialize(p.dit, 1));
     nl_device_measuring(device, &measuring);
     NL_TRY(take(&p, &measuring, batch));
-    NL_TRY(nl_dit_forward(p.dit, &measuring, &p.x, &p.time, &p.labels, NULL, &p.prediction));
+    NL_TRY(nl_dit_forward(p.dit, &measuring, &p.x, &p.time, &p.labels, NULL, &p.prediction, NULL));
     NL_TRY(nl_arena_reserve(device, measuring.arena_peak));
     NL_TRY(take(&p, device, batch));
     NL_TRY(fill(&p, batch));

@@ -86,6 +86,11 @@ const nl_option nl_sampling_options[] = {
      .where = NL_IN_BOTH, .help = "guidance only for A <= t <= B",
      .detail = "Everywhere where --cfg-scale is given; otherwise the model's default, for a SiT "
                "0.1,0.9."},
+    {"internal-guidance", 0, NL_OPTION_REAL, FIELD(sampling.internal_guidance), "W", 0.01, 1000,
+     .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "away from the middle head's prediction; 1: none",
+     .detail = "Of a model trained with \"middle_head\": middle + W (head - middle) wherever the "
+               "network is asked, in one evaluation, and at every t. --cfg-scale works on what "
+               "comes of it, with the class and without."},
     {"crop", 0, NL_OPTION_PLACE, FIELD(sampling.crop), "SIDE,Y,X", -0.5, 1,
      .where = NL_IN_BOTH | NL_ONLY_MAN,
      .help = "a part: side, place of its centre (1,0,0: the whole)",

@@ -153,6 +153,9 @@ typedef struct nl_sampling { /* cleared: the model's defaults */
     /* A part of the picture, of a model trained with crop_conditioning: its side over the picture's (0.01 to 1; 0: 1,
      * the whole), then how far its centre is below and to the right of the picture's, in sides of the picture. */
     double crop[3];
+    /* Of a model trained with middle_head: wherever the network is asked, what it predicts becomes
+     * middle + internal_guidance (head - middle), without another evaluation; cfg_scale then works on that. 0 or 1: none. */
+    double internal_guidance;
 } nl_sampling;
 
 /* As cfg_scale: the unconditional prediction alone, a scale of 0. */

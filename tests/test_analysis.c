@@ -267,7 +267,7 @@ static nl_status compare_with_network(void *user, const nl_observation *seen)
     assert_ok(context, nl_arena_tensor(device, NL_F32, 4, seen->x.shape, &prediction));
     assert_ok(context, device->ops->upload(device, t.data, &time, sizeof(time)));
     assert_ok(context, nl_dit_forward_saving(seen->dit, device, &seen->x, &t, &seen->labels,
-                                             seen->crop, false, NULL, &prediction, &saved));
+                                             seen->crop, false, NULL, &prediction, NULL, &saved));
     for (int i = 0; !device->measuring && i < 2 * 2 * 2; i++) { /* times, layers, heads */
         int step = i / 4, layer = i / 2 % 2, head = i % 2;
         if (analysis->step[step] != seen->step)

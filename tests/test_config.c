@@ -261,6 +261,7 @@ static void printing_round_trips(void **state)
         "{" SIT ",\"mlp\":\"swiglu\",\"norm\":\"rms\",\"qk_norm\":true}",
         "{" DIT ",\"mlp\":\"mix\",\"norm\":\"layer\",\"qk_norm\":false}",
         "{" DIT ",\"crop_conditioning\":true}",
+        "{" SIT ",\"middle_head\":1}",
     };
     for (int i = 0; i < NL_COUNT(texts); i++) {
         nl_config first, second;

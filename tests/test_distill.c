@@ -114,7 +114,7 @@ static void ask(const nl_dit *dit, const float *x, const float *times, int count
     nl_tensor output = nl_tensor_of(y, NL_F32, 4, shape);
     nl_tensor t = nl_tensor_of((void *)(uintptr_t)times, NL_F32, count, count > 1 ? two : &one);
     nl_tensor labels = nl_tensor_of(&label, NL_I32, 1, &one);
-    assert_ok(context, nl_dit_forward(dit, device, &input, &t, &labels, NULL, &output));
+    assert_ok(context, nl_dit_forward(dit, device, &input, &t, &labels, NULL, &output, NULL));
 }
 
 static void step_is_its_parts(void **state)
@@ -151,7 +151,7 @@ static void step_is_its_parts(void **state)
     assert_ok(context, nl_noised_draw(&feed, device, 3, &noised));
     assert_ok(context, nl_noised_mix(&feed, student, device, &noised));
     assert_ok(context, nl_dit_forward(student, device, &noised.x, nl_noised_times(&feed),
-                                      &feed.labels, NULL, &noised.prediction));
+                                      &feed.labels, NULL, &noised.prediction, NULL));
     assert_ok(context, nl_noised_loss(&feed, &student->config, device, &noised, &losses, NULL, 0));
     double t[N], s[N];
     nl_distill_times(3, nl_feed_samples(&feed), N, t, s);

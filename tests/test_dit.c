@@ -57,11 +57,11 @@ static float *run(const nl_dit *dit, int64_t batch, const float *x, const float 
     nl_tensor output = to_device(NL_F32, 4, out, NULL);
     float *result = malloc((size_t)nl_tensor_bytes(&output));
     nl_device_measuring(device, &measuring);
-    assert_ok(context, nl_dit_forward(dit, &measuring, &input, &time, &label, NULL, &output));
+    assert_ok(context, nl_dit_forward(dit, &measuring, &input, &time, &label, NULL, &output, NULL));
     assert_int_equal(measuring.arena_used, 0);
     assert_ok(context, nl_arena_reserve(device, measuring.arena_peak));
     device->arena_peak = 0;
-    assert_ok(context, nl_dit_forward(dit, device, &input, &time, &label, NULL, &output));
+    assert_ok(context, nl_dit_forward(dit, device, &input, &time, &label, NULL, &output, NULL));
     assert_int_equal(device->arena_used, 0);
     assert_int_equal(device->arena_peak, measuring.arena_peak);
     assert_ok(context,
@@ -338,14 +338,14 @@ static void crop_is_added(void **state)
             assert_ok(context,
                       device->ops->upload(device, dit->label_table.data, table, sizeof(table)));
         }
-        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &classes, cases[i], &y));
+        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &classes, cases[i], &y, NULL));
         assert_ok(context, device->ops->download(device, got[i], y.data, sizeof(got[i])));
     }
     assert_memory_equal(got[0], plain, sizeof(got[0]));
     assert_true(test_relative_error(got[1], plain, 2 * SMALL_OUT) > 1e-3);
     assert_close(got[2], got[1], 2 * SMALL_OUT, 1e-5);
     nl_dit *untold = random_model(small_nala);
-    assert_int_equal(nl_dit_forward(untold, device, &input, &time, &classes, &crops, &y),
+    assert_int_equal(nl_dit_forward(untold, device, &input, &time, &classes, &crops, &y, NULL),
                      NL_ERROR_INTERNAL);
     nl_tensor *all[] = {&input, &time, &classes, &y, &shared, &crops};
     for (int i = 0; i < NL_COUNT(all); i++)
@@ -388,7 +388,7 @@ static void replayed_is_run(void **state)
         float *expected = run(dit, 1, x, &t, 1, &label, 6);
         assert_ok(context, device->ops->upload(device, input.data, x, sizeof(x)));
         assert_ok(context, device->ops->upload(device, time.data, &t, sizeof(t)));
-        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &class, NULL, &y));
+        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &class, NULL, &y, NULL));
         assert_ok(context, device->ops->download(device, got, y.data, sizeof(got)));
         assert_memory_equal(got, expected, sizeof(got));
         free(expected);
@@ -469,6 +469,33 @@ static nl_checkpoint *zeros_file(const nl_dit *dit, const char *json)
     assert_ok(context, nl_dit_open(context, path, NULL, &checkpoint));
     assert_int_equal(remove(path), 0); /* it is mapped */
     return checkpoint;
+}
+
+/* A middle head, too, but for its place, which its tensors do not show. */
+static void middle_head_in_files(void **state)
+{
+    (void)state;
+    static const char base[] = "{\"architecture\": \"SiT\", \"depth\": 2, \"hidden_size\": 32, "
+                               "\"num_classes\": 3, \"middle_head\": %d}";
+    char json[2][256];
+    nl_config told;
+    for (int i = 0; i < 2; i++)
+        snprintf(json[i], sizeof(json[i]), base, i);
+    nl_dit *dit = random_model(json[1]);
+    nl_checkpoint *file = zeros_file(dit, json[1]);
+    assert_ok(context, nl_config_from_checkpoint(file, NULL, &told));
+    assert_int_equal(told.middle_head, 1);
+    assert_int_equal(
+        nl_dit_convert(file, &told, "test_dit_no.safetensors", true, NL_F32, NL_SPELLING_PUBLIC),
+        NL_ERROR_USAGE);
+    assert_non_null(strstr(nl_last_error(context), "do not have \"middle_head\""));
+    nl_config_free(context, &told);
+    nl_checkpoint_close(file);
+    file = zeros_file(dit, json[0]);
+    assert_int_equal(nl_config_from_checkpoint(file, NULL, &told), NL_ERROR_INPUT);
+    assert_non_null(strstr(nl_last_error(context), "middle_head: its configuration says false"));
+    nl_checkpoint_close(file);
+    nl_dit_destroy(dit);
 }
 
 /* What is in a block stands in the configuration and shows in the tensors; other programs do not have it. */
@@ -579,7 +606,7 @@ static void adaln_is_one_weight(void **state)
     for (int i = 0; i < dit->config.depth; i++)
         assert_ptr_equal(dit->blocks[i].adaln_weight.data,
                          (char *)dit->adaln_weight.data + 6 * d * i * d * (int64_t)sizeof(float));
-    assert_ptr_equal(dit->final_adaln_weight.data,
+    assert_ptr_equal(dit->head.adaln_weight.data,
                      (char *)dit->adaln_weight.data +
                          6 * d * dit->config.depth * d * (int64_t)sizeof(float));
     nl_dit_destroy(dit);
@@ -777,11 +804,11 @@ static void wrong_sizes_are_refused(void **state)
     nl_tensor labels = nl_tensor_of(t, NL_I32, 1, &batch);
     nl_tensor one = nl_tensor_of(t, NL_F32, 1, (int64_t[]){1});
     nl_tensor three = nl_tensor_of(t, NL_F32, 1, (int64_t[]){3});
-    assert_int_equal(nl_dit_forward(dit, context->device, &taller, &one, &labels, NULL, &x),
+    assert_int_equal(nl_dit_forward(dit, context->device, &taller, &one, &labels, NULL, &x, NULL),
                      NL_ERROR_INTERNAL);
-    assert_int_equal(nl_dit_forward(dit, context->device, &x, &one, &labels, NULL, &taller),
+    assert_int_equal(nl_dit_forward(dit, context->device, &x, &one, &labels, NULL, &taller, NULL),
                      NL_ERROR_INTERNAL);
-    assert_int_equal(nl_dit_forward(dit, context->device, &x, &three, &labels, NULL, &x),
+    assert_int_equal(nl_dit_forward(dit, context->device, &x, &three, &labels, NULL, &x, NULL),
                      NL_ERROR_INTERNAL);
     nl_dit_destroy(dit);
 }
@@ -869,6 +896,7 @@ int main(void)
         cmocka_unit_test(narrow_prediction),
         cmocka_unit_test(every_option_runs),
         cmocka_unit_test(parts_of_blocks_in_files),
+        cmocka_unit_test(middle_head_in_files),
         cmocka_unit_test(replayed_is_run),
         cmocka_unit_test(position_values),
         cmocka_unit_test(parameter_counts),

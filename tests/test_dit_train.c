@@ -163,11 +163,12 @@ static void both_passes(trial *run, nl_device *device, bool checkpointing, const
     int64_t mark = nl_arena_mark(device);
     assert_ok(context, nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels,
                                              run->crop.data ? &run->crop : NULL, checkpointing,
-                                             &run->dropout, &run->prediction, &saved));
+                                             &run->dropout, &run->prediction, NULL, &saved));
     if (!device->measuring)
         set_dprediction(run, target);
-    assert_ok(context, nl_dit_backward(run->dit, device, &saved, &run->dprediction, run->gradients,
-                                       &run->dx, device->measuring ? NULL : count_ready, run));
+    assert_ok(context,
+              nl_dit_backward(run->dit, device, &saved, &run->dprediction, NULL, run->gradients,
+                              &run->dx, device->measuring ? NULL : count_ready, run));
     nl_dit_saved_free(device, &saved);
     nl_arena_release(device, mark);
 }
@@ -263,8 +264,9 @@ static double projected(trial *run, const float *weights)
 {
     nl_dit_saved saved;
     int64_t mark = nl_arena_mark(run->device);
-    assert_ok(context, nl_dit_forward_saving(run->dit, run->device, &run->x, &run->t, &run->labels,
-                                             &run->crop, false, NULL, &run->prediction, &saved));
+    assert_ok(context,
+              nl_dit_forward_saving(run->dit, run->device, &run->x, &run->t, &run->labels,
+                                    &run->crop, false, NULL, &run->prediction, NULL, &saved));
     nl_dit_saved_free(run->device, &saved);
     nl_arena_release(run->device, mark);
     float *values = download(run->device, &run->prediction);
@@ -326,11 +328,11 @@ static void check_crop_gradient(nl_device *device, int golden, const char *confi
         int64_t mark = nl_arena_mark(device);
         assert_ok(context,
                   nl_dit_forward_saving(run.dit, device, &run.x, &run.t, &run.labels, &run.crop,
-                                        checkpointing, NULL, &run.prediction, &saved));
+                                        checkpointing, NULL, &run.prediction, NULL, &saved));
         assert_ok(context, device->ops->upload(device, run.dprediction.data, weights,
                                                nl_tensor_bytes(&run.dprediction)));
-        assert_ok(context, nl_dit_backward(run.dit, device, &saved, &run.dprediction, run.gradients,
-                                           NULL, count_ready, &run));
+        assert_ok(context, nl_dit_backward(run.dit, device, &saved, &run.dprediction, NULL,
+                                           run.gradients, NULL, count_ready, &run));
         nl_dit_saved_free(device, &saved);
         nl_arena_release(device, mark);
         for (int64_t i = 0; i < run.count; i++)
@@ -377,6 +379,182 @@ static void test_crop_gradient(void **state)
                                 " \"num_heads\": 1, \"patch_size\": 2, \"input_size\": 8, "
                                 "\"num_classes\": 5, \"learn_sigma\": false,"
                                 " \"flow_map\": 2, \"crop_conditioning\": true}");
+}
+
+/* ---- A middle head is the head of a network that ends there */
+
+#define MIDDLE(depth, more)                                                                        \
+    "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"lepe\": true, \"hidden_size\": 32,"    \
+    " \"num_heads\": 1, \"patch_size\": 2, \"input_size\": 8, \"num_classes\": 5, \"norm\": "      \
+    "\"rms\","                                                                                     \
+    " \"learn_sigma\": false, \"depth\": " depth more "}"
+
+static trial open_random(nl_device *device, const char *json, float *noise)
+{
+    nl_config config;
+    trial run = {.device = device};
+    int64_t shape[] = {3, 4, 8, 8};
+    float t[] = {0.1f, 0.5f, 0.8f};
+    int32_t labels[] = {4, 5, 0};
+    parse(json, &config);
+    assert_ok(context, nl_dit_create(device, &config, &run.dit));
+    assert_ok(context, nl_dit_create_flat(device, &config, &run.gradients));
+    nl_config_free(context, &config);
+    run.x = on_device(device, NL_F32, 4, shape, noise);
+    run.t = on_device(device, NL_F32, 1, shape, t);
+    run.labels = on_device(device, NL_I32, 1, shape, labels);
+    run.dx = on_device(device, NL_F32, 4, shape, NULL);
+    run.prediction = on_device(device, NL_F32, 4, shape, NULL);
+    run.dprediction = on_device(device, NL_F32, 4, shape, NULL);
+    run.count = nl_dit_flat(run.gradients).shape[0];
+    run.complete = calloc((size_t)run.count, 1);
+    return run;
+}
+
+/* Every parameter by its name: those of the short network's head are those of the deep one's middle head. */
+static void fill(const nl_dit *dit, bool is_short)
+{
+    nl_device *device = dit->device;
+    for (int p = 0; p < dit->param_count; p++) {
+        char name[112];
+        uint64_t hash = 7;
+        const char *from = dit->params[p].name;
+        bool head = !strncmp(from, "final_layer.", 12);
+        snprintf(name, sizeof(name), "%s%s", head && is_short ? "middle_layer." : "",
+                 from + (head && is_short ? 12 : 0));
+        for (const char *c = name; *c; c++)
+            hash = 31 * hash + (uint64_t)*c;
+        int64_t count = nl_tensor_count(dit->params[p].tensor);
+        float *values = malloc((size_t)count * sizeof(float) + 16);
+        for (int64_t i = 0; i < count; i++)
+            values[i] = 0.3f * sinf((float)(hash % 1000) + 1.7f * (float)i);
+        assert_ok(context, device->ops->upload(device, dit->params[p].tensor->data, values,
+                                               count * (int64_t)sizeof(float)));
+        assert_ok(context, device->ops->sync(device));
+        free(values);
+    }
+}
+
+/* Gradients by dprediction and dmiddle; NULL: the middle head is not asked. Predictions go to the run's and to `middle`. */
+static void run_heads(trial *run, bool checkpointing, const float *dprediction,
+                      const nl_tensor *middle, const nl_tensor *dmiddle)
+{
+    nl_device measuring, *devices_of[2] = {&measuring, run->device};
+    nl_device_measuring(run->device, &measuring);
+    assert_ok(context, NL_OP(run->device, zero, .x = nl_dit_flat(run->gradients)));
+    assert_ok(context, run->device->ops->upload(run->device, run->dprediction.data, dprediction,
+                                                nl_tensor_bytes(&run->dprediction)));
+    memset(run->complete, 0, (size_t)run->count);
+    for (int i = 0; i < 2; i++) {
+        nl_device *device = devices_of[i];
+        nl_dit_saved saved;
+        int64_t mark = nl_arena_mark(device);
+        assert_ok(context,
+                  nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels, NULL,
+                                        checkpointing, NULL, &run->prediction, middle, &saved));
+        assert_ok(context, nl_dit_backward(run->dit, device, &saved, &run->dprediction, dmiddle,
+                                           run->gradients, &run->dx,
+                                           device->measuring ? NULL : count_ready, run));
+        nl_dit_saved_free(device, &saved);
+        nl_arena_release(device, mark);
+        if (device->measuring)
+            assert_ok(context, nl_arena_reserve(run->device, measuring.arena_peak));
+    }
+    for (int64_t i = 0; i < run->count; i++)
+        assert_int_equal(run->complete[i], 1);
+}
+
+static void assert_same_tensor(nl_device *device, const char *what, const nl_tensor *a,
+                               const nl_tensor *b, double tolerance)
+{
+    float *x = download(device, a), *y = download(device, b);
+    double error = test_relative_error(x, y, nl_tensor_count(a));
+    if (!(error <= tolerance))
+        fail_msg("%s: %s: relative error %g", device->name, what, error);
+    free(x);
+    free(y);
+}
+
+static void check_middle_head(nl_device *device, bool checkpointing)
+{
+    enum { COUNT = 3 * 4 * 8 * 8 };
+    float noise[COUNT], d[COUNT], e[COUNT], none[COUNT] = {0};
+    for (int i = 0; i < COUNT; i++) {
+        noise[i] = sinf(0.9f * (float)i);
+        d[i] = cosf(1.3f * (float)i);
+        e[i] = cosf(0.4f * (float)i);
+    }
+    trial deep = open_random(device, MIDDLE("3", ", \"middle_head\": 2"), noise);
+    trial brief = open_random(device, MIDDLE("2", ""), noise);
+    fill(deep.dit, false);
+    fill(brief.dit, true);
+    nl_tensor middle = on_device(device, NL_F32, 4, deep.x.shape, NULL);
+    nl_tensor head = on_device(device, NL_F32, 4, deep.x.shape, NULL);
+    nl_tensor dmiddle = on_device(device, NL_F32, 4, deep.x.shape, d);
+    nl_tensor flat = nl_dit_flat(deep.gradients);
+    float *parts[2], *sum;
+
+    /* the middle head alone: the short network */
+    run_heads(&deep, checkpointing, none, &middle, &dmiddle);
+    run_heads(&brief, checkpointing, d, NULL, NULL);
+    assert_same_tensor(device, "prediction", &middle, &brief.prediction, 1e-6);
+    assert_same_tensor(device, "dx", &deep.dx, &brief.dx, 1e-5);
+    for (int i = 0; i < deep.gradients->param_count; i++) {
+        const nl_param *param = &deep.gradients->params[i], *same = NULL;
+        char name[112];
+        bool head_of = !strncmp(param->name, "middle_layer.", 13);
+        snprintf(name, sizeof(name), "%s%s", head_of ? "final_layer." : "",
+                 param->name + (head_of ? 13 : 0));
+        for (int j = 0; j < brief.gradients->param_count; j++)
+            if (!strcmp(brief.gradients->params[j].name, name))
+                same = &brief.gradients->params[j];
+        if (!strncmp(param->name, "blocks.2.", 9) || !strncmp(param->name, "final_layer.", 12)) {
+            float *values = download(device, param->tensor);
+            for (int64_t k = 0; k < nl_tensor_count(param->tensor); k++)
+                assert_true(values[k] == 0);
+            free(values);
+        } else {
+            assert_non_null(same);
+            assert_same_tensor(device, param->name, param->tensor, same->tensor, 2e-5);
+        }
+    }
+    /* together: the sum of both alone; the head predicts what it does when the other is not asked */
+    parts[0] = download(device, &flat);
+    run_heads(&deep, checkpointing, e, NULL, NULL);
+    parts[1] = download(device, &flat);
+    assert_ok(context,
+              device->ops->copy(device, head.data, deep.prediction.data, nl_tensor_bytes(&head)));
+    run_heads(&deep, checkpointing, e, &middle, &dmiddle);
+    assert_same_tensor(device, "prediction", &deep.prediction, &head, 1e-6);
+    sum = download(device, &flat);
+    for (int64_t i = 0; i < deep.count; i++)
+        parts[0][i] += parts[1][i];
+    assert_close(sum, parts[0], deep.count, 1e-5);
+    /* what is sampled with */
+    assert_ok(context, nl_dit_forward(deep.dit, device, &deep.x, &deep.t, &deep.labels, NULL, &head,
+                                      &middle));
+    assert_same_tensor(device, "prediction", &deep.prediction, &head, 1e-6);
+    assert_same_tensor(device, "middle", &middle, &brief.prediction, 1e-6);
+    assert_int_equal(
+        nl_dit_forward(brief.dit, device, &deep.x, &deep.t, &deep.labels, NULL, &head, &middle),
+        NL_ERROR_INTERNAL);
+    nl_tensor *all[] = {&middle, &head, &dmiddle};
+    for (int i = 0; i < NL_COUNT(all); i++)
+        forget(device, all[i]);
+    free(parts[0]);
+    free(parts[1]);
+    free(sum);
+    close_trial(&deep);
+    close_trial(&brief);
+}
+
+static void test_middle_head(void **state)
+{
+    (void)state;
+    for (int i = 0; i < device_count; i++)
+        for (int checkpointing = 0; checkpointing < 2 && devices[i]->dtype == NL_F32;
+             checkpointing++)
+            check_middle_head(devices[i], checkpointing);
 }
 
 /* ---- 20 steps of the optimiser, as PyTorch takes them (make_training_golden.py) */
@@ -454,13 +632,13 @@ static nl_status take_step(trial *run, optimiser *o)
     NL_TRY(NL_OP(device, zero, .x = gradient));
     NL_TRY(nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels,
                                  run->crop.data ? &run->crop : NULL, false, NULL, &run->prediction,
-                                 &saved));
+                                 NULL, &saved));
     NL_TRY(NL_OP(device, regression_loss, .prediction = run->prediction, .data = o->target,
                  .noise = o->target, .coefficients = o->coefficients, .loss = o->loss,
                  .dprediction = run->dprediction, .gradient_scale = 1 / (float)run->x.shape[0]));
     NL_TRY(NL_OP(device, mean, .x = o->loss, .y = o->mean));
-    NL_TRY(nl_dit_backward(run->dit, device, &saved, &run->dprediction, run->gradients, NULL, NULL,
-                           NULL));
+    NL_TRY(nl_dit_backward(run->dit, device, &saved, &run->dprediction, NULL, run->gradients, NULL,
+                           NULL, NULL));
     NL_TRY(NL_OP(device, gradient_norm, .x = gradient, .norm = o->norm));
     NL_TRY(NL_OP(device, adamw, .master = nl_dit_flat(o->master), .first = nl_dit_flat(o->first),
                  .second = nl_dit_flat(o->second), .gradient = gradient, .ema_count = 1,
@@ -631,9 +809,9 @@ static double training_memory(const char *model, int64_t batch, bool checkpointi
     assert_ok(context, nl_arena_tensor(&measuring, NL_F32, 1, &batch, &t));
     assert_ok(context, nl_arena_tensor(&measuring, NL_I32, 1, &batch, &labels));
     assert_ok(context, nl_dit_forward_saving(run.dit, &measuring, &x, &t, &labels, NULL,
-                                             checkpointing, NULL, &y, &saved));
-    assert_ok(context,
-              nl_dit_backward(run.dit, &measuring, &saved, &dy, run.gradients, NULL, NULL, NULL));
+                                             checkpointing, NULL, &y, NULL, &saved));
+    assert_ok(context, nl_dit_backward(run.dit, &measuring, &saved, &dy, NULL, run.gradients, NULL,
+                                       NULL, NULL));
     nl_dit_saved_free(&measuring, &saved);
     double parameters = (double)nl_dit_flat(run.gradients).shape[0] * bytes;
     nl_config_free(context, &config);
@@ -816,6 +994,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_gradients),
         cmocka_unit_test(test_crop_gradient),
+        cmocka_unit_test(test_middle_head),
 
         cmocka_unit_test(test_steps_of_adamw),
         cmocka_unit_test(test_threads_do_not_matter),

@@ -537,7 +537,7 @@ static void predict(nl_model *model, const float *x, float t, int label, float *
     memcpy(xs.data, x, LATENT * sizeof(float));
     *(float *)ts.data = t;
     *(int32_t *)labels.data = label;
-    assert_ok(context, nl_dit_forward(model->dit, device, &xs, &ts, &labels, NULL, &y));
+    assert_ok(context, nl_dit_forward(model->dit, device, &xs, &ts, &labels, NULL, &y, NULL));
     memcpy(out, y.data, LATENT * sizeof(float));
     nl_arena_release(device, mark);
 }

@@ -274,6 +274,51 @@ static void parts_can_be_asked_for(void **state)
     unlink(path);
 }
 
+/* middle + w (head - middle): what one step of Euler makes is linear in w; class guidance works on it, half by half. */
+static void guidance_from_within(void **state)
+{
+    (void)state;
+    static nl_album made[3];
+    char path[] = "/tmp/nalagen_middle_XXXXXX";
+    close(mkstemp(path));
+    nl_context *context = test_context("cpu");
+    assert_ok(context, random_model_write(context, RANDOM_SIT_WITH(", \"middle_head\": 1"), path));
+    nl_context_destroy(context);
+    for (int guided = 0; guided < 2; guided++) {
+        nl_request request = REQUEST(.count = 3, .seed = 1);
+        request.sampling.sampler = "euler";
+        request.sampling.steps = 1;
+        request.sampling.cfg_scale = guided ? 2 : 1;
+        for (int i = 0; i < 3; i++) {
+            request.sampling.internal_guidance = 1 + i;
+            assert_int_equal(run(ON(0), path, request, &made[i]), NL_OK);
+        }
+        request.sampling.internal_guidance = 0; /* none, as 1 */
+        assert_int_equal(run(ON(0), path, request, &other), NL_OK);
+        assert_memory_equal(made[0].latents, other.latents, sizeof(other.latents));
+        assert_int_equal(made[1].evaluations[0], other.evaluations[0]);
+        assert_true(test_relative_error(made[1].latents[0], made[0].latents[0], PIXELS) > 1e-3);
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < PIXELS; j++)
+                one.latents[i][j] = 2 * made[1].latents[i][j] - made[0].latents[i][j];
+        for (int i = 0; i < 3; i++)
+            assert_close(made[2].latents[i], one.latents[i], PIXELS, 1e-5);
+        request.sampling.internal_guidance = 2;
+        request.batch = 1;
+        assert_int_equal(run(ON(0), path, request, &other), NL_OK);
+        same_pictures(&made[1], 0, &other, 3);
+    }
+    nl_request request = REQUEST(.count = 1);
+    const double wrong[] = {-1, 2000, NAN};
+    for (int i = 0; i < NL_COUNT(wrong); i++) {
+        request.sampling.internal_guidance = wrong[i];
+        assert_int_equal(run(ON(0), path, request, &other), NL_ERROR_USAGE);
+    }
+    request.sampling.internal_guidance = 1.4;
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_ERROR_USAGE);
+    unlink(path);
+}
+
 static void cancelling_keeps_what_is_done(void **state)
 {
     (void)state;
@@ -679,6 +724,7 @@ int main(void)
         cmocka_unit_test(given_noise_is_drawn_noise),
         cmocka_unit_test(guidance_acts),
         cmocka_unit_test(parts_can_be_asked_for),
+        cmocka_unit_test(guidance_from_within),
         cmocka_unit_test(cancelling_keeps_what_is_done),
         cmocka_unit_test(memory_only_sets_the_batch),
         cmocka_unit_test(pixels_pass_through),

@@ -859,6 +859,53 @@ static void tells_of_crops(void **state)
     nl_core_context_destroy(context);
 }
 
+/* ---- A middle head */
+
+/* It begins as if it were not there and is trained beside the head; goes on exactly, in parts too. */
+static void trains_a_middle_head(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    nl_context *context = test_context(NULL);
+    write_bytes(context, "middle.json", "{\"middle_head\": 1}", 18);
+    nl_train_options options = small_run("one-head");
+    options.model = "NaLaSiT-2x32x1/4";
+    options.steps = 4;
+    train(&options);
+    options.init = in_folder("one-head/model.safetensors");
+    options.out = in_folder("one-head-on");
+    train(&options);
+    options.config = in_folder("middle.json");
+    options.out = in_folder("two-heads");
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
+    assert_non_null(strstr(run.log, "middle_layer.linear.weight is missing there"));
+    nl_curve a = read_curve(context, "one-head-on", "log.jsonl", "loss");
+    nl_curve b = read_curve(context, "two-heads", "log.jsonl", "loss");
+    assert_true(a.points[1] == b.points[1] && a.points[7] != b.points[7]);
+    nl_curve_free(context, &a);
+    nl_curve_free(context, &b);
+    int64_t count;
+    float *bias = trained(context, "two-heads", "middle_layer.linear.bias", &count);
+    for (int64_t i = 0; i < count; i++)
+        assert_true(bias[i] != 0);
+    free(bias);
+    options.out = in_folder("two-heads-twice");
+    run.cancel_at = "step 2/4";
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_CANCELLED);
+    train(&options);
+    assert_true(
+        compare_checkpoints(last_checkpoint("two-heads"), last_checkpoint("two-heads-twice")) == 0);
+    options.out = in_folder("two-heads-in-parts");
+    options.accumulate = 2;
+    options.checkpointing = true;
+    train(&options);
+    double error =
+        compare_checkpoints(last_checkpoint("two-heads"), last_checkpoint("two-heads-in-parts"));
+    if (!(error < 2e-4))
+        fail_msg("relative error %g", error);
+    nl_core_context_destroy(context);
+}
+
 /* ---- Likelihood */
 
 /* A network that predicts 0 moves nothing: the density is the normal one of the data. */
@@ -946,8 +993,8 @@ static void divergence(void **state)
         for (int i = 0; i < B * E; i++)
             moved[i] = x[i] + (side ? h : -h) * probe[i];
         prediction.data = out[side];
-        assert_ok(context,
-                  nl_dit_forward(dit, device, &of_moved, &flow.t, &flow.labels, NULL, &prediction));
+        assert_ok(context, nl_dit_forward(dit, device, &of_moved, &flow.t, &flow.labels, NULL,
+                                          &prediction, NULL));
     }
     for (int i = 0; i < B * E; i++)
         differences[i / E] += (double)probe[i] * (out[1][i] - out[0][i]) / (2 * h);
@@ -1004,6 +1051,7 @@ int main(void)
         cmocka_unit_test(later_lines_go),
         cmocka_unit_test(starts_from_weights),
         cmocka_unit_test(tells_of_crops),
+        cmocka_unit_test(trains_a_middle_head),
         cmocka_unit_test(likelihood_of_no_flow),
         cmocka_unit_test(divergence),
     };

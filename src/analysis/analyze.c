@@ -123,7 +123,7 @@ static nl_status look(nl_looking *looking, const nl_observation *seen, int time)
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, seen->x.shape, &prediction));
     NL_TRY(device->ops->upload(device, times.data, &t, sizeof(t)));
     NL_TRY(nl_dit_forward_saving(seen->dit, device, &seen->x, &times, &seen->labels, seen->crop,
-                                 false, NULL, &prediction, &saved));
+                                 false, NULL, &prediction, NULL, &saved));
     for (int layer = 0; !device->measuring && layer < analysis->options.layer_count; layer++) {
         const nl_tensor *qkv = kept_qkv(&saved, analysis->options.layers[layer]);
         NL_TRY(nl_check_cancelled(analysis->context));

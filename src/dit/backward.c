@@ -15,34 +15,34 @@ static nl_branch_at branch_at(const nl_pass *pass, int number)
                           .saved = &pass->saved->blocks[block].branches[kind]};
 }
 
-/* From dh, through the normalisation of x for branch `number` or the head: dx, dout of the branch before, h. */
-static nl_status norm_backward(nl_pass *pass, int number, const nl_tensor *x)
+/* From dh, through the normalisation of x for branch `number` or a head: dx, h, and dout of the branch `before`, which
+ * was added there (negative: none was). */
+static nl_status norm_backward(nl_pass *pass, int number, int before, const nl_tensor *x)
 {
-    int64_t d = pass->dit->config.hidden_size;
+    const nl_config *config = &pass->dit->config;
     const nl_tensor *modulation = &pass->saved->modulation, *dmodulation = &pass->dmodulation;
     nl_layernorm_modulate_backward_args args = {
         .x = *x,
-        .shift = nl_modulation_piece(modulation, d, number, NL_SHIFT),
-        .scale = nl_modulation_piece(modulation, d, number, NL_SCALE),
+        .shift = nl_modulation_piece(modulation, config, number, NL_SHIFT),
+        .scale = nl_modulation_piece(modulation, config, number, NL_SCALE),
         .dy = pass->dh,
         .dx = pass->dx,
-        .dshift = nl_modulation_piece(dmodulation, d, number, NL_SHIFT),
-        .dscale = nl_modulation_piece(dmodulation, d, number, NL_SCALE),
+        .dshift = nl_modulation_piece(dmodulation, config, number, NL_SHIFT),
+        .dscale = nl_modulation_piece(dmodulation, config, number, NL_SCALE),
         .y = pass->h,
-        .norm = pass->dit->config.norm,
+        .norm = config->norm,
         .weight = nl_norm_weight(pass->dit, number),
         .dweight = nl_norm_weight(pass->gradients, number),
         .rows_per_image = pass->tokens,
-        .eps = nl_norm_eps(&pass->dit->config, number),
+        .eps = nl_norm_eps(config, number),
     };
-    if (number > 0) {
-        nl_branch_at before = branch_at(pass, number - 1);
-        int kind = (number - 1) % NL_BRANCHES;
-        args.branch = before.saved->out;
-        args.gate = nl_modulation_piece(modulation, d, number - 1, NL_GATE);
+    if (before >= 0) {
+        nl_branch_at at = branch_at(pass, before);
+        args.branch = at.saved->out;
+        args.gate = nl_modulation_piece(modulation, config, before, NL_GATE);
         args.dbranch = pass->dout;
-        args.dgate = nl_modulation_piece(dmodulation, d, number - 1, NL_GATE);
-        args.dbias = before.gradients[nl_branch_of(&pass->dit->config, kind)->out_bias];
+        args.dgate = nl_modulation_piece(dmodulation, config, before, NL_GATE);
+        args.dbias = at.gradients[nl_branch_of(config, before % NL_BRANCHES)->out_bias];
     }
     return nl_op_layernorm_modulate_backward(pass->device, &args);
 }
@@ -63,7 +63,7 @@ static const nl_tensor *first_of(const nl_pass *pass, int block)
     const nl_dit *gradients = pass->gradients;
     return block < pass->dit->config.depth
                ? gradients->params[gradients->blocks[block].first].tensor
-               : &gradients->head_weight;
+               : &gradients->head.weight;
 }
 
 void nl_pass_borrow(nl_pass *pass, const nl_tensor *room)
@@ -73,29 +73,36 @@ void nl_pass_borrow(nl_pass *pass, const nl_tensor *room)
     pass->dh = nl_part_of_room(room, d, d);
 }
 
-static nl_status head_backward(nl_pass *pass, const nl_tensor *dprediction)
+/* Through head `number`, which took the stream x with branch `before` added. */
+static nl_status head_backward(nl_pass *pass, int number, int before, const nl_tensor *x,
+                               const nl_tensor *dprediction)
 {
     nl_status status;
     const nl_dit *dit = pass->dit;
-    nl_dit *gradients = pass->gradients;
+    const nl_head_params *head = nl_head_of(dit, number);
+    const nl_head_params *gradients = nl_head_of(pass->gradients, number);
     nl_device *device = pass->device;
     int64_t mark = nl_arena_mark(device);
     nl_tensor dpatches;
     nl_pass_borrow(pass, &pass->wide);
-    NL_TRY(nl_activation_tensor(device, pass->rows, dit->head_weight.shape[0], &dpatches));
+    NL_TRY(nl_activation_tensor(device, pass->rows, head->weight.shape[0], &dpatches));
     NL_TRY(NL_OP(device, unpatchify_backward, .dx = *dprediction, .dtokens = dpatches,
                  .patch = dit->config.patch_size,
                  .head_channels = nl_config_head_channels(&dit->config)));
-    NL_TRY(NL_OP(device, linear_backward_data, .dy = dpatches, .weight = dit->head_weight,
+    NL_TRY(NL_OP(device, linear_backward_data, .dy = dpatches, .weight = head->weight,
                  .dx = pass->dh));
-    NL_TRY(NL_OP(device, zero, .x = pass->dx)); /* nothing else reads the last stream */
-    NL_TRY(norm_backward(pass, NL_BRANCHES * dit->config.depth, &pass->saved->last));
+    NL_TRY(norm_backward(pass, number, before, x));
     NL_TRY(NL_OP(device, linear_backward_weight, .dy = dpatches, .x = pass->h,
-                 .dweight = gradients->head_weight, .dbias = gradients->head_bias));
-    NL_TRY(report(pass, first_of(pass, dit->config.depth), &gradients->adaln_weight));
+                 .dweight = gradients->weight, .dbias = gradients->bias));
 cleanup:
     nl_arena_release(device, mark);
     return status;
+}
+
+/* Whether the middle head stands before this branch, and was asked: then it is what the branch before was added for. */
+static bool middle_before(const nl_pass *pass, int number)
+{
+    return pass->dmiddle && number == NL_BRANCHES * pass->dit->config.middle_head;
 }
 
 static nl_status branch_backward(nl_pass *pass, int number)
@@ -103,8 +110,9 @@ static nl_status branch_backward(nl_pass *pass, int number)
     nl_status status;
     nl_branch_at at = branch_at(pass, number);
     nl_linear_backward_weight_args first;
+    int before = middle_before(pass, number) ? -1 : number - 1;
     NL_TRY(nl_branch_of(&pass->dit->config, number % NL_BRANCHES)->backward(pass, &at, &first));
-    NL_TRY(norm_backward(pass, number, &at.saved->x));
+    NL_TRY(norm_backward(pass, number, before, &at.saved->x));
     first.x = pass->h;
     NL_TRY(nl_op_linear_backward_weight(pass->device, &first));
 cleanup:
@@ -126,6 +134,9 @@ static nl_status block_backward(nl_pass *pass, int index)
     }
     for (int kind = NL_BRANCHES - 1; kind >= 0; kind--)
         NL_TRY(branch_backward(pass, NL_BRANCHES * index + kind));
+    if (middle_before(pass, NL_BRANCHES * index))
+        NL_TRY(head_backward(pass, nl_middle_number(&pass->dit->config), NL_BRANCHES * index - 1,
+                             &pass->saved->blocks[index].branches[0].x, pass->dmiddle));
     NL_TRY(report(pass, first_of(pass, index), first_of(pass, index + 1)));
 cleanup:
     return status;
@@ -194,22 +205,28 @@ cleanup:
 }
 
 nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_saved *saved,
-                          const nl_tensor *dprediction, nl_dit *gradients, const nl_tensor *dx,
-                          nl_gradients_ready ready, void *user)
+                          const nl_tensor *dprediction, const nl_tensor *dmiddle, nl_dit *gradients,
+                          const nl_tensor *dx, nl_gradients_ready ready, void *user)
 {
     nl_status status;
     int64_t mark = nl_arena_mark(device), tokens = nl_config_tokens(&dit->config);
+    int head = nl_head_number(&dit->config);
     nl_pass pass = {.dit = dit,
                     .device = device,
                     .saved = saved,
                     .gradients = gradients,
+                    .dmiddle = dmiddle,
                     .ready = ready,
                     .user = user,
                     .batch = saved->batch,
                     .rows = saved->batch * tokens,
                     .tokens = tokens};
     NL_TRY(reserve(&pass));
-    NL_TRY(head_backward(&pass, dprediction));
+    NL_TRY(NL_OP(device, zero, .x = pass.dx)); /* nothing else reads the last stream */
+    if (dit->config.middle_head && !dmiddle)   /* nothing else writes its pieces */
+        NL_TRY(NL_OP(device, zero, .x = pass.dmodulation));
+    NL_TRY(head_backward(&pass, head, head - 1, &saved->last, dprediction));
+    NL_TRY(report(&pass, first_of(&pass, dit->config.depth), &gradients->adaln_weight));
     for (int i = dit->config.depth - 1; i >= 0; i--)
         NL_TRY(block_backward(&pass, i));
     NL_TRY(NL_OP(device, patch_embed_backward, .x = saved->x, .weight = dit->patch_weight,

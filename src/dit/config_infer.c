@@ -18,7 +18,7 @@ typedef struct nl_shapes {
     nl_attention attention;
     nl_mlp mlp;
     nl_norm norm;
-    bool gate, lepe, crops;
+    bool gate, lepe, crops, middle;
     int64_t qk_norm; /* head size by its weights; 0: none */
     int grid;        /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
@@ -134,6 +134,7 @@ static void read_shapes(const nl_checkpoint *checkpoint, nl_shapes *shapes)
     if (!shapes->problem[0])
         read_blocks(checkpoint, shapes);
     shapes->crops = nl_checkpoint_find(checkpoint, "crop_embedder.weight") != NULL;
+    shapes->middle = nl_checkpoint_find(checkpoint, "middle_layer.linear.weight") != NULL;
     read_grid(checkpoint, shapes);
     int64_t patch = (int64_t)shapes->patch_size * shapes->patch_size;
     int64_t channels = patch > 0 ? shapes->head_rows / patch : 0;
@@ -191,6 +192,7 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
         {"qk_norm", config->qk_norm, told.qk_norm, bools},
         {"gate", nala ? config->gate : true, told.gate, bools},
         {"lepe", nala && config->lepe, told.lepe, bools},
+        {"middle_head", config->middle_head > 0, shapes->middle, bools},
         {"crop_conditioning", config->crop_conditioning, told.crop_conditioning, bools},
         {"patch_size", config->patch_size, told.patch_size, NULL},
         {"in_channels", config->in_channels, told.in_channels, NULL},

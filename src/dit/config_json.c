@@ -56,6 +56,7 @@ static const nl_field fields[] = {
     {"patch_size", KIND_INT, AT(patch_size), 1, 8, NULL, TO_ALL, ALWAYS},
     {"flow_map", KIND_INT, AT(flow_map), 0, 1024, NULL, TO_SIT, 1},
     {"guided", KIND_BOOL, AT(guided), 0, 1, NULL, TO_SIT, 1},
+    {"middle_head", KIND_INT, AT(middle_head), 0, 1023, NULL, TO_ALL, 1},
     {"crop_conditioning", KIND_BOOL, AT(crop_conditioning), 0, 1, NULL, TO_ALL, 1},
     {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, ALWAYS},
@@ -375,6 +376,10 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
     else if (config->attention == NL_ATTENTION_NALA && config->rope &&
              config->hidden_size / config->num_heads % 4)
         problem = "rope needs a head size (hidden_size / num_heads) that is a multiple of 4";
+    else if (config->middle_head >= config->depth && config->middle_head)
+        problem = "middle_head should be less than depth: it stands before the last block";
+    else if (config->middle_head && config->flow_map)
+        problem = "flow_map and middle_head do not go together";
     else if (config->flow_map > config->depth)
         problem = "flow_map should not be more than depth";
     else if (config->flow_map &&

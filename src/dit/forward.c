@@ -2,6 +2,8 @@
 /* The network, once, in operations; it runs on every back end and on a measuring device. */
 #include "network.h"
 
+#include <string.h>
+
 nl_status nl_activation_tensor(nl_device *device, int64_t rows, int64_t columns, nl_tensor *tensor)
 {
     return nl_arena_tensor(device, device->activation, 2, (int64_t[]){rows, columns}, tensor);
@@ -25,8 +27,8 @@ cleanup:
     return status;
 }
 
-/* modulation [B, (6 depth + 2) D] = adaLN(SiLU(time MLP(t) + label + to->crop's)), for all layers at once; of a flow map's two times
- * each makes its own layers'. */
+/* modulation [B, (6 depth + 2 or 4) D] = adaLN(SiLU(time MLP(t) + label + to->crop's)), for all layers at once; of a flow
+ * map's two times each makes its own layers'. */
 static nl_status condition(const nl_stream *stream, const nl_tensor *t, const nl_tensor *labels,
                            const nl_dit_saved *to)
 {
@@ -62,25 +64,25 @@ cleanup:
     return status;
 }
 
-/* x += gate out of the branch before (not where it begins), the sum going to `sum` where that is a tensor; h = LN(x)
- * modulated for branch `number` or the head. */
-static nl_status add_and_modulate(nl_stream *stream, int number, bool begins, const nl_tensor *sum)
+/* x += gate out of branch `before` (negative: of none), the sum going to `sum` where that is a tensor; h = LN(x)
+ * modulated for branch `number` or a head. */
+static nl_status add_and_modulate(nl_stream *stream, int number, int before, const nl_tensor *sum)
 {
-    int64_t d = stream->dit->config.hidden_size;
+    const nl_config *config = &stream->dit->config;
     const nl_tensor *modulation = &stream->modulation;
     nl_layernorm_modulate_args args = {
         .x = stream->x,
         .y = stream->h,
-        .shift = nl_modulation_piece(modulation, d, number, NL_SHIFT),
-        .scale = nl_modulation_piece(modulation, d, number, NL_SCALE),
-        .norm = stream->dit->config.norm,
+        .shift = nl_modulation_piece(modulation, config, number, NL_SHIFT),
+        .scale = nl_modulation_piece(modulation, config, number, NL_SCALE),
+        .norm = config->norm,
         .weight = nl_norm_weight(stream->dit, number),
         .rows_per_image = stream->tokens,
-        .eps = nl_norm_eps(&stream->dit->config, number),
+        .eps = nl_norm_eps(config, number),
     };
-    if (!begins) {
+    if (before >= 0) {
         args.branch = stream->out;
-        args.gate = nl_modulation_piece(modulation, d, number - 1, NL_GATE);
+        args.gate = nl_modulation_piece(modulation, config, before, NL_GATE);
         args.sum = *sum;
     }
     nl_status status = nl_op_layernorm_modulate(stream->device, &args);
@@ -89,16 +91,17 @@ static nl_status add_and_modulate(nl_stream *stream, int number, bool begins, co
     return status;
 }
 
-static nl_status run_block(nl_stream *stream, int index, const nl_block_saved *to)
+/* added: the branch before is in the stream already. */
+static nl_status run_block(nl_stream *stream, int index, bool added, const nl_block_saved *to)
 {
     nl_status status = NL_OK;
     for (int kind = 0; kind < NL_BRANCHES; kind++) {
         int number = NL_BRANCHES * index + kind;
-        bool begins = number == 0 || (stream->again && kind == 0);
+        int before = added && kind == 0 ? -1 : number - 1;
         nl_branch_at at = {.number = number,
                            .params = stream->dit->blocks[index].branches[kind],
                            .saved = &to->branches[kind]};
-        NL_TRY(add_and_modulate(stream, number, begins, &to->branches[kind].x));
+        NL_TRY(add_and_modulate(stream, number, before, &to->branches[kind].x));
         NL_TRY(nl_branch_of(&stream->dit->config, kind)->forward(stream, &at));
         stream->out = at.saved->out;
     }
@@ -110,26 +113,31 @@ nl_status nl_block_again(nl_stream *stream, int index, const nl_block_saved *to)
 {
     stream->again = true;
     stream->x = to->branches[0].x;
-    return run_block(stream, index, to);
+    return run_block(stream, index, true, to);
 }
 
-/* prediction [B, C_out, H, W] = unpatchify(head(modulated LN(x))) */
-static nl_status run_head(nl_stream *stream, const nl_tensor *last, const nl_tensor *prediction)
+/* prediction [B, C_out, H, W] = unpatchify(head(modulated LN(x))), of head `number` behind branch `before`, which is added
+ * to the stream, in `sum` where that is a tensor. */
+static nl_status run_head(nl_stream *stream, int number, int before, const nl_tensor *sum,
+                          const nl_tensor *prediction)
 {
     nl_status status;
     const nl_dit *dit = stream->dit;
+    const nl_head_params *head = nl_head_of(dit, number);
     nl_device *device = stream->device;
+    int64_t mark = nl_arena_mark(device);
     nl_tensor patches;
     NL_TRY(nl_arena_tensor(device, NL_F32, 2,
-                           (int64_t[]){stream->batch * stream->tokens, dit->head_weight.shape[0]},
+                           (int64_t[]){stream->batch * stream->tokens, head->weight.shape[0]},
                            &patches));
-    NL_TRY(add_and_modulate(stream, NL_BRANCHES * dit->config.depth, false, last));
-    NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = dit->head_weight, .bias = dit->head_bias,
+    NL_TRY(add_and_modulate(stream, number, before, sum));
+    NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = head->weight, .bias = head->bias,
                  .y = patches));
     NL_TRY(NL_OP(device, unpatchify, .tokens = patches, .x = *prediction,
                  .patch = dit->config.patch_size,
                  .head_channels = nl_config_head_channels(&dit->config)));
 cleanup:
+    nl_arena_release(device, mark);
     return status;
 }
 
@@ -137,23 +145,30 @@ cleanup:
  * tokens go. */
 static nl_status run(nl_stream *stream, const nl_tensor *x, const nl_tensor *t,
                      const nl_tensor *labels, const nl_dit_saved *to, bool one_block,
-                     const nl_tensor *prediction)
+                     const nl_tensor *prediction, const nl_tensor *middle)
 {
     nl_status status;
     const nl_dit *dit = stream->dit;
+    int head = nl_head_number(&dit->config);
     NL_TRY(condition(stream, t, labels, to));
     NL_TRY(NL_OP(stream->device, patch_embed, .x = *x, .weight = dit->patch_weight,
                  .bias = dit->patch_bias, .position = dit->position, .tokens = stream->x));
-    for (int i = 0; i < dit->config.depth; i++)
-        NL_TRY(run_block(stream, i, &to->blocks[one_block ? 0 : i]));
-    NL_TRY(run_head(stream, &to->last, prediction));
+    for (int i = 0; i < dit->config.depth; i++) {
+        const nl_block_saved *block = &to->blocks[one_block ? 0 : i];
+        bool asked = middle && i == dit->config.middle_head;
+        if (asked)
+            NL_TRY(run_head(stream, nl_middle_number(&dit->config), NL_BRANCHES * i - 1,
+                            &block->branches[0].x, middle));
+        NL_TRY(run_block(stream, i, asked, block));
+    }
+    NL_TRY(run_head(stream, head, head - 1, &to->last, prediction));
 cleanup:
     return status;
 }
 
 static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl_tensor *t,
                                  const nl_tensor *labels, const nl_tensor *crop,
-                                 const nl_tensor *prediction)
+                                 const nl_tensor *prediction, const nl_tensor *middle)
 {
     const nl_config *config = &dit->config;
     int64_t batch = x->shape[0], channels = prediction->shape[1];
@@ -169,18 +184,21 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl
     ok = ok && (!crop || (config->crop_conditioning && crop->ndim == 2 &&
                           (crop->shape[0] == 1 || crop->shape[0] == batch) &&
                           crop->shape[1] == NL_CROP_NUMBERS));
+    ok = ok && (!middle || (config->middle_head && middle->ndim == 4 &&
+                            !memcmp(middle->shape, prediction->shape, 4 * sizeof(int64_t))));
     if (ok)
         return NL_OK;
     char input[128], output[128];
     return nl_fail(
         dit->device->context, NL_ERROR_INTERNAL,
         "network: input %s, prediction %s, %lld labels, %lld times and %s crop do not fit a model "
-        "of %d x %d x %d%s%s",
+        "of %d x %d x %d%s%s%s",
         nl_shape_text(x->ndim, x->shape, input, sizeof(input)),
         nl_shape_text(prediction->ndim, prediction->shape, output, sizeof(output)),
         (long long)labels->shape[0], (long long)nl_tensor_count(t), crop ? "a" : "no",
         config->in_channels, config->input_height, config->input_width,
-        config->flow_map ? "" : " and one time", config->crop_conditioning ? "" : ", no crop");
+        config->flow_map ? "" : " and one time", config->crop_conditioning ? "" : ", no crop",
+        middle ? ", or the middle head does not" : "");
 }
 
 /* Room for what condition() makes of the times t. */
@@ -199,7 +217,7 @@ cleanup:
 
 nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                          const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
-                         const nl_tensor *prediction)
+                         const nl_tensor *prediction, const nl_tensor *middle)
 {
     nl_status status;
     const nl_config *config = &dit->config;
@@ -209,7 +227,7 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     int64_t rows = stream.batch * stream.tokens;
     nl_block_saved block = {0};
     nl_dit_saved to = {.blocks = &block};
-    NL_TRY(check_arguments(dit, x, t, labels, crop, prediction));
+    NL_TRY(check_arguments(dit, x, t, labels, crop, prediction, middle));
     NL_TRY(condition_room(dit, device, stream.batch, t, &to));
     if (crop)
         to.crop = *crop;
@@ -221,7 +239,7 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     NL_TRY(block_room(&stream, &block));
     for (int kind = 0; kind < NL_BRANCHES; kind++)
         block.branches[kind].out = stream.out;
-    NL_TRY(run(&stream, x, t, labels, &to, true, prediction));
+    NL_TRY(run(&stream, x, t, labels, &to, true, prediction, middle));
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -231,22 +249,24 @@ cleanup:
 typedef struct nl_call {
     const nl_dit *dit;
     nl_device *device;
-    nl_tensor x, t, labels, crop, prediction;
+    nl_tensor x, t, labels, crop, prediction, middle;
 } nl_call;
 
 static nl_status forward(void *user)
 {
     const nl_call *call = user;
     return nl_dit_forward(call->dit, call->device, &call->x, &call->t, &call->labels,
-                          call->crop.data ? &call->crop : NULL, &call->prediction);
+                          call->crop.data ? &call->crop : NULL, &call->prediction,
+                          call->middle.data ? &call->middle : NULL);
 }
 
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
-                        const nl_tensor *prediction)
+                        const nl_tensor *prediction, const nl_tensor *middle)
 {
     const nl_tensor none = {0};
-    nl_call call = {dit, device, *x, *t, *labels, crop ? *crop : none, *prediction};
+    nl_call call = {
+        dit, device, *x, *t, *labels, crop ? *crop : none, *prediction, middle ? *middle : none};
     return nl_replay(device, &call, sizeof(call), forward, &call);
 }
 
@@ -299,7 +319,8 @@ cleanup:
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                                 const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
                                 bool checkpointing, const nl_dropout *dropout,
-                                const nl_tensor *prediction, nl_dit_saved *saved)
+                                const nl_tensor *prediction, const nl_tensor *middle,
+                                nl_dit_saved *saved)
 {
     nl_status status;
     nl_stream stream = {.dit = dit,
@@ -309,7 +330,7 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
                         .keep = true};
     int64_t rows = stream.batch * stream.tokens, d = dit->config.hidden_size, mark = -1;
     *saved = (nl_dit_saved){0};
-    NL_TRY(check_arguments(dit, x, t, labels, crop, prediction));
+    NL_TRY(check_arguments(dit, x, t, labels, crop, prediction, middle));
     if (t->shape[t->ndim - 1] != stream.batch || (crop && crop->shape[0] != stream.batch))
         NL_TRY(nl_fail(device->context, NL_ERROR_INTERNAL,
                        "network: %lld times, %lld crops for %lld images in training",
@@ -325,7 +346,7 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
     NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(&dit->config), &stream.wide));
     stream.modulation = saved->modulation;
     stream.x = saved->blocks[0].branches[0].x;
-    NL_TRY(run(&stream, x, t, labels, saved, false, prediction));
+    NL_TRY(run(&stream, x, t, labels, saved, false, prediction, middle));
 cleanup:
     if (mark >= 0)
         nl_arena_release(device, mark);

@@ -4,10 +4,11 @@
  *
  *     h = norm(x) (1 + scale) + shift;   out = branch(h);   x += gate out
  *
- * where the last sum is left to the operation that normalises x next: that of the following branch or of the head, which
- * counts as number 2 depth. forward.c walks this list, once more for a block that is computed again, and backward.c
- * walks it back. Passes differ in the tensors that results go to (nl_branch_saved): kept ones, or room that is used
- * again. What stands between h and out is a struct nl_branch.
+ * where the last sum is left to the operation that normalises x next: that of the following branch or of a head. The
+ * head counts as number 2 depth, the middle one, which stands before branch 2 middle_head, as 2 depth + 1. forward.c
+ * walks this list, once more for a block that is computed again, and backward.c walks it back. Passes differ in the
+ * tensors that results go to (nl_branch_saved): kept ones, or room that is used again. What stands between h and out is
+ * a struct nl_branch.
  */
 #ifndef NL_NETWORK_H
 #define NL_NETWORK_H
@@ -15,7 +16,7 @@
 #include "nl_dit_train.h"
 #include "params.h"
 
-/* The pieces of a branch's modulation; the head has the first two. */
+/* The pieces of a branch's modulation; heads have the first two. */
 enum { NL_SHIFT, NL_SCALE, NL_GATE, NL_PIECES };
 
 /* The residual stream and what a branch needs beside it; T tokens an image, D the hidden size. */
@@ -30,7 +31,7 @@ typedef struct nl_stream {
     nl_tensor out;        /* [B T, D]: output of the last branch, not yet added to x */
     nl_tensor h;          /* [B T, D] room: input of a branch */
     nl_tensor wide;       /* [B T, nl_wide_columns] room */
-    nl_tensor modulation; /* [B, (6 depth + 2) D] */
+    nl_tensor modulation; /* [B, (6 depth + 2 or 4) D] */
 } nl_stream;
 
 typedef struct nl_pass {
@@ -40,13 +41,14 @@ typedef struct nl_pass {
     nl_dit *gradients;
     nl_gradients_ready ready;
     void *user;
+    const nl_tensor *dmiddle;    /* of the middle head's prediction, or NULL */
     int64_t batch, rows, tokens; /* B, B T, T */
     nl_tensor dx;                /* [B T, D] of the residual stream */
     nl_tensor dout;              /* [B T, D] of the branch that was added last */
     nl_tensor dh;                /* [B T, D] of the normalised input of a branch */
     nl_tensor h;                 /* [B T, D] that input once more */
     nl_tensor wide;              /* [B T, nl_wide_columns] room */
-    nl_tensor dmodulation;       /* [B, (6 depth + 2) D] */
+    nl_tensor dmodulation;       /* [B, (6 depth + 2 or 4) D] */
 } nl_pass;
 
 /* A branch at its place in the network. */
@@ -88,26 +90,45 @@ NL_MLPS(NL_ROW)
 const nl_branch *nl_branch_of(const nl_config *config, int kind);
 int64_t nl_wide_columns(const nl_config *config);
 
-/* The weight of the norm before branch `number` or the head; empty without. */
+/* Numbers of the heads, and their parameters in a model or twin. */
+static inline int nl_head_number(const nl_config *config)
+{
+    return NL_BRANCHES * config->depth;
+}
+
+static inline int nl_middle_number(const nl_config *config)
+{
+    return NL_BRANCHES * config->depth + 1;
+}
+
+static inline const nl_head_params *nl_head_of(const nl_dit *dit, int number)
+{
+    return number == nl_head_number(&dit->config) ? &dit->head : &dit->middle;
+}
+
+/* The weight of the norm before branch `number` or a head; empty without. */
 static inline nl_tensor nl_norm_weight(const nl_dit *dit, int number)
 {
-    if (number == NL_BRANCHES * dit->config.depth)
-        return dit->final_norm;
+    if (number >= nl_head_number(&dit->config))
+        return nl_head_of(dit, number)->norm;
     return dit->blocks[number / NL_BRANCHES].norms[number % NL_BRANCHES];
 }
 
-/* eps of the norm before branch `number` or the head: 1e-6, before the MLP of diffusers 1e-5. */
+/* eps of the norm before branch `number` or a head: 1e-6, before the MLP of diffusers 1e-5. */
 static inline float nl_norm_eps(const nl_config *config, int number)
 {
-    return config->of_diffusers && number % NL_BRANCHES == NL_BRANCH_MLP ? 1e-5f : 1e-6f;
+    bool mlp = number < nl_head_number(config) && number % NL_BRANCHES == NL_BRANCH_MLP;
+    return config->of_diffusers && mlp ? 1e-5f : 1e-6f;
 }
 
-/* Piece NL_SHIFT, ... of branch `number`: D columns of a modulation or its gradient, [B, D]. */
-static inline nl_tensor nl_modulation_piece(const nl_tensor *modulation, int64_t hidden_size,
+/* Piece NL_SHIFT, ... of branch `number` or a head: D columns of a modulation or its gradient, [B, D]. The middle
+ * head's follow the two of the head. */
+static inline nl_tensor nl_modulation_piece(const nl_tensor *modulation, const nl_config *config,
                                             int number, int piece)
 {
-    return nl_tensor_columns(modulation, ((int64_t)NL_PIECES * number + piece) * hidden_size,
-                             hidden_size);
+    int64_t first = (int64_t)NL_PIECES * number - (number > nl_head_number(config) ? 1 : 0);
+    return nl_tensor_columns(modulation, (first + piece) * config->hidden_size,
+                             config->hidden_size);
 }
 
 /* Rows of the adaLN matrix, columns of a modulation. */

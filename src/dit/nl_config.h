@@ -84,6 +84,7 @@ typedef struct nl_config {
      * time. guided: what it predicts has guidance inside. */
     int flow_map;
     bool guided;
+    int middle_head; /* after so many blocks a second head predicts the same; 0: there is none */
     bool
         crop_conditioning; /* it is told what part of its picture a sample is (NL_CROP_SCALE, ...) */
     int input_height, input_width; /* of the latent */

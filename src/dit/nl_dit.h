@@ -45,6 +45,13 @@ typedef struct nl_block_params {
     nl_tensor adaln_weight, adaln_bias;                /* [6D, D]: views of nl_dit.adaln_weight */
 } nl_block_params;
 
+/* What makes a prediction of the stream. */
+typedef struct nl_head_params {
+    nl_tensor weight, bias;             /* [patch_size^2 C_out, D] */
+    nl_tensor adaln_weight, adaln_bias; /* [2D, D]: views of nl_dit.adaln_weight */
+    nl_tensor norm;                     /* [D], of RMS */
+} nl_head_params;
+
 typedef struct nl_dit {
     nl_device *device;
     nl_config config;
@@ -55,11 +62,9 @@ typedef struct nl_dit {
     nl_tensor crop_weight; /* F32 [D, NL_CROP_NUMBERS], with crop_conditioning */
     nl_block_params *blocks;
     nl_tensor adaln_weight,
-        adaln_bias; /* of all blocks and the final layer: [(6 depth + 2) D, D] */
-    nl_tensor final_adaln_weight, final_adaln_bias;
-    nl_tensor head_weight, head_bias;
-    nl_tensor final_norm; /* [D], of RMS */
-    nl_tensor position;   /* [T, D], computed for the grid in double, rounded to float */
+        adaln_bias; /* of all blocks, the head and the middle one: [(6 depth + 2 or 4) D, D] */
+    nl_head_params head, middle; /* the latter with middle_head */
+    nl_tensor position;          /* [T, D], computed for the grid in double, rounded to float */
     int param_count;
     nl_param *params;
     void *storage; /* one allocation on the device holds all parameters */
@@ -114,20 +119,24 @@ int64_t nl_dit_parameter_count(const nl_dit *dit);
 /* Multiply-adds of products and attention in one block, for one token. */
 double nl_dit_block_work(const nl_config *config);
 
-/* prediction = network(x, t, label), all on the device: x [B, C, H, W]; t F32 [B], or [1] when all images share
- * it; of a flow map (nl_config.flow_map) also [2, B] or [2, 1]: t, then the time s at which the step ends; labels I32 [B] (num_classes: the null class); crop: F32 [B, NL_CROP_NUMBERS], or [1, NL_CROP_NUMBERS] when all
- * images share it, of a network with crop_conditioning, or NULL: the whole picture, as zeros; prediction [B, C_out, H, W] where C_out is C or, with
- * learn_sigma, C or 2C: as many channels as the tensor has. Queues operations alone.
- * Takes its activations from device's arena and gives them back; `device` is the model's own or a measuring
- * one. */
+/* prediction = network(x, t, label), all on the device. Queues operations alone.
+ *   x           [B, C, H, W]
+ *   t           F32 [B], or [1] when all images share it; of a flow map (nl_config.flow_map) also [2, B] or [2, 1]: t, then
+ *               the time s at which the step ends
+ *   labels      I32 [B]; num_classes: the null class
+ *   crop        F32 [B, NL_CROP_NUMBERS], or [1, NL_CROP_NUMBERS] when all images share it, of a network with
+ *               crop_conditioning; NULL: the whole picture, as zeros
+ *   prediction  [B, C_out, H, W] where C_out is C or, with learn_sigma, C or 2C: as many channels as the tensor has
+ *   middle      as prediction, of the middle head (nl_config.middle_head); NULL: it is not asked
+ * Takes its activations from device's arena and gives them back; `device` is the model's own or a measuring one. */
 nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                          const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
-                         const nl_tensor *prediction);
+                         const nl_tensor *prediction, const nl_tensor *middle);
 
 /* The same through nl_replay: what is called again and again with tensors at the same places. */
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
-                        const nl_tensor *prediction);
+                        const nl_tensor *prediction, const nl_tensor *middle);
 
 /* [rows * columns, D] position table into `table` (a model with stored_position has its own; docs/public-code.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);

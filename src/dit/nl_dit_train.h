@@ -86,28 +86,31 @@ typedef struct nl_dit_saved {
     /* One row for each time: B, or 2 B with a flow map's two. */
     nl_tensor time_features, time_pre, time_hidden; /* [B, 256], [B, D], [B, D] */
     nl_tensor c, silu_c;                            /* [B, D] */
-    nl_tensor modulation;                           /* [B, (6 depth + 2) D] */
+    nl_tensor modulation;                           /* [B, (6 depth + 2 or 4) D] */
     nl_tensor last;         /* [B T, D]: the stream that the head normalises */
     nl_block_saved *blocks; /* [depth], on the host */
 } nl_dit_saved;
 
-/* nl_dit_forward with one time, or two, and one crop for each image (t [B] or [2, B]). What the backward pass needs stays on the arena above
- * the caller's mark; x, labels, crop and the numbers of the samples must live as long. dropout: NULL for none. *saved, uninitialised before, is given back with
- * nl_dit_saved_free (after a failure too), the arena by the caller. */
+/* nl_dit_forward with one time, or two, and one crop for each image (t [B] or [2, B]). What the backward pass needs
+ * stays on the arena above the caller's mark; x, labels, crop and the numbers of the samples must live as long. dropout:
+ * NULL for none. *saved, uninitialised before, is given back with nl_dit_saved_free (after a failure too), the arena by
+ * the caller. */
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                                 const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
                                 bool checkpointing, const nl_dropout *dropout,
-                                const nl_tensor *prediction, nl_dit_saved *saved);
+                                const nl_tensor *prediction, const nl_tensor *middle,
+                                nl_dit_saved *saved);
 void nl_dit_saved_free(nl_device *device, nl_dit_saved *saved);
 
 /* Called when the operations that complete gradients [first, first + count) of the flat array are queued:
  * the runs are disjoint and together are the whole array. */
 typedef nl_status (*nl_gradients_ready)(void *user, int64_t first, int64_t count);
 
-/* Adds the gradients of all parameters to the twin `gradients`, which belongs to `device` or is seen by a
- * measuring one. What was saved is used up. dx: F32 as x, overwritten, or NULL. ready may be NULL. */
+/* Adds the gradients of all parameters to the twin `gradients`, which belongs to `device` or is seen by a measuring one.
+ * What was saved is used up. dmiddle: of the middle head, where the forward pass asked it, or NULL. dx: F32 as x,
+ * overwritten, or NULL. ready may be NULL. */
 nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_saved *saved,
-                          const nl_tensor *dprediction, nl_dit *gradients, const nl_tensor *dx,
-                          nl_gradients_ready ready, void *user);
+                          const nl_tensor *dprediction, const nl_tensor *dmiddle, nl_dit *gradients,
+                          const nl_tensor *dx, nl_gradients_ready ready, void *user);
 
 #endif

@@ -7,7 +7,7 @@
 
 enum {
     TIME_FEATURES = 256,
-    FIXED_PARAMS = 13,                                 /* outside the blocks */
+    FIXED_PARAMS = 18,                                 /* outside the blocks */
     BLOCK_PARAMS = 4 + NL_BRANCHES * NL_BRANCH_PARAMS, /* at most, in one block */
     ALIGNMENT = 256
 };
@@ -88,6 +88,20 @@ static void add_block(nl_param_list *list, int index)
     list->prefix[0] = 0;
 }
 
+static void add_head(nl_param_list *list, nl_head_params *head, const char *prefix)
+{
+    const nl_config *config = &list->dit->config;
+    int64_t d = config->hidden_size, p = config->patch_size;
+    snprintf(list->prefix, sizeof(list->prefix), "%s", prefix);
+    add_product(list, &head->adaln_weight, &head->adaln_bias, NL_INIT_ZERO, 2 * d, d,
+                "adaLN_modulation.1");
+    add_product(list, &head->weight, &head->bias, NL_INIT_ZERO,
+                p * p * nl_config_head_channels(config), d, "linear");
+    if (config->norm == NL_NORM_RMS)
+        add(list, &head->norm, NL_INIT_ONE, false, SHAPE(d), "norm_final", ".weight");
+    list->prefix[0] = 0;
+}
+
 nl_status nl_params_list(nl_dit *dit)
 {
     nl_status status;
@@ -110,15 +124,12 @@ nl_status nl_params_list(nl_dit *dit)
     if (config->crop_conditioning)
         add(&list, &dit->crop_weight, NL_INIT_ZERO, false, SHAPE(d, NL_CROP_NUMBERS),
             "crop_embedder", ".weight");
+    if (config
+            ->middle_head) /* before the blocks: gradients are complete in the order of the table, backwards */
+        add_head(&list, &dit->middle, "middle_layer.");
     for (int i = 0; i < config->depth; i++)
         add_block(&list, i);
-    add_product(&list, &dit->final_adaln_weight, &dit->final_adaln_bias, NL_INIT_ZERO, 2 * d, d,
-                "final_layer.adaLN_modulation.1");
-    add_product(&list, &dit->head_weight, &dit->head_bias, NL_INIT_ZERO,
-                p * p * nl_config_head_channels(config), d, "final_layer.linear");
-    if (config->norm == NL_NORM_RMS)
-        add(&list, &dit->final_norm, NL_INIT_ONE, false, SHAPE(d), "final_layer.norm_final",
-            ".weight");
+    add_head(&list, &dit->head, "final_layer.");
 cleanup:
     return status;
 }
@@ -141,7 +152,8 @@ static void place(nl_tensor *tensor, char *base, int64_t *used)
 static void place_adaln(nl_dit *dit, char *base, int64_t *used)
 {
     int64_t d = dit->config.hidden_size, block_rows = NL_BRANCHES * NL_PIECES * d;
-    int64_t rows = block_rows * dit->config.depth + 2 * d;
+    int64_t first = block_rows * dit->config.depth;
+    int64_t rows = first + (dit->config.middle_head ? 4 : 2) * d;
     dit->adaln_weight = nl_tensor_of(NULL, matrix_dtype(dit), 2, (int64_t[]){rows, d});
     dit->adaln_bias = nl_tensor_of(NULL, bias_dtype(dit), 1, (int64_t[]){rows});
     place(&dit->adaln_weight, base, used);
@@ -153,8 +165,11 @@ static void place_adaln(nl_dit *dit, char *base, int64_t *used)
         block->adaln_weight = nl_tensor_rows(&dit->adaln_weight, block_rows * i, block_rows);
         block->adaln_bias = nl_tensor_rows(&dit->adaln_bias, block_rows * i, block_rows);
     }
-    dit->final_adaln_weight = nl_tensor_rows(&dit->adaln_weight, rows - 2 * d, 2 * d);
-    dit->final_adaln_bias = nl_tensor_rows(&dit->adaln_bias, rows - 2 * d, 2 * d);
+    nl_head_params *heads[] = {&dit->head, &dit->middle};
+    for (int i = 0; first + 2 * d * i < rows; i++) {
+        heads[i]->adaln_weight = nl_tensor_rows(&dit->adaln_weight, first + 2 * d * i, 2 * d);
+        heads[i]->adaln_bias = nl_tensor_rows(&dit->adaln_bias, first + 2 * d * i, 2 * d);
+    }
 }
 
 static int64_t place_all(nl_dit *dit, char *base)

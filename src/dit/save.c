@@ -164,6 +164,7 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
                        : config->norm != NL_NORM_LAYER ? "this \"norm\""
                        : config->qk_norm               ? "\"qk_norm\""
                        : config->crop_conditioning     ? "\"crop_conditioning\""
+                       : config->middle_head           ? "\"middle_head\""
                                                        : NULL;
     if (file->spelling != NL_SPELLING_NALAGEN && part)
         return nl_fail(file->context, NL_ERROR_USAGE,

@@ -54,6 +54,25 @@ static nl_status check_crop(const nl_model *model, const nl_sampling *given)
     return NL_OK;
 }
 
+bool nl_sampling_guided_inside(const nl_sampling *sampling)
+{
+    return sampling->internal_guidance != 0 && sampling->internal_guidance != 1;
+}
+
+static nl_status check_internal_guidance(const nl_model *model, const nl_sampling *given)
+{
+    if (!(given->internal_guidance >= 0 && given->internal_guidance <= 1000))
+        return nl_fail(model->context, NL_ERROR_USAGE,
+                       "internal guidance of %g: expected 0 to 1000; 1 is none",
+                       given->internal_guidance);
+    if (nl_sampling_guided_inside(given) && !model->config.middle_head)
+        return nl_fail(model->context, NL_ERROR_USAGE,
+                       "%s has no middle head, which internal guidance needs: it was trained "
+                       "without \"middle_head\"; leave out --internal-guidance",
+                       model->path);
+    return NL_OK;
+}
+
 nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved)
 {
     nl_context *context = model->context;
@@ -82,6 +101,7 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
                     "be had twice; leave it out",
                     nl_sampling_scale(given)));
     NL_TRY(check_crop(model, given));
+    NL_TRY(check_internal_guidance(model, given));
     if (given->steps < 0 || given->steps > INT_MAX)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is %lld", (long long)given->steps));
     if (given->steps && !nl_methods[method].default_steps)

@@ -65,6 +65,28 @@ static nl_status show(nl_work *work, const nl_tensor *x, float t, const nl_tenso
     return work->observer->see(work->observer->user, &seen);
 }
 
+/* The network, once; with internal guidance its two heads' predictions become one. */
+static nl_status predict(nl_work *work, const nl_tensor *x, const nl_tensor *times,
+                         const nl_tensor *labels, const nl_tensor *prediction)
+{
+    nl_status status = NL_OK;
+    nl_device *device = work->device;
+    const nl_tensor *crop = work->crop.data ? &work->crop : NULL;
+    int64_t mark = nl_arena_mark(device), batch = x->shape[0];
+    nl_tensor both = *prediction;
+    if (!nl_sampling_guided_inside(&work->sampling))
+        return nl_dit_replay(work->model->dit, device, x, times, labels, crop, prediction, NULL);
+    both.shape[0] *= 2;
+    NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
+    nl_tensor head = nl_tensor_rows(&both, 0, batch), middle = nl_tensor_rows(&both, batch, batch);
+    NL_TRY(nl_dit_replay(work->model->dit, device, x, times, labels, crop, &head, &middle));
+    NL_TRY(NL_OP(device, guide, .prediction = both, .y = *prediction,
+                 .scale = (float)work->sampling.internal_guidance, .channels = x->shape[1]));
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
+}
+
 static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t t_count,
                          const float *s, const nl_tensor *labels, const nl_tensor *prediction)
 {
@@ -79,8 +101,7 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
              : nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
     NL_TRY(device->ops->upload(device, times.data, s ? (float[]){t[0], *s} : t,
                                nl_tensor_bytes(&times)));
-    NL_TRY(nl_dit_replay(work->model->dit, device, x, &times, labels,
-                         work->crop.data ? &work->crop : NULL, prediction));
+    NL_TRY(predict(work, x, &times, labels, prediction));
 cleanup:
     nl_arena_release(device, mark);
     return status;

@@ -112,8 +112,8 @@ nl_status nl_trainer_dump(nl_trainer *trainer)
                                  dump.headers, dump.count, &dump.writer));
     int64_t elements = dump.feed.size * trainer->config.in_channels * trainer->config.input_height *
                        trainer->config.input_width;
-    /* Five tensors of noised, and room for their alignment. */
-    NL_TRY(nl_arena_reserve(trainer->device, 6 * (elements * (int64_t)sizeof(float) + 256)));
+    /* Six tensors of noised, the predictions with a variance, and their alignment. */
+    NL_TRY(nl_arena_reserve(trainer->device, 8 * (elements * (int64_t)sizeof(float) + 256)));
     for (int64_t k = 0; k < trainer->options->dump; k++)
         NL_TRY(write_step(&dump));
     for (int i = 0; i < master->param_count; i++)

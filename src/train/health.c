@@ -97,7 +97,8 @@ static nl_status search_activations(nl_trainer *trainer, char *name)
     NL_TRY(search_one(device, &noised.data, "the latents", name));
     NL_TRY(search_one(device, &noised.x, "the noisy latents", name));
     NL_TRY(nl_dit_forward_saving(model, device, &noised.x, nl_noised_times(feed), &feed->labels,
-                                 nl_feed_crop(feed), false, NULL, &noised.prediction, &saved));
+                                 nl_feed_crop(feed), false, NULL, &noised.prediction, NULL,
+                                 &saved));
     NL_TRY(search_one(device, &saved.c, "the conditioning", name));
     NL_TRY(search_one(device, &saved.modulation, "the modulation", name));
     for (int i = 0; i < trainer->config.depth && !*name; i++)

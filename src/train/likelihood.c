@@ -44,9 +44,9 @@ nl_status nl_flow_evaluate(nl_flow *flow, const nl_tensor *x, double t, const nl
     NL_TRY(device->ops->sync(device)); /* host is used again */
     NL_TRY(nl_dit_forward_saving(flow->dit, device, x, &flow->t, &flow->labels,
                                  flow->crop.data ? &flow->crop : NULL, false, NULL, prediction,
-                                 &saved));
-    NL_TRY(nl_dit_backward(flow->dit, device, &saved, &flow->probe, flow->gradients, &flow->dx,
-                           NULL, NULL));
+                                 NULL, &saved));
+    NL_TRY(nl_dit_backward(flow->dit, device, &saved, &flow->probe, NULL, flow->gradients,
+                           &flow->dx, NULL, NULL));
     float *dx = flow->host, *probe = flow->host + count;
     NL_TRY(device->ops->download(device, dx, flow->dx.data, nl_tensor_bytes(&flow->dx)));
     NL_TRY(device->ops->download(device, probe, flow->probe.data, nl_tensor_bytes(&flow->probe)));

@@ -43,6 +43,8 @@ nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device
         NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, distilled(noised, i)));
     shape[1] *= learns_variance(config) ? 2 : 1;
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->prediction));
+    if (config->middle_head)
+        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->middle));
     shape[0] *= 2;
     if (guides(feed)) {
         NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->both));
@@ -75,13 +77,13 @@ static nl_status ask_teacher(const nl_feed *feed, nl_device *device, const nl_no
     int64_t b = feed->size;
     if (!guides(feed))
         return nl_dit_forward(teacher, device, &noised->x, &feed->t, &feed->labels, NULL,
-                              &noised->velocity);
+                              &noised->velocity, NULL);
     for (int half = 0; half < 2; half++) {
         nl_tensor to = nl_tensor_rows(&noised->both, half * b, b);
         NL_TRY(device->ops->copy(device, to.data, noised->x.data, nl_tensor_bytes(&noised->x)));
     }
     NL_TRY(nl_dit_forward(teacher, device, &noised->both, &d->teacher_times, &d->teacher_labels,
-                          NULL, &noised->of_both));
+                          NULL, &noised->of_both, NULL));
     NL_TRY(NL_OP(device, diffuse, .data = nl_tensor_rows(&noised->of_both, 0, b),
                  .noise = nl_tensor_rows(&noised->of_both, b, b), .coefficients = d->guide,
                  .y = noised->velocity));
@@ -105,7 +107,7 @@ nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *d
     NL_TRY(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
                  .coefficients = feed->distill.move, .y = noised->moved));
     NL_TRY(nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,
-                          NULL, &noised->onward));
+                          NULL, &noised->onward, NULL));
 cleanup:
     return status;
 }

@@ -229,6 +229,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
         config->guided = options->guidance != 1;
         config->class_dropout_prob = 0;
+        config->middle_head = 0;
         config->crop_conditioning = false; /* it learns the whole picture's velocities */
     }
     NL_TRY(nl_config_check(context, options->data, config));

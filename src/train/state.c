@@ -90,7 +90,8 @@ cleanup:
     return status;
 }
 
-/* Shapes follow from the classes or channels of the data; what part of a picture a sample is need not have been told. */
+/* Shapes follow from the classes or channels of the data; what part of a picture a sample is need not have been told,
+ * and there need not have been a middle head. */
 static bool may_differ(const char *name)
 {
     static const char *const names[] = {
@@ -99,7 +100,7 @@ static bool may_differ(const char *name)
     for (int i = 0; i < NL_COUNT(names); i++)
         if (!strcmp(name, names[i]))
             return true;
-    return false;
+    return !strncmp(name, "middle_layer.", strlen("middle_layer."));
 }
 
 static bool fits(const nl_param *param, const nl_entry *entry)

@@ -82,6 +82,24 @@ typedef struct nl_part {
     bool first, last; /* of its batch */
 } nl_part;
 
+/* The middle head's loss has this weight beside the head's (internal guidance; docs/training.md). */
+static const float middle_weight = 0.5f;
+
+/* Its gradient alone: what is reported is the head's loss. */
+static nl_status middle_loss(const nl_part *part, const nl_tensor *dmiddle)
+{
+    nl_status status;
+    const nl_stepper *stepper = part->stepper;
+    nl_noised noised = part->noised;
+    nl_tensor loss;
+    noised.prediction = noised.middle;
+    NL_TRY(nl_arena_tensor(part->device, NL_F32, 1, stepper->part_loss.shape, &loss));
+    NL_TRY(nl_noised_loss(stepper->feed, &stepper->state->model->config, part->device, &noised,
+                          &loss, dmiddle, middle_weight * stepper->gradient_scale));
+cleanup:
+    return status;
+}
+
 static nl_status run_part(void *user)
 {
     nl_part *part = user;
@@ -93,7 +111,7 @@ static nl_status run_part(void *user)
     const nl_noised *noised = &part->noised;
     nl_status status = NL_OK;
     nl_dit_saved saved = {0};
-    nl_tensor dprediction;
+    nl_tensor dprediction, dmiddle;
     int64_t mark = nl_arena_mark(device);
     bool reduce = part->last && stepper->group->size > 1;
     nl_dropout dropout = {stepper->dropout, stepper->seed, feed->samples};
@@ -103,11 +121,17 @@ static nl_status run_part(void *user)
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, noised->prediction.shape, &dprediction));
     NL_TRY(nl_dit_forward_saving(state->model, device, &noised->x, nl_noised_times(feed),
                                  &feed->labels, nl_feed_crop(feed), stepper->checkpointing,
-                                 &dropout, &noised->prediction, &saved));
+                                 &dropout, &noised->prediction,
+                                 noised->middle.data ? &noised->middle : NULL, &saved));
     NL_TRY(nl_noised_loss(feed, config, device, noised, &stepper->part_loss, &dprediction,
                           stepper->gradient_scale));
+    if (noised->middle.data) {
+        NL_TRY(nl_arena_tensor(device, NL_F32, 4, noised->middle.shape, &dmiddle));
+        NL_TRY(middle_loss(part, &dmiddle));
+    }
     stepper->ready_count = 0;
-    NL_TRY(nl_dit_backward(state->model, device, &saved, &dprediction, state->gradient, NULL,
+    NL_TRY(nl_dit_backward(state->model, device, &saved, &dprediction,
+                           noised->middle.data ? &dmiddle : NULL, state->gradient, NULL,
                            reduce ? gradients_ready : NULL, stepper));
     if (reduce) {
         NL_TRY(reduce_ready(stepper));

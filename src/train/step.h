@@ -51,6 +51,7 @@ typedef struct nl_noised {
     nl_tensor posterior;      /* noise [b, C, H, W], with moments */
     nl_tensor data, noise, x; /* [b, C, H, W] */
     nl_tensor prediction;     /* [b, C or 2C, H, W] */
+    nl_tensor middle;         /* the same by the middle head, where there is one */
     nl_tensor both,
         of_both; /* [2b, C, H, W]: x twice, and the teacher's velocity with its class and without */
     nl_tensor velocity;      /* [b, C, H, W], guided */

@@ -31,6 +31,7 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
                                                : "it was trained without dropped labels");
     student.flow_map = teacher->flow_map;
     student.guided = teacher->guided;
+    student.middle_head = teacher->middle_head;
     student.crop_conditioning = teacher->crop_conditioning; /* asked for the whole picture */
     const char *key = nl_config_difference(teacher, &student);
     if (key)

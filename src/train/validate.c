@@ -26,7 +26,7 @@ static nl_status forward(nl_validation *validation)
     NL_TRY(nl_noised_mix(feed, trainer->state.model, device, &validation->noised));
     NL_TRY(nl_dit_forward(trainer->state.model, device, &validation->noised.x,
                           nl_noised_times(feed), &feed->labels, nl_feed_crop(feed),
-                          &validation->noised.prediction));
+                          &validation->noised.prediction, NULL));
     NL_TRY(nl_noised_loss(feed, config, device, &validation->noised, &validation->loss, NULL, 0));
 cleanup:
     return status;

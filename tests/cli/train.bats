@@ -264,6 +264,31 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     "$NALAGEN" info --json student/model.safetensors | json_lines "'crop_conditioning' not in x['config'] and x['complete']"
 }
 
+@test "a model with a middle head is led away from it, without another evaluation" {
+    data
+    echo '{"middle_head": 1}' >middle.json
+    train --config middle.json --out run --steps 40 -q
+    "$NALAGEN" info --json run/model.safetensors | json_lines "x['config']['middle_head'] == 1 and x['complete']"
+    draw=("$NALAGEN" sample -m run/model.safetensors -c 3 --steps 2 --device cpu -q)
+    "${draw[@]}" -o plain.png --no-metadata --latents plain.npy
+    "${draw[@]}" -o same.png --no-metadata --internal-guidance 1
+    cmp plain.png same.png
+    "${draw[@]}" -o led.png --internal-guidance 1.4 --latents led.npy --json | json_lines "x['evaluations'] == 3"
+    ! cmp -s plain.npy led.npy
+    "$NALAGEN" sample --from led.png -m run/model.safetensors --device cpu -o again.png -q
+    cmp led.png again.png
+    echo '{"class": 3, "steps": 2, "internal_guidance": 1.4, "out": "line.png"}' | "$NALAGEN" sample -m run/model.safetensors --requests - --device cpu -q
+    cmp led.png line.png
+    run "$NALAGEN" sample -c church --internal-guidance 1.4 -o no.png
+    [ "$status" -eq 2 ]
+    [[ $output == *'has no middle head'* ]]
+    run "$NALAGEN" convert run/model.safetensors no.safetensors --format dit
+    [ "$status" -eq 2 ]
+    [[ $output == *'"middle_head"'* ]]
+    "$NALAGEN" distill --teacher run/model.safetensors -d data -o student --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" info --json student/model.safetensors | json_lines "'middle_head' not in x['config'] and x['complete']"
+}
+
 @test "classes are compared by name: --init keeps the rows of those that both have, likelihood refuses others" {
     for class in one/a one/b two/b two/c; do
         mkdir -p $class
