@@ -29,10 +29,10 @@ static const nl_option options_table[] = {
      .help = "nalagen, dit, diffusers or torch-names (nalagen)",
      .detail =
          "nalagen: the configuration goes into the file. dit: the names of the public DiT and SiT "
-         "code with pos_embed, for load_state_dict. diffusers: DiTTransformer2DModel, with "
-         "config.json beside it for from_pretrained (OUT may be a folder), or AutoencoderKL; it "
-         "has "
-         "no SiT. torch-names: any network under the names that the file has; a DiT or SiT gets "
+         "code with pos_embed, for load_state_dict. diffusers: DiTTransformer2DModel, "
+         "AutoencoderKL or AutoencoderTiny, with config.json beside it for from_pretrained (OUT "
+         "may be a folder); it has no SiT. torch-names: any network under the names that the file "
+         "has; a DiT or SiT gets "
          "pos_embed, where it has none, for strict loading."},
     {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME",
      .help = "dict of a training checkpoint: ema, model (ema)"},
@@ -71,36 +71,83 @@ static bool names_folder(const char *path)
     return nl_path_is_folder(path) || (length > 0 && path[length - 1] == '/');
 }
 
-/* The weights and, last, config.json beside them: a folder without it is not taken for whole. */
+/* What diffusers loads: weights and, written last, config.json beside them: a folder without it is not taken for whole. */
+typedef struct nl_diffusers_files {
+    char *weights, *config;
+    char *json;
+} nl_diffusers_files;
+
+/* Names the files and sees that they may be written; files->json is there. */
+static nl_status open_diffusers(const nl_conversion *conversion, nl_diffusers_files *files)
+{
+    nl_context *context = conversion->context;
+    const char *out = conversion->out, *slash = strrchr(out, '/');
+    nl_status status;
+    if (names_folder(out)) {
+        NL_TRY(nl_path_join(context, out, "diffusion_pytorch_model.safetensors", &files->weights));
+        NL_TRY(nl_path_join(context, out, "config.json", &files->config));
+        NL_TRY(nl_make_folder(context, out));
+    } else {
+        NL_TRY(nl_strdup(context, out, &files->weights));
+        NL_TRY(nl_format(context, &files->config, "%.*sconfig.json",
+                         slash ? (int)(slash + 1 - out) : 0, out));
+    }
+    NL_TRY(nl_output_check(context, files->config, conversion->options->force, ""));
+cleanup:
+    return status;
+}
+
+static nl_status end_diffusers(const nl_conversion *conversion, const nl_diffusers_files *files)
+{
+    nl_status status = nl_write_file(conversion->context, files->config, conversion->options->force,
+                                     files->json, strlen(files->json));
+    if (status == NL_OK)
+        nl_log(conversion->context, NL_LOG_INFO, "%s: written beside it", files->config);
+    return status;
+}
+
+static void free_diffusers(nl_context *context, nl_diffusers_files *files)
+{
+    nl_free(context, files->weights);
+    nl_free(context, files->config);
+    nl_free(context, files->json);
+}
+
 static nl_status write_diffusers(const nl_conversion *conversion, const nl_checkpoint *checkpoint,
                                  const nl_config *config)
 {
     nl_context *context = conversion->context;
-    bool force = conversion->options->force, folder = names_folder(conversion->out);
-    const char *slash = strrchr(conversion->out, '/');
-    int parent = slash ? (int)(slash + 1 - conversion->out) : 0;
+    nl_diffusers_files files = {0};
     nl_status status;
-    char *weights = NULL, *json_path = NULL, *json = NULL;
-    if (folder) {
-        NL_TRY(nl_path_join(context, conversion->out, "diffusion_pytorch_model.safetensors",
-                            &weights));
-        NL_TRY(nl_path_join(context, conversion->out, "config.json", &json_path));
-    } else {
-        NL_TRY(nl_strdup(context, conversion->out, &weights));
-        NL_TRY(nl_format(context, &json_path, "%.*sconfig.json", parent, conversion->out));
-    }
-    NL_TRY(nl_dit_diffusers_config(context, config, &json));
-    if (folder)
-        NL_TRY(nl_make_folder(context, conversion->out));
-    NL_TRY(nl_output_check(context, json_path, force, ""));
-    NL_TRY(nl_dit_convert(checkpoint, config, weights, force, conversion->dtype,
-                          NL_SPELLING_DIFFUSERS));
-    NL_TRY(nl_write_file(context, json_path, force, json, strlen(json)));
-    nl_log(context, NL_LOG_INFO, "%s: written beside it", json_path);
+    NL_TRY(nl_dit_convertible(checkpoint, config, conversion->out, conversion->dtype,
+                              NL_SPELLING_DIFFUSERS));
+    NL_TRY(nl_dit_diffusers_config(context, config, &files.json));
+    NL_TRY(open_diffusers(conversion, &files));
+    NL_TRY(nl_dit_convert(checkpoint, config, files.weights, conversion->options->force,
+                          conversion->dtype, NL_SPELLING_DIFFUSERS));
+    NL_TRY(end_diffusers(conversion, &files));
 cleanup:
-    nl_free(context, weights);
-    nl_free(context, json_path);
-    nl_free(context, json);
+    free_diffusers(context, &files);
+    return status;
+}
+
+static nl_status write_diffusers_vae(const nl_conversion *conversion,
+                                     const nl_checkpoint *checkpoint, const nl_checkpoint *second)
+{
+    nl_diffusers_files files = {0};
+    nl_status status;
+    if (conversion->dtype == NL_I8)
+        return nl_fail(conversion->context, NL_ERROR_USAGE,
+                       "%s: int8 with row scales is nalagen's own, which diffusers would not "
+                       "understand; store f32, bf16 or f16",
+                       conversion->out);
+    NL_TRY(nl_vae_diffusers_config(checkpoint, second, &files.json));
+    NL_TRY(open_diffusers(conversion, &files));
+    NL_TRY(nl_vae_convert(checkpoint, second, files.weights, conversion->options->force,
+                          conversion->dtype, true));
+    NL_TRY(end_diffusers(conversion, &files));
+cleanup:
+    free_diffusers(conversion->context, &files);
     return status;
 }
 
@@ -134,18 +181,16 @@ static nl_status convert_autoencoder(const nl_conversion *conversion,
 {
     nl_checkpoint *second = NULL;
     nl_status status;
-    if (names_folder(conversion->out))
-        return nl_fail(conversion->context, NL_ERROR_USAGE,
-                       "%s is a folder: an autoencoder is written as one file, such as "
-                       "diffusion_pytorch_model.safetensors",
-                       conversion->out);
     if (is_format(conversion, "dit") || conversion->options->config || conversion->options->arch)
         return nl_fail(conversion->context, NL_ERROR_USAGE,
                        "%s is an autoencoder: --format dit, --config and --arch are for backbones",
                        conversion->in);
     NL_TRY(nl_open_other_half(conversion->context, conversion->in, &second));
-    NL_TRY(nl_vae_convert(checkpoint, second, conversion->out, conversion->options->force,
-                          conversion->dtype));
+    if (is_format(conversion, "diffusers"))
+        NL_TRY(write_diffusers_vae(conversion, checkpoint, second));
+    else
+        NL_TRY(nl_vae_convert(checkpoint, second, conversion->out, conversion->options->force,
+                              conversion->dtype, false));
     nl_log(conversion->context, NL_LOG_INFO, "%s: autoencoder", conversion->out);
 cleanup:
     nl_checkpoint_close(second);
@@ -215,8 +260,11 @@ const nl_command nl_convert_command = {
     .most = 2,
     .operands = "IN and OUT",
     .options = options_table,
-    .notes = "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
-             "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n",
+    .notes =
+        "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
+        "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n"
+        "OUT: a file. --format diffusers writes config.json beside it, takes a folder too, and\n"
+        "  has no SiT; torch-names adds pos_embed for strict loading.\n",
     .examples = "  nalagen convert DiT-XL-2-256x256.pt dit-xl-2.safetensors --dtype bf16\n"
                 "  nalagen convert 0400000.pt sit.safetensors --key model --dtype int8\n"
                 "  nalagen convert model.safetensors for-pytorch.safetensors --format dit\n",

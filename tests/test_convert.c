@@ -317,14 +317,14 @@ static void autoencoders(void **state)
         assert_ok(context, nl_vae_fits(file, NULL, &kind, &parameters));
         assert_int_equal(kind, NL_VAE_KL);
         assert_int_equal(parameters, 843847);
-        assert_ok(context, nl_vae_convert(file, NULL, OUT, true, NL_F32));
+        assert_ok(context, nl_vae_convert(file, NULL, OUT, true, NL_F32, false));
         nl_checkpoint *made = open_file(OUT, false);
         assert_int_equal(made->count, want->count);
         same_tensors(want, made, NULL, 0);
         for (int64_t j = 0; j < made->count; j++)
             assert_int_equal(made->entries[j].ndim, want->entries[j].ndim);
         nl_checkpoint_close(made);
-        assert_ok(context, nl_vae_convert(file, NULL, OUT, true, NL_I8));
+        assert_ok(context, nl_vae_convert(file, NULL, OUT, true, NL_I8, false));
         made = open_file(OUT, false);
         same_tensors(want, made, NULL, 0.02);
         assert_int_equal(nl_checkpoint_find(made, "decoder.conv_out.weight")->dtype, NL_BF16);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What config.json says of an autoencoder beyond names and shapes (diffusers' AutoencoderKL and AutoencoderTiny).
- * Every key that changes a number is used or refused by name.
+ * Every key that changes a number is used or refused by name. And config.json as diffusers wants it.
  */
 #include <math.h>
 #include <string.h>
@@ -147,4 +147,102 @@ void nl_vae_set_scale(nl_vae *vae, double scale, double shift)
 {
     vae->scale = scale;
     vae->shift = shift;
+}
+
+/* ---- Writing */
+
+static bool add_repeated(cJSON *object, const char *key, const char *text, int count)
+{
+    cJSON *list = cJSON_AddArrayToObject(object, key);
+    for (int i = 0; list && i < count; i++)
+        if (!cJSON_AddItemToArray(list, cJSON_CreateString(text)))
+            return false;
+    return list != NULL;
+}
+
+static bool add_sizes(cJSON *object, const char *key, const int *sizes, int count)
+{
+    return cJSON_AddItemToObject(object, key, cJSON_CreateIntArray(sizes, count));
+}
+
+static bool fill_kl(cJSON *object, const nl_vae *vae, const nl_vae_inventory *tensors)
+{
+    static const char resnet[] = "encoder.down_blocks.%d.resnets.%d.conv1.weight";
+    int channels[16], levels = 0, layers = 0;
+    while (levels < NL_COUNT(channels) && nl_vae_find_item(tensors, resnet, levels, 0)) {
+        channels[levels] = (int)nl_vae_item_size(tensors, 0, resnet, levels, 0);
+        levels++;
+    }
+    while (nl_vae_find_item(tensors, resnet, 0, layers))
+        layers++;
+    bool quant = nl_vae_find_item(tensors, "quant_conv.weight");
+    bool post_quant = nl_vae_find_item(tensors, "post_quant_conv.weight");
+    return add_sizes(object, "block_out_channels", channels, levels) &&
+           add_repeated(object, "down_block_types", "DownEncoderBlock2D", levels) &&
+           add_repeated(object, "up_block_types", "UpDecoderBlock2D", levels) &&
+           cJSON_AddNumberToObject(object, "layers_per_block", layers) &&
+           cJSON_AddStringToObject(object, "act_fn", "silu") &&
+           cJSON_AddNumberToObject(object, "norm_num_groups", vae->groups) &&
+           cJSON_AddBoolToObject(object, "mid_block_add_attention", vae->mid_attention) &&
+           cJSON_AddBoolToObject(object, "use_quant_conv", quant) &&
+           cJSON_AddBoolToObject(object, "use_post_quant_conv", post_quant) &&
+           cJSON_AddFalseToObject(object, "force_upcast");
+}
+
+static bool fill_tiny(cJSON *object, const nl_vae_inventory *tensors)
+{
+    int width = (int)nl_vae_item_size(tensors, 0, "encoder.0.weight");
+    const int channels[] = {width, width, width, width};
+    return add_sizes(object, "encoder_block_out_channels", channels, 4) &&
+           add_sizes(object, "decoder_block_out_channels", channels, 4) &&
+           add_sizes(object, "num_encoder_blocks", (int[]){1, 3, 3, 3}, 4) &&
+           add_sizes(object, "num_decoder_blocks", (int[]){3, 3, 3, 1}, 4) &&
+           cJSON_AddStringToObject(object, "act_fn", "relu") &&
+           cJSON_AddStringToObject(object, "upsample_fn", "nearest") &&
+           cJSON_AddNumberToObject(object, "upsampling_scaling_factor", 2) &&
+           cJSON_AddNumberToObject(object, "latent_magnitude", 3) &&
+           cJSON_AddNumberToObject(object, "latent_shift", 0.5) &&
+           cJSON_AddFalseToObject(object, "force_upcast");
+}
+
+nl_status nl_vae_diffusers_config(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
+                                  char **json)
+{
+    nl_context *context = checkpoint->context;
+    nl_device device = {.context = context};
+    nl_vae_inventory tensors;
+    nl_vae *vae = NULL;
+    cJSON *object = NULL;
+    char *text = NULL;
+    double scale, shift;
+    nl_status status = nl_vae_describe(&device, (const nl_checkpoint *const[]){checkpoint, second},
+                                       &tensors, &vae);
+    if (status != NL_OK)
+        return status;
+    for (int i = 0; i < NL_VAE_HALVES; i++)
+        if (vae->halves[i].count == 0)
+            NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                           "%s: the %s is missing, and diffusers wants both halves", vae->path,
+                           i == NL_VAE_ENCODER ? "encoder" : "decoder"));
+    NL_TRY(nl_vae_latent_scale(vae, &scale, &shift));
+    bool kl = vae->kind == NL_VAE_KL;
+    object = cJSON_CreateObject();
+    bool built =
+        cJSON_AddStringToObject(object, "_class_name", kl ? "AutoencoderKL" : "AutoencoderTiny") &&
+        cJSON_AddNumberToObject(object, "in_channels", 3) &&
+        cJSON_AddNumberToObject(object, "out_channels", 3) &&
+        cJSON_AddNumberToObject(object, "latent_channels", (double)vae->latent_channels) &&
+        (kl ? fill_kl(object, vae, &tensors) : fill_tiny(object, &tensors)) &&
+        cJSON_AddNumberToObject(object, "scaling_factor", scale) &&
+        (kl && shift == 0 ? cJSON_AddNullToObject(object, "shift_factor")
+                          : cJSON_AddNumberToObject(object, "shift_factor", shift)) &&
+        (text = nl_json_print(object, true));
+    status = built ? nl_strdup(context, text, json)
+                   : nl_fail(context, NL_ERROR_MEMORY, "no memory for config.json");
+cleanup:
+    cJSON_free(text);
+    cJSON_Delete(object);
+    nl_vae_destroy(vae);
+    nl_free(context, tensors.items);
+    return status;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Autoencoder files of any spelling to one of ours; nothing is held in memory but one tensor. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "layers.h"
@@ -77,8 +79,19 @@ static nl_status read_item(void *user, int64_t source, float *values)
     return nl_entry_read(item->checkpoint, item->entry, values);
 }
 
+/* TAESD's decoder sequence begins with the soft clamp, which diffusers keeps outside of it. */
+static void name_for_diffusers(char name[NL_VAE_NAME_SIZE])
+{
+    char own[NL_VAE_NAME_SIZE], *rest;
+    memcpy(own, name, sizeof(own));
+    bool decoder = !strncmp(own, "decoder.", 8);
+    long position = strtol(own + 8, &rest, 10) - decoder;
+    snprintf(name, NL_VAE_NAME_SIZE, "%.8slayers.%ld%.*s", own, position, NL_VAE_NAME_SIZE - 40,
+             rest);
+}
+
 nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
-                         const char *path, bool overwrite, nl_dtype matrix_dtype)
+                         const char *path, bool overwrite, nl_dtype matrix_dtype, bool diffusers)
 {
     static const char *const metadata[] = {"format", "pt", NULL};
     nl_context *context = checkpoint->context;
@@ -89,6 +102,8 @@ nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *s
     nl_status status = take_stock(checkpoint, second, &inventory, &kind);
     if (status != NL_OK)
         return status;
+    for (int64_t i = 0; diffusers && kind == NL_VAE_TINY && i < inventory.count; i++)
+        name_for_diffusers(inventory.items[i].name);
     NL_TRY(NL_NEW_ARRAY(context, "names of tensors", inventory.count, &tensors));
     for (int64_t i = 0; i < inventory.count; i++) {
         tensors[i] = describe(&inventory.items[i], i, matrix_dtype);

@@ -30,9 +30,12 @@ nl_status nl_vae_fits(const nl_checkpoint *checkpoint, const nl_checkpoint *seco
 /* Writes one file under the canonical names: those of diffusers' AutoencoderKL, which
  * load_state_dict takes, or TAESD's with "encoder." and "decoder." in front. Matrices and kernels
  * as matrix_dtype (F32, BF16, F16, I8 with row scales, or NL_DTYPE_COUNT: as they are), vectors
- * F32. Tensor by tensor. */
+ * F32. Tensor by tensor. diffusers: the tiny one under the names of diffusers' AutoencoderTiny, which has no int8. */
 nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
-                         const char *path, bool overwrite, nl_dtype matrix_dtype);
+                         const char *path, bool overwrite, nl_dtype matrix_dtype, bool diffusers);
+/* Allocated: config.json of diffusers' AutoencoderKL or AutoencoderTiny. NL_ERROR_INPUT for half of an autoencoder. */
+nl_status nl_vae_diffusers_config(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
+                                  char **json);
 /* "none": decode and encode pass pixels through. */
 nl_status nl_vae_none(nl_device *device, nl_vae **vae);
 void nl_vae_destroy(nl_vae *vae);

@@ -108,6 +108,9 @@ typedef enum nl_dit_spelling {
  * keeps its type. */
 nl_status nl_dit_convert(const nl_checkpoint *checkpoint, const nl_config *config, const char *path,
                          bool overwrite, nl_dtype matrix_dtype, nl_dit_spelling spelling);
+/* Whether it would: nothing is written. path: for the message. */
+nl_status nl_dit_convertible(const nl_checkpoint *checkpoint, const nl_config *config,
+                             const char *path, nl_dtype matrix_dtype, nl_dit_spelling spelling);
 /* Whether nl_dit_load would take the checkpoint's tensors for this configuration, and how many
  * parameters that are. */
 nl_status nl_dit_fits(const nl_checkpoint *checkpoint, const nl_config *config,

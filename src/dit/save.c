@@ -242,6 +242,25 @@ static void close_table(nl_context *context, nl_table *table)
     nl_free(context, table->dit.blocks);
 }
 
+nl_status nl_dit_convertible(const nl_checkpoint *checkpoint, const nl_config *config,
+                             const char *path, nl_dtype matrix_dtype, nl_dit_spelling spelling)
+{
+    nl_context *context = checkpoint->context;
+    nl_table table;
+    nl_status status;
+    nl_dit_file file = {.context = context,
+                        .dit = &table.dit,
+                        .checkpoint = checkpoint,
+                        .dtype = matrix_dtype,
+                        .spelling = spelling};
+    NL_TRY(open_table(context, config, &table));
+    NL_TRY(nl_dit_check(&table.dit, checkpoint));
+    NL_TRY(check_request(&file, path));
+cleanup:
+    close_table(context, &table);
+    return status;
+}
+
 nl_status nl_dit_convert(const nl_checkpoint *checkpoint, const nl_config *config, const char *path,
                          bool overwrite, nl_dtype matrix_dtype, nl_dit_spelling spelling)
 {

@@ -118,6 +118,73 @@ assert config['_class_name'] == 'DiTTransformer2DModel' and config['num_layers']
     [ ! -e sit.safetensors ]
 }
 
+@test "help says what --format diffusers and torch-names add" {
+    run -0 "$NALAGEN" convert --help
+    [[ $output == *"diffusers writes config.json"*"no SiT"*"pos_embed"* ]]
+}
+
+@test "a refused conversion for diffusers leaves no folder behind" {
+    run -2 "$NALAGEN" convert "$files/0050000.pt" new/folder/ --format diffusers
+    [[ $output == *"no SiT"* ]]
+    run -2 "$NALAGEN" convert "$files/dit.pt" new/folder/ --format diffusers --dtype int8
+    run -2 "$NALAGEN" convert "$files/vae_compvis.ckpt" new/folder/ --format diffusers --dtype int8
+    [ ! -e new/folder ]
+}
+
+@test "an autoencoder for diffusers has its config.json, and comes back as it was" {
+    for name in vae_compvis.ckpt vae_diffusers.bin; do
+        "$NALAGEN" convert -q "$files/$name" "$name/" --format diffusers
+        "$NALAGEN" convert -q "$name" "$name.safetensors"
+        "$NALAGEN" convert -q "$files/$name" plain.safetensors
+        cmp plain.safetensors "$name.safetensors"
+        python_check "
+config = json.load(open('$name/config.json'))
+tensors = load('$name/diffusion_pytorch_model.safetensors')
+channels = [tensors[f'encoder.down_blocks.{i}.resnets.0.conv1.weight'].shape[0] for i in range(len(config['block_out_channels']))]
+assert config['_class_name'] == 'AutoencoderKL' and config['scaling_factor'] == 0.18215, config
+assert channels == config['block_out_channels'] and len(config['up_block_types']) == len(channels)
+assert tensors['encoder.conv_out.weight'].shape[0] == 2 * config['latent_channels']
+assert f'encoder.down_blocks.0.resnets.{config[\"layers_per_block\"] - 1}.conv1.weight' in tensors"
+    done
+    run -7 "$NALAGEN" convert "$files/vae_compvis.ckpt" vae_compvis.ckpt --format diffusers
+}
+
+@test "the tiny autoencoder for diffusers: AutoencoderTiny's names and config.json" {
+    need_model
+    "$NALAGEN" convert -q "$vae" tiny/ --format diffusers
+    "$NALAGEN" convert -q tiny again.safetensors
+    "$NALAGEN" convert -q "$vae" plain.safetensors
+    cmp plain.safetensors again.safetensors
+    python_check "
+config = json.load(open('tiny/config.json'))
+names = set(load('tiny/diffusion_pytorch_model.safetensors'))
+assert config['_class_name'] == 'AutoencoderTiny' and config['scaling_factor'] == 1, config
+# the sequences of diffusers' EncoderTiny and DecoderTiny
+def check(half, blocks, decoder):
+    at, expected = 0, set()
+    def conv(i, bias=True):
+        expected.update(f'{half}.layers.{i}.{p}' for p in (['weight', 'bias'] if bias else ['weight']))
+    if decoder:
+        conv(0); at = 2
+    for i, count in enumerate(blocks):
+        if not decoder:
+            conv(at, i == 0); at += 1
+        for _ in range(count):
+            for k in 0, 2, 4:
+                expected.update(f'{half}.layers.{at}.conv.{k}.{p}' for p in ('weight', 'bias'))
+            at += 1
+        if decoder:
+            last = i == len(blocks) - 1
+            at += not last
+            conv(at, last); at += 1
+    if not decoder:
+        conv(at)
+    found = {n for n in names if n.startswith(half)}
+    assert found == expected, (found - expected, expected - found)
+check('encoder', config['num_encoder_blocks'], False)
+check('decoder', config['num_decoder_blocks'], True)"
+}
+
 @test "torch-names has pos_embed, which strict loading wants" {
     "$NALAGEN" convert -q "$files/dit.pt" ours.safetensors
     "$NALAGEN" convert -q --format torch-names ours.safetensors out.safetensors
