@@ -20,11 +20,15 @@ static bool progress(void *user, const nl_progress *progress_now)
 
 static nl_status check_together(nl_context *context, const nl_sample_options *options)
 {
-    bool standard_output = options->out && !strcmp(options->out, "-");
+    bool standard_output = options->out && nl_is_stdout(options->out);
     if (standard_output && (options->json || options->requests))
         return nl_fail(context, NL_ERROR_USAGE,
-                       "--out - and %s both want standard output: give pictures a name",
-                       options->requests ? "--requests" : "--json");
+                       "--out %s and %s both want standard output: give pictures a name",
+                       options->out, options->requests ? "--requests" : "--json");
+    if (options->root && !options->requests)
+        return nl_fail(context, NL_ERROR_USAGE, "--root is what --requests are kept in");
+    if (options->root && !nl_path_is_folder(options->root))
+        return nl_fail(context, NL_ERROR_USAGE, "--root %s: no such folder", options->root);
     if (options->from && options->requests)
         return nl_fail(context, NL_ERROR_USAGE, "--from and --requests do not go together");
     if (options->sampling.steps && options->sampling.respacing)

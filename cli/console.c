@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "nl_utf8.h"
@@ -268,8 +269,18 @@ nl_status nl_print_line(nl_context *context, const char *text)
     return NL_OK;
 }
 
+bool nl_is_stdout(const char *path)
+{
+    struct stat of_path, of_stdout;
+    return !strcmp(path, "-") ||
+           (stat(path, &of_path) == 0 && fstat(STDOUT_FILENO, &of_stdout) == 0 &&
+            of_path.st_dev == of_stdout.st_dev && of_path.st_ino == of_stdout.st_ino);
+}
+
 nl_status nl_print_path(nl_context *context, const char *path)
 {
+    if (nl_is_stdout(path))
+        return NL_OK;
     if (!isatty(STDOUT_FILENO))
         return nl_print_line(context, path);
     nl_print_plain(stdout, path);

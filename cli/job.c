@@ -163,6 +163,8 @@ static nl_status preview(nl_job *job, const nl_progress *progress)
     } else if (job->output.kind != NL_OUTPUT_STDOUT && job->output.kind != NL_OUTPUT_ARCHIVE) {
         NL_TRY(nl_job_picture_name(job, job->numbers[progress->image], &path));
         NL_TRY(nl_output_preview_name(context, path, progress->step, &name));
+        if (job->pictures)
+            NL_TRY(nl_requests_allow(session, name));
         NL_TRY(nl_png_write(context, name, true, rgb, height, width, NULL));
     }
 cleanup:

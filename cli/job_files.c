@@ -29,7 +29,7 @@ nl_status nl_job_report_picture(nl_job *job, const char *path, const cJSON *fact
     double now = nl_seconds();
     nl_console_clear(session->console);
     if (!session->options->json && !job->pictures)
-        return strcmp(path, "-") ? nl_print_path(session->context, path) : NL_OK;
+        return nl_print_path(session->context, path);
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "file", path);
     cJSON_AddNumberToObject(item, "evaluations", (double)evaluations);
@@ -188,7 +188,7 @@ nl_status nl_job_finish(nl_job *job)
         NL_TRY(nl_npy_write(context, job->options->latents, job->options->force, NL_F32, 4, shape,
                             job->latents));
         bool plain = !job->session->options->json && !job->pictures;
-        if (plain && job->output.kind != NL_OUTPUT_STDOUT && strcmp(job->options->latents, "-"))
+        if (plain && job->output.kind != NL_OUTPUT_STDOUT)
             NL_TRY(nl_print_path(context, job->options->latents));
     }
 cleanup:

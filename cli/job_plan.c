@@ -149,6 +149,8 @@ static nl_status is_there(void *user, int64_t i, bool *there)
     if (job->archive)
         return nl_npz_has(job->archive, i, there);
     NL_TRY(nl_job_picture_name(job, i, &path));
+    if (job->pictures)
+        NL_TRY(nl_requests_allow(job->session, path));
     if (options->latents && !strcmp(path, options->latents))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "--latents %s: a picture has the same name: give another", path));
@@ -177,8 +179,8 @@ static nl_status look_for_files(nl_job *job, int64_t files)
         job->work.there = job->count;
         job->work.units = job->work.todo = 0;
         nl_log(context, NL_LOG_INFO, "%s is finished: nothing to do", options->out);
-    } else if (files &&
-               (options->grid[0] || (options->force && !options->latents && !job->archive))) {
+    } else if (files && (options->grid[0] || (options->force && !options->latents &&
+                                              !job->archive && !job->pictures))) {
         NL_TRY(is_there(job, 0, &there));
     } else if (files) {
         NL_TRY(nl_work_list_scan(context, &job->work, is_there, job));

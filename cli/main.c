@@ -2,6 +2,7 @@
 /* The program: finds the command; starts anew where libraries need another environment. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,6 +178,35 @@ static void open_standard_files(void)
             _exit(NL_ERROR_INTERNAL);
 }
 
+static ssize_t write_patiently(void *user, const char *text, size_t size)
+{
+    int fd = *(const int *)user;
+    size_t done = 0;
+    while (done < size) {
+        ssize_t written = write(fd, text + done, size - done);
+        if (written >= 0)
+            done += (size_t)written;
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+        else if (errno != EINTR)
+            break;
+        if (done < size && nl_interrupted())
+            break;
+    }
+    return (ssize_t)done;
+}
+
+/* A pipe that does not wait, as some parents give it, would lose what does not fit into it at once. */
+static void make_patient(FILE **stream, const int *fd)
+{
+    int flags = fcntl(*fd, F_GETFL);
+    if (flags < 0 || !(flags & O_NONBLOCK))
+        return;
+    FILE *patient = fopencookie((void *)fd, "w", (cookie_io_functions_t){.write = write_patiently});
+    if (patient)
+        *stream = patient;
+}
+
 /* A thread of GCC's OpenMP spins for milliseconds when it has nothing to do. Where other programs want
  * the processors too, it takes the time of the very threads that it waits for, and sampling is ten
  * times slower and more. Not where a GPU will do the work, whose libraries would be loaded twice. True: the
@@ -228,7 +258,10 @@ static void end_of_mapping(int signal_number)
 
 int main(int argc, char **argv)
 {
+    static const int out = STDOUT_FILENO, err = STDERR_FILENO;
     open_standard_files();
+    make_patient(&stdout, &out);
+    make_patient(&stderr, &err);
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* lines of several processes stay whole */
     signal(SIGBUS, end_of_mapping);
     /* A reader that goes away is a write error like any other, and so is a file of the size that the shell allows. */

@@ -35,7 +35,9 @@ void nl_print_message(FILE *stream, const char *text);
 
 /* A line to stdout, flushed. NL_ERROR_WRITE when nobody takes it. */
 nl_status nl_print_line(nl_context *context, const char *text);
-/* The same of the name of a file: as it is for programs, spelt out for a terminal. */
+/* Whether writing to this path writes to standard output: "-", or whatever leads to the same file or pipe. */
+bool nl_is_stdout(const char *path);
+/* The name of a file that was written: as it is for programs, spelt out for a terminal; nothing where it went there. */
 nl_status nl_print_path(nl_context *context, const char *path);
 /* The same of an object. */
 nl_status nl_print_json(nl_context *context, const cJSON *object);

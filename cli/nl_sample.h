@@ -27,7 +27,7 @@ typedef struct nl_sample_options {
     const char *rounding;
     int64_t preview_every;
     bool json, no_metadata, force, resume;
-    const char *requests, *from;
+    const char *requests, *root, *from;
     const char *gpus, *rank;
     int64_t processes, batch;
 } nl_sample_options;
@@ -144,6 +144,23 @@ void nl_job_progress(const nl_session *session, nl_progress *progress);
 
 /* Reads JSON lines from options->requests and answers each with a line. */
 nl_status nl_requests_run(nl_session *session);
+/* NL_ERROR_USAGE for a file that no request may read or write: where the answers go, and outside of --root. */
+nl_status nl_requests_allow(const nl_session *session, const char *path);
+
+/* Lines of a file, within the budget of memory. */
+typedef struct nl_lines {
+    nl_context *context;
+    const char *path; /* for messages */
+    int fd;
+    char *bytes;
+    size_t start, end, room; /* bytes[start .. end) is not given out yet */
+    bool over;               /* nothing more can be read */
+    bool skips;              /* the rest of a line that was too long comes first */
+} nl_lines;
+
+/* The next line, without its end, until the next call; NULL behind the last. NL_ERROR_MEMORY: it is too long for the budget
+ * and passed over. Waits where the file is a pipe that does not; NL_CANCELLED when a signal comes meanwhile. */
+nl_status nl_lines_next(nl_lines *lines, const char **line, size_t *size);
 
 /* ---- What a picture says about itself */
 

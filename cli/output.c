@@ -82,8 +82,9 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
     if (!out)
         return options->resume ? clean_up(context, output) : NL_OK;
     output->text = out;
-    if (!strcmp(out, "-")) {
+    if (nl_is_stdout(out)) {
         output->kind = NL_OUTPUT_STDOUT;
+        output->text = "-";
     } else if (nl_is_archive(out)) {
         output->kind = NL_OUTPUT_ARCHIVE;
         NL_TRY(make_parent(context, out));

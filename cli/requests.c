@@ -3,11 +3,39 @@
 #include "nl_sample.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const own_keys[] = {"id", NULL};
+
+nl_status nl_requests_allow(const nl_session *session, const char *path)
+{
+    const char *root = session->options->root;
+    if (nl_is_stdout(path))
+        return nl_fail(session->context, NL_ERROR_USAGE,
+                       "%s: standard output is where the answers go", path);
+    if (root && !nl_path_stays_in(path, root))
+        return nl_fail(session->context, NL_ERROR_USAGE, "%s lies outside of --root %s", path,
+                       root);
+    return NL_OK;
+}
+
+/* Every file that a request may name. */
+static nl_status check_files(const nl_session *session, const char *where,
+                             const nl_sample_options *options)
+{
+    nl_option rows[NL_MOST_OPTIONS];
+    for (const nl_option *o = nl_options_of(&nl_sample_command, rows); o->name; o++) {
+        if (o->kind != NL_OPTION_FILE || !(o->where & NL_IN_REQUEST))
+            continue;
+        const char *path = *(const char *const *)((const char *)options + o->offset);
+        if (path && nl_requests_allow(session, path) != NL_OK)
+            return nl_fail_in(session->context, NL_ERROR_USAGE, "%s", where);
+    }
+    return NL_OK;
+}
 
 static nl_status run_line(nl_session *session, const char *where, const cJSON *request,
                           nl_texts *texts, cJSON *pictures)
@@ -17,9 +45,7 @@ static nl_status run_line(nl_session *session, const char *where, const cJSON *r
     nl_status status = NL_OK;
     NL_TRY(nl_options_apply(context, &nl_sample_command, where, request, NL_IN_REQUEST, own_keys,
                             texts, &options));
-    if (options.out && !strcmp(options.out, "-"))
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "%s: \"out\": standard output is where the answers go", where));
+    NL_TRY(check_files(session, where, &options));
     NL_TRY(nl_job_run(session, &options, pictures));
 cleanup:
     return status;
@@ -39,10 +65,20 @@ static nl_status answer(nl_session *session, int64_t line, const cJSON *request,
         cJSON_AddNumberToObject(object, "code", status);
         cJSON_AddStringToObject(object, "error", nl_last_error(context));
     }
-    cJSON_AddItemReferenceToObject(object, "pictures", pictures);
+    if (pictures)
+        cJSON_AddItemReferenceToObject(object, "pictures", pictures);
+    else
+        cJSON_AddArrayToObject(object, "pictures");
     nl_status printed = nl_print_json(context, object);
     cJSON_Delete(object);
     return printed;
+}
+
+static bool is_blank(const char *text, size_t size)
+{
+    while (size && strchr(" \t\r", text[size - 1]) && text[size - 1])
+        size--;
+    return size == 0;
 }
 
 /* *status: what the line came to. The result: whether its answer could be given. */
@@ -69,33 +105,37 @@ static nl_status serve(nl_session *session, const char *text, size_t size, int64
 nl_status nl_requests_run(nl_session *session)
 {
     nl_context *context = session->context;
-    const char *path = session->options->requests;
-    bool standard = !strcmp(path, "-");
-    FILE *file = standard ? stdin : fopen(path, "r");
+    const char *path = session->options->requests, *text;
     nl_status status = NL_OK, first = NL_OK, one;
-    char *text = NULL;
-    size_t room = 0;
-    ssize_t size;
-    if (!file)
+    bool standard = !strcmp(path, "-");
+    nl_lines lines = {.context = context, .path = path};
+    size_t size;
+    lines.fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (lines.fd < 0)
         return nl_fail(context, NL_ERROR_INPUT, "%s: %s", path, strerror(errno));
-    for (int64_t line = 1; (errno = 0, size = getline(&text, &room, file)) >= 0; line++) {
-        if ((ssize_t)strspn(text, " \t\r\n") == size)
+    for (int64_t line = 1;; line++) {
+        status = nl_lines_next(&lines, &text, &size);
+        if (status == NL_ERROR_MEMORY) {
+            first = first ? first : status;
+            NL_TRY(answer(session, line, NULL, status, NULL));
             continue;
-        NL_TRY(serve(session, text, (size_t)size, line, &one));
+        }
+        NL_TRY(status);
+        if (!text)
+            break;
+        if (is_blank(text, size))
+            continue;
+        NL_TRY(serve(session, text, size, line, &one));
         if (one == NL_CANCELLED)
             NL_TRY(one);
         first = first ? first : one;
     }
-    if (nl_interrupted())
-        NL_TRY(nl_fail(context, NL_CANCELLED, "interrupted"));
-    if (errno)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: %s", path, strerror(errno)));
     if (first != NL_OK)
         nl_fail(context, first, "%s: not every request could be met; the answers say why", path);
     status = first;
 cleanup:
-    free(text);
+    nl_free(context, lines.bytes);
     if (!standard)
-        fclose(file);
+        close(lines.fd);
     return status;
 }

@@ -52,7 +52,12 @@ static const nl_option options_table[] = {
      .detail =
          "Keys are the names of the options of the groups Pictures, Sampler and Output, with _ for "
          "-; \"id\" comes back in the answer, a line of JSON. A bad line is answered with an error "
-         "and the next one is read; the model stays loaded."},
+         "and the next one is read; the model stays loaded. --root DIR keeps them in a folder."},
+    {"root", 0, NL_OPTION_FILE, FIELD(root), "DIR", .where = NL_ONLY_MAN,
+     .help = "requests read and write files below it alone",
+     .detail =
+         "A path with .. or through a link that leads out is refused, an absolute one that lies "
+         "elsewhere too. Paths count from the current folder all the same."},
     {"from", 0, NL_OPTION_FILE, FIELD(from), "PICTURE.png",
      .help = "make a picture again; other options change it"},
 

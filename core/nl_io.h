@@ -86,6 +86,9 @@ bool nl_path_exists(const char *path);
 bool nl_path_is_folder(const char *path);
 /* Whether `path`, which need not be there, is or will be something in the folder or below it. */
 bool nl_path_is_within(const char *path, const char *folder);
+/* Whether what is opened, or made with its folders, by this path is the folder or something below it: no "..", no link out
+ * of it. Who may change the folder meanwhile is not held by it. */
+bool nl_path_stays_in(const char *path, const char *folder);
 /* Creates the folder and its parents; no error when it is there. */
 nl_status nl_make_folder(nl_context *context, const char *path);
 /* Allocated "folder/name". */

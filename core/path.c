@@ -32,20 +32,40 @@ static bool to_parent(char *path)
     return true;
 }
 
-bool nl_path_is_within(const char *path, const char *folder)
+/* Whether the path, as far as it is there and with its links followed, leads into the folder; *itself: to it. A link that
+ * leads nowhere leads out. */
+static bool leads_into(const char *path, const char *folder, bool *itself)
 {
+    struct stat info;
     char *outer = realpath(folder, NULL), *part = strdup(path), *inner = NULL;
-    bool new = false;
-    while (part && !(inner = realpath(part, NULL)) && to_parent(part))
+    bool new = false, nowhere = false;
+    while (part && !nowhere && !(inner = realpath(part, NULL))) {
+        nowhere = lstat(part, &info) == 0 || !to_parent(part);
         new = true;
+    }
     size_t length = outer && strcmp(outer, "/") ? strlen(outer) : 0;
-    bool within = outer && inner && !strncmp(inner, outer, length) &&
-                  (inner[length] == '/' || inner[length] == '\0') &&
-                  (new || strlen(inner + length) > 1);
+    bool into = outer && inner && !strncmp(inner, outer, length) &&
+                (inner[length] == '/' || inner[length] == '\0');
+    *itself = into && !new &&strlen(inner + length) <= 1;
     free(outer);
     free(part);
     free(inner);
-    return within;
+    return into;
+}
+
+bool nl_path_is_within(const char *path, const char *folder)
+{
+    bool itself;
+    return leads_into(path, folder, &itself) && !itself;
+}
+
+bool nl_path_stays_in(const char *path, const char *folder)
+{
+    bool itself;
+    for (const char *part = path; *part; part += strcspn(part, "/"), part += strspn(part, "/"))
+        if (!strncmp(part, "..", 2) && (part[2] == '/' || part[2] == '\0'))
+            return false;
+    return leads_into(path, folder, &itself);
 }
 
 nl_status nl_make_folder(nl_context *context, const char *path)
