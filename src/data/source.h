@@ -64,6 +64,20 @@ nl_status nl_source_read(const nl_source *source, int64_t index, nl_image *image
  * for arrays. */
 nl_status nl_source_sha256(const nl_source *source, char hex[65], char stamps[65]);
 
+/* ---- source_labels.c: files that say the classes of the pictures beside them */
+
+enum { NL_SOURCE_CLASSES = 1 << 20 /* at most */ };
+
+/* Whether a file of this name is one, read or not. */
+bool nl_is_label_file(void *user, const char *name);
+/* found: whether there is EDM's dataset.json. Its labels count, the folders that its pictures lie in do not. */
+nl_status nl_source_add_labelled(nl_source *source, bool unconditional, nl_picture_walk *walk,
+                                 bool *found);
+/* The labels of pictures that are listed already; found: whether metadata.jsonl lies beside them. */
+nl_status nl_source_add_listed(nl_source *source, bool *found);
+/* Pictures that lie in one folder with a list of their labels that is not read are no single class: NL_ERROR_INPUT. */
+nl_status nl_source_check_label_files(const nl_source *source);
+
 /* ---- The kinds; found: false and nothing done when the folder is of another. */
 
 nl_status nl_source_open_folder(nl_source *source, const nl_source_options *options);

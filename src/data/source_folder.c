@@ -8,10 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "nl_json.h"
 #include "source.h"
-
-enum { MAX_CLASSES = 1 << 20 };
 
 static const char *const split_names[] = {"train", "training",   "val",
                                           "valid", "validation", "test"};
@@ -77,20 +74,6 @@ static nl_status add_picture(void *user, const char *name)
 cleanup:
     nl_free(context, path);
     return status;
-}
-
-/* Files that tell of the pictures beside them. */
-static const char edm_file[] = "dataset.json";
-static const char *const label_files[] = {"metadata.jsonl", "metadata.csv", "metadata.parquet",
-                                          "labels.csv",     "labels.txt",   "labels.json"};
-
-static bool is_label_file(void *user, const char *name)
-{
-    bool found = !strcmp(name, edm_file);
-    (void)user;
-    for (int i = 0; i < NL_COUNT(label_files) && !found; i++)
-        found = !strcmp(name, label_files[i]);
-    return found;
 }
 
 static void drop_strays(nl_context *context, nl_listing *folders)
@@ -166,9 +149,9 @@ static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_
 {
     nl_context *context = source->context;
     nl_adding *adding = walk->user;
-    if (folders->count > MAX_CLASSES)
+    if (folders->count > NL_SOURCE_CLASSES)
         return nl_fail(context, NL_ERROR_INPUT, "%s: %lld class folders, at most %d are taken",
-                       source->path, (long long)folders->count, MAX_CLASSES);
+                       source->path, (long long)folders->count, NL_SOURCE_CLASSES);
     source->format = "class folders";
     source->classes = (int)folders->count;
     source->class_ids = folders->names;
@@ -218,134 +201,16 @@ static void drop_classes(nl_source *source)
         source->pictures[i].label = 0;
 }
 
-/* ---- EDM's dataset.json: {"labels": [["00000/img00000000.png", 7], ...]} */
-
-static int by_picture_name(const void *a, const void *b)
-{
-    return strcmp(((const nl_source_picture *)a)->name, ((const nl_source_picture *)b)->name);
-}
-
-static nl_source_picture *find_picture(const nl_source *source, const char *name)
-{
-    int64_t low = 0, high = source->count;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        int order = strcmp(source->pictures[middle].name, name);
-        if (order == 0)
-            return &source->pictures[middle];
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
-}
-
-static nl_status take_labels(nl_source *source, const nl_json *json, const cJSON *labels)
-{
-    nl_context *context = source->context;
-    const cJSON *item;
-    nl_status status;
-    int classes = 0;
-    for (int64_t i = 0; i < source->count; i++)
-        source->pictures[i].label = -1;
-    cJSON_ArrayForEach(item, labels)
-    {
-        const cJSON *label = item->child ? item->child->next : NULL;
-        const char *name = cJSON_IsArray(item) ? cJSON_GetStringValue(item->child) : NULL;
-        double value = cJSON_IsNumber(label) ? label->valuedouble : -1;
-        if (!name || !(value >= 0 && value < MAX_CLASSES && value == (int)value))
-            return nl_fail(
-                context, NL_ERROR_INPUT,
-                "%s: \"labels\": expected [picture, class] with a whole number from 0 on",
-                json->where);
-        nl_source_picture *picture = find_picture(source, name);
-        if (!picture)
-            return nl_fail(context, NL_ERROR_INPUT, "%s: %s is not there, or no picture",
-                           json->where, name);
-        picture->label = (int32_t)value;
-        classes = NL_MAX(classes, (int)value + 1);
-    }
-    for (int64_t i = 0; i < source->count; i++)
-        if (source->pictures[i].label < 0)
-            return nl_fail(context, NL_ERROR_INPUT, "%s: there is no label for %s", json->where,
-                           source->pictures[i].name);
-    NL_TRY(NL_NEW_ZEROS(context, "names of classes", classes, &source->class_ids));
-    source->classes = classes;
-    for (int i = 0; i < classes; i++)
-        NL_TRY(nl_format(context, &source->class_ids[i], "%d", i));
-cleanup:
-    return status;
-}
-
-/* found: whether there is one. Its labels count, the folders that its pictures lie in do not. */
-static nl_status add_labelled(nl_source *source, bool unconditional, nl_picture_walk *walk,
-                              bool *found)
-{
-    nl_context *context = source->context;
-    nl_mapping file = {0};
-    cJSON *root = NULL;
-    char *path = NULL;
-    nl_status status;
-    NL_TRY(nl_path_join(context, source->path, edm_file, &path));
-    *found = nl_path_exists(path);
-    if (!*found)
-        goto cleanup;
-    NL_TRY(nl_map_file(context, path, &file));
-    NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &root));
-    nl_json json = {context, path, root};
-    const cJSON *labels = cJSON_GetObjectItemCaseSensitive(root, "labels");
-    if (cJSON_GetObjectItemCaseSensitive(root, "format"))
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                       "%s: training data that is encoded already: give it to 'nalagen train'",
-                       source->path));
-    if (!cJSON_IsArray(labels) && !unconditional)
-        NL_TRY(
-            nl_fail(context, NL_ERROR_INPUT,
-                    "%s: expected EDM's \"labels\", a list of [picture, class]; pictures without "
-                    "classes are taken with --unconditional",
-                    path));
-    source->format = "pictures with EDM's dataset.json";
-    NL_TRY(nl_walk_pictures(context, source->path, "", true, walk));
-    if (source->count)
-        qsort(source->pictures, (size_t)source->count, sizeof(*source->pictures), by_picture_name);
-    if (cJSON_IsArray(labels))
-        NL_TRY(take_labels(source, &json, labels));
-cleanup:
-    cJSON_Delete(root);
-    nl_unmap(context, &file);
-    nl_free(context, path);
-    return status;
-}
-
-/* Pictures that lie in one folder with a list of their labels are no single class. */
-static nl_status check_label_files(const nl_source *source)
-{
-    nl_status status = NL_OK;
-    for (int i = 0; i < NL_COUNT(label_files) && status == NL_OK; i++) {
-        char *path = NULL;
-        status = nl_path_join(source->context, source->path, label_files[i], &path);
-        if (status == NL_OK && nl_path_exists(path))
-            status =
-                nl_fail(source->context, NL_ERROR_INPUT,
-                        "%s: tells of the pictures beside it and is not read: put them into a "
-                        "folder for each class, or take them without classes (--unconditional)",
-                        path);
-        nl_free(source->context, path);
-    }
-    return status;
-}
-
 nl_status nl_source_open_folder(nl_source *source, const nl_source_options *options)
 {
     nl_context *context = source->context;
     nl_listing folders = {0};
     nl_adding adding = {.source = source};
-    nl_picture_walk walk = {.take = add_picture, .ignore = is_label_file, .user = &adding};
+    nl_picture_walk walk = {.take = add_picture, .ignore = nl_is_label_file, .user = &adding};
     bool labelled;
     nl_status status;
     NL_TRY(choose_split(source, options->split));
-    NL_TRY(add_labelled(source, options->unconditional, &walk, &labelled));
+    NL_TRY(nl_source_add_labelled(source, options->unconditional, &walk, &labelled));
     if (!labelled) {
         NL_TRY(nl_walk_pictures(context, source->path, "", false, &walk));
         NL_TRY(nl_list_folder(context, source->path, 'd', &folders));
@@ -363,9 +228,13 @@ nl_status nl_source_open_folder(nl_source *source, const nl_source_options *opti
         NL_TRY(status);
     } else if (!labelled) {
         if (!options->unconditional && source->count > 0)
-            NL_TRY(check_label_files(source));
-        source->format = "pictures";
-        NL_TRY(add_one_class(source));
+            NL_TRY(nl_source_add_listed(source, &labelled));
+        if (!options->unconditional && source->count > 0 && !labelled)
+            NL_TRY(nl_source_check_label_files(source));
+        if (!labelled) {
+            source->format = "pictures";
+            NL_TRY(add_one_class(source));
+        }
     }
     if (source->count == 0)
         NL_TRY(nl_source_name_format(source));

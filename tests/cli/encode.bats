@@ -134,3 +134,35 @@ assert (x['images'][0] == first[:, 4:44]).all()
     run -3 "$NALAGEN" encode set -o other --vae none --size 16 --device cpu --class-names names.json
     [[ $output == *JSON* ]]
 }
+
+@test "metadata.jsonl beside pictures gives their classes, by name or by number" {
+    mkdir set
+    for i in 0 1 2 3; do cp "$NL_SOURCE_DIR/samples/church.png" set/$i.png; done
+    printf '{"file_name": "%s.png", "label": "%s", "more": [1]}\n' 2 dog 0 cat 3 dog 1 Ångström >set/metadata.jsonl
+    encode set -o data --size 16 -q
+    json_lines 'x["classes"] == [[n, n] for n in ("cat", "dog", "Ångström")]' < <(tr -d '\n' <data/dataset.json)
+    numpy "
+import json, struct
+file = open('data/shard-00000.safetensors', 'rb').read()
+size = struct.unpack('<Q', file[:8])[0]
+header = json.loads(file[8:8 + size])
+at, end = header['labels']['data_offsets']
+assert list(np.frombuffer(file[8 + size + at:8 + size + end], np.int32)) == [0, 2, 1, 1], header"
+    printf '{"file_name": "%d.png", "label": %d}\n' 0 4 1 0 2 1 3 1 >set/metadata.jsonl
+    encode set -o numbers --size 16 -q
+    json_lines '[c[0] for c in x["classes"]] == ["0", "1", "2", "3", "4"]' < <(tr -d '\n' <numbers/dataset.json)
+    refused() {
+        echo "$1" >>set/metadata.jsonl
+        run -3 encode set -o other --size 16
+        [[ $output == *"metadata.jsonl"*"$2"* ]]
+        sed -i '$d' set/metadata.jsonl
+    }
+    refused '{"file_name": "9.png", "label": 1}' "9.png is not there"
+    refused '{"file_name": "1.png", "label": "cat"}' "names alone"
+    refused '{"file_name": "1.png", "text": "a cat"}' '"label"'
+    sed -i '$d' set/metadata.jsonl
+    refused '{' "not JSON"
+    run -3 encode set -o other --size 16
+    [[ $output == *"no label for 3.png"* ]]
+    encode set -o plain --size 16 --unconditional -q
+}
