@@ -121,16 +121,16 @@ int nl_group_processors(const char *list, const char *root)
 
 int64_t nl_addresses_left(void)
 {
-    int64_t pages = read_number("/proc/self/statm", NULL), page = sysconf(_SC_PAGESIZE);
     struct rlimit limit;
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= INT64_MAX || pages < 0)
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= INT64_MAX)
         return INT64_MAX;
-    return NL_MAX((int64_t)limit.rlim_cur - pages * page, 0);
+    int64_t pages = read_number("/proc/self/statm", NULL), page = sysconf(_SC_PAGESIZE);
+    return pages < 0 ? INT64_MAX : NL_MAX((int64_t)limit.rlim_cur - pages * page, 0);
 }
 
 int64_t nl_memory_available(void)
 {
-    int64_t left = nl_group_memory_left("/proc/self/cgroup", "/sys/fs/cgroup"), bytes;
+    int64_t left = nl_group_memory_left(NL_GROUPS_OF_PROCESS), bytes;
     int64_t machine = read_number("/proc/meminfo", "MemAvailable:");
     if (machine >= 0 && nl_mul_size(machine, 1024, &bytes))
         left = NL_MIN(left, bytes);

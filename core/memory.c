@@ -7,7 +7,9 @@
 
 #include "nl_core.h"
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, WORTH_ASKING = 1 << 20 };
+/* Code and tables that libraries make without asking; a group that holds no more kills the process. */
+enum { OF_LIBRARIES = 24 << 20 };
 
 /* In front of every allocation; as wide as the alignment, so that what follows is aligned too. */
 typedef union header {
@@ -15,24 +17,42 @@ typedef union header {
     char space[ALIGNMENT];
 } header;
 
-static double mib(double bytes)
+/* A size in the unit that suits it. */
+static const char *size_text(double bytes, char text[32])
 {
-    return bytes / (1 << 20);
+    if (bytes < 1 << 10)
+        snprintf(text, 32, "%.0f bytes", bytes);
+    else if (bytes < 1 << 20)
+        snprintf(text, 32, "%.1f KiB", bytes / (1 << 10));
+    else
+        snprintf(text, 32, "%.1f MiB", bytes / (1 << 20));
+    return text;
 }
 
-static int64_t physical_memory(bool available)
+/* The most that one allocation can be given, and whose word that is. */
+static int64_t most(const char **whose)
 {
-    long pages = sysconf(available ? _SC_AVPHYS_PAGES : _SC_PHYS_PAGES);
-    long page = sysconf(_SC_PAGESIZE);
-    int64_t bytes;
-    return nl_mul_size(pages, page, &bytes) ? bytes : INT64_MAX;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    int64_t bytes, least = nl_mul_size(pages, page, &bytes) ? bytes : INT64_MAX;
+    int64_t group = nl_group_memory_left(NL_GROUPS_OF_PROCESS), addresses = nl_addresses_left();
+    *whose = "in this machine";
+    if (group < least) {
+        least = NL_MAX(group - OF_LIBRARIES, 0);
+        *whose = "left in this process's control group beside the libraries' own";
+    }
+    if (addresses < least) {
+        least = addresses;
+        *whose = "of addresses left by ulimit -v; allow more";
+    }
+    return least;
 }
 
 static nl_status no_memory(nl_context *context, const char *what, double need, double have,
                            const char *whose)
 {
-    return nl_fail(context, NL_ERROR_MEMORY, "memory for %s: need %.1f MiB, have %.1f MiB %s", what,
-                   mib(need), mib(have), whose);
+    char needed[32], there[32];
+    return nl_fail(context, NL_ERROR_MEMORY, "memory for %s: need %s, have %s %s", what,
+                   size_text(need, needed), size_text(have, there), whose);
 }
 
 /* Counts `bytes` as used if the budget allows it. */
@@ -46,7 +66,7 @@ static nl_status reserve(nl_context *context, const char *what, int64_t bytes)
     do {
         if (!nl_add_size(used, bytes, &sum) || (limit > 0 && sum > limit))
             return no_memory(context, what, (double)bytes, (double)nl_memory_left(context),
-                             "of the memory limit left; allow more, or ask for less at a time");
+                             "of the memory limit left; allow more");
     } while (!atomic_compare_exchange_weak(&context->memory_used, &used, sum));
     int64_t peak = atomic_load(&context->memory_peak);
     while (sum > peak && !atomic_compare_exchange_weak(&context->memory_peak, &peak, sum)) {
@@ -78,9 +98,10 @@ void *nl_new_array(nl_context *context, const char *what, int64_t count, size_t 
                 (long long)count, size);
         return NULL;
     }
-    /* Larger than the machine: Linux would promise it, and kill the process when it is touched. */
-    if (bytes > 1 << 30 && bytes > physical_memory(false)) {
-        no_memory(context, what, (double)bytes, (double)physical_memory(false), "in this machine");
+    /* Larger than what there is: Linux would promise it, and kill the process when it is touched. */
+    const char *whose;
+    if (bytes >= WORTH_ASKING && bytes > most(&whose)) {
+        no_memory(context, what, (double)bytes, (double)most(&whose), whose);
         return NULL;
     }
     if (reserve(context, what, bytes) != NL_OK)
@@ -89,8 +110,8 @@ void *nl_new_array(nl_context *context, const char *what, int64_t count, size_t 
     header *block = aligned_alloc(ALIGNMENT, sizeof(header) + padded);
     if (!block) {
         atomic_fetch_sub(&context->memory_used, bytes);
-        no_memory(context, what, (double)bytes, (double)physical_memory(true),
-                  "free in this machine");
+        int64_t have = most(&whose);
+        no_memory(context, what, (double)bytes, (double)NL_MIN(have, nl_memory_available()), whose);
         return NULL;
     }
     block->size = (size_t)bytes;

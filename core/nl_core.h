@@ -128,6 +128,7 @@ int64_t nl_memory_available(void);
 /* Addresses that RLIMIT_AS (ulimit -v) leaves; INT64_MAX: no limit. */
 int64_t nl_addresses_left(void);
 /* The groups' part of it. list: a file like /proc/self/cgroup; root: where the groups' files lie. */
+#define NL_GROUPS_OF_PROCESS "/proc/self/cgroup", "/sys/fs/cgroup"
 int64_t nl_group_memory_left(const char *list, const char *root);
 
 /* ---- Processors. */

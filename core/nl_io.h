@@ -41,6 +41,14 @@ void nl_writer_abort(nl_writer **writer); /* NULL inside is allowed */
 /* Whether a writer could make a file at `path`, as far as can be known before there is anything to write. */
 nl_status nl_writer_check(nl_context *context, const char *path);
 
+/* Bytes that may still be written where `path` is or will be; INT64_MAX where that is not known (streams, devices, file
+ * systems that do not say). */
+int64_t nl_space_left(const char *path);
+/* Before work whose result has at least so many bytes: NL_ERROR_WRITE where they do not fit. */
+nl_status nl_check_space(nl_context *context, const char *path, int64_t bytes) NL_MUST_CHECK;
+/* NL_ERROR_WRITE, with what there is beside what is needed. */
+nl_status nl_fail_space(nl_context *context, const char *path, int64_t bytes);
+
 nl_status nl_write_file(nl_context *context, const char *path, bool overwrite, const void *data,
                         size_t size);
 

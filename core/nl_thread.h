@@ -13,4 +13,8 @@ void nl_unbind_thread(pthread_t thread);
  * Returns what pthread_create does. */
 int nl_start_thread(pthread_t *thread, void *(*run)(void *), void *user);
 
+/* How many threads, up to `count`, can be alive beside those that are, by trying: what limits of addresses, of processes
+ * and of control groups allow. OpenMP ends the process where it cannot start one. */
+int nl_threads_possible(int count);
+
 #endif

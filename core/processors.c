@@ -56,7 +56,7 @@ int nl_processors_available(void)
     int count = places ? CPU_COUNT_S(size, places) : count_mask();
     if (places)
         CPU_FREE(places);
-    return NL_MAX(1, NL_MIN(count, nl_group_processors("/proc/self/cgroup", "/sys/fs/cgroup")));
+    return NL_MAX(1, NL_MIN(count, nl_group_processors(NL_GROUPS_OF_PROCESS)));
 }
 
 void nl_unbind_thread(pthread_t thread)

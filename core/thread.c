@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 int nl_start_thread(pthread_t *thread, void *(*run)(void *), void *user)
 {
@@ -16,4 +17,26 @@ int nl_start_thread(pthread_t *thread, void *(*run)(void *), void *user)
     if (error == 0)
         nl_unbind_thread(*thread);
     return error;
+}
+
+static void *wait_for(void *lock)
+{
+    pthread_mutex_lock(lock);
+    pthread_mutex_unlock(lock);
+    return NULL;
+}
+
+int nl_threads_possible(int count)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t *threads = calloc((size_t)(count > 0 ? count : 1), sizeof(*threads));
+    int started = 0;
+    pthread_mutex_lock(&lock);
+    while (threads && started < count && nl_start_thread(&threads[started], wait_for, &lock) == 0)
+        started++;
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    free(threads);
+    return started;
 }

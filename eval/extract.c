@@ -108,10 +108,7 @@ static nl_status prepare(pass *p)
             nl_inception_queue_sum(p->queue, f, p->moments[f]);
         }
     if (e->rows) {
-        NL_TRY(NL_NEW_ARRAY(context,
-                            "features for precision, recall and KID (--metrics leaves "
-                            "them out)",
-                            p->count * nl_feature_size(feature), &e->kept));
+        NL_TRY(NL_NEW_ARRAY(context, e->rows, p->count * nl_feature_size(feature), &e->kept));
     }
     if (e->hashes) {
         NL_TRY(NL_NEW_ARRAY(context, "hashes", p->count, &e->hash));

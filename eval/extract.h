@@ -8,7 +8,9 @@
 typedef struct nl_extraction {
     /* wanted, set before the pass */
     bool moments[NL_FEATURES];
-    bool rows;  /* keep the rows of options->feature */
+    bool of_reference; /* all that the weights give: metrics and features cannot be chosen */
+    const char *
+        rows; /* what the rows of options->feature are kept for, as a message says it; NULL: they are not */
     bool score; /* Inception Score */
     bool hashes;
     nl_picture_taker picture; /* sees every batch; or NULL */

@@ -112,8 +112,11 @@ static void plan(evaluation_job *job)
     s->hashes = true;
     s->score = wanted(job, NL_METRIC_IS);
     bool infinity = wanted(job, NL_METRIC_FID_INFINITY);
-    r->rows = pairs_of_pictures(job);
-    s->rows = r->rows || infinity || (wanted(job, NL_METRIC_FID) && job->options->bootstrap);
+    if (pairs_of_pictures(job))
+        r->rows = "features for precision, recall and KID (--metrics leaves them out)";
+    s->rows = r->rows;
+    if (!s->rows && (infinity || (wanted(job, NL_METRIC_FID) && job->options->bootstrap)))
+        s->rows = "features for FID of many parts (--fid-infinity, --bootstrap)";
     if (wanted(job, NL_METRIC_FID) || infinity) {
         s->moments[feature] = true;
         r->moments[feature] = !job->stored[feature].mean;

@@ -12,6 +12,7 @@ enum { CELLS = 16, COLOURS = CELLS * CELLS * 3 };
 /* A set of pictures as points of every space. */
 typedef struct nl_points {
     nl_extraction features;
+    int threads;
     float *
         pixels; /* [count, COLOURS], scaled so that the distance of two is the root mean square of their difference */
 } nl_points;
@@ -38,7 +39,7 @@ static nl_status take_batch(void *user, const nl_picture_batch *batch)
 {
     nl_points *points = user;
     int64_t bytes = 3 * batch->height * batch->width;
-#pragma omp parallel for
+#pragma omp parallel for num_threads(points->threads)
     for (int64_t i = 0; i < batch->count; i++)
         take_colours(batch->rgb + i * bytes, batch->height, batch->width,
                      points->pixels + (batch->first + i) * COLOURS);
@@ -51,8 +52,9 @@ static nl_status find_points(nl_inception *net, const nl_metric_options *options
     nl_context *context = nl_inception_context(net);
     nl_status status;
     nl_picture_source source = nl_pictures_source(pictures);
+    points->threads = context->device->threads;
     NL_TRY(NL_NEW_ARRAY(context, "colours", source.count * COLOURS, &points->pixels));
-    points->features.rows = true;
+    points->features.rows = "features of the pictures";
     points->features.picture = take_batch;
     points->features.user = points;
     NL_TRY(nl_extract(net, options, &source, what, &points->features));

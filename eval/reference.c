@@ -125,11 +125,12 @@ nl_status nl_check_count(nl_context *context, const nl_metric_options *options,
                 context, NL_ERROR_USAGE,
                 "%s: %lld pictures are too few for the covariance of the %lld numbers of %s: FID "
                 "would say more about their number than about them. Take %lld or more (50000 for "
-                "published numbers), %s, or --allow-small for a number that compares with nothing",
+                "published numbers)%s, or --allow-small for a number that compares with nothing",
                 source->name, (long long)source->count, (long long)nl_feature_size(f),
                 nl_feature_name(f), (long long)least,
-                f == NL_FEATURE_SPATIAL ? "--metrics without sfid"
-                                        : "features with fewer numbers (--features pool_192)");
+                e->of_reference           ? ""
+                : f == NL_FEATURE_SPATIAL ? ", --metrics without sfid"
+                                          : ", features with fewer numbers (--features pool_192)");
     }
     return NL_OK;
 }
@@ -212,17 +213,22 @@ nl_status nl_make_reference(nl_inception *net, const nl_metric_options *options,
 {
     nl_context *context = nl_inception_context(net);
     chosen_pictures chosen = {.context = context, .path = path};
-    nl_extraction e = {.picture = write_chosen, .user = &chosen};
+    nl_extraction e = {.of_reference = true, .picture = write_chosen, .user = &chosen};
     nl_pictures *pictures = NULL;
     bool small;
     nl_status status;
-    for (int f = 0; f < NL_FEATURES; f++)
+    int64_t bytes = 0; /* of the statistics; how large the pictures are the first one says */
+    for (int f = 0; f < NL_FEATURES; f++) {
         e.moments[f] = f != NL_FEATURE_LOGITS && nl_inception_has(net, f);
+        if (e.moments[f])
+            bytes += nl_feature_size(f) * (nl_feature_size(f) + 1) * (int64_t)sizeof(double);
+    }
     NL_TRY(nl_pictures_open(context, path, nl_threads_of(context), &pictures));
     nl_picture_source source = nl_pictures_source(pictures);
     chosen.count = source.count;
     chosen.images = NL_MIN(images, chosen.count);
     NL_TRY(nl_check_count(context, options, &source, &e, &small));
+    NL_TRY(nl_check_space(context, out, bytes));
     NL_TRY(nl_arrays_create(context, out, overwrite, &chosen.writer));
     NL_TRY(nl_extract(net, options, &source, "reference", &e));
     if (e.mixed)

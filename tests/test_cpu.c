@@ -2,6 +2,10 @@
 /* The CPU back end against what it stands on: its elementary functions against libm, its normal
  * numbers against the scalar ones, its matrix products in bf16, its bookkeeping of shapes and
  * levels. */
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "nl_cpu.h"
 #include "nl_random.h"
 #include "nl_test.h"
@@ -229,13 +233,75 @@ static void test_levels(void **unused)
     unsetenv("NL_CPU_LEVEL");
 }
 
+/* In a process of its own: a product and a convolution with `room` bytes of addresses left. Ends it with their status, or
+ * 100 when something else fails. */
+static void compute_in(int64_t room)
+{
+    enum { M = 96, K = 160, N = 80, SIDE = 16 };
+    nl_context_options options = {.device = "cpu", .threads = 1};
+    nl_context *context;
+    float *x, *y;
+    struct rlimit limit;
+    alarm(30); /* or it waits for a lock that it holds */
+    if (nl_context_create(&options, &context) != NL_OK || !(x = calloc(1 << 20, 1)) ||
+        !(y = calloc(1 << 20, 1)) || getrlimit(RLIMIT_AS, &limit) != 0)
+        _exit(100);
+    limit.rlim_cur = (rlim_t)1 << 40;
+    if (setrlimit(RLIMIT_AS, &limit) != 0)
+        _exit(100);
+    limit.rlim_cur -= (rlim_t)(nl_addresses_left() - room);
+    if (setrlimit(RLIMIT_AS, &limit) != 0)
+        _exit(100);
+    nl_status status =
+        NL_OP(context->device, linear, .x = nl_tensor_of(x, NL_F32, 2, (int64_t[]){M, K}),
+              .weight = nl_tensor_of(x, NL_F32, 2, (int64_t[]){N, K}),
+              .y = nl_tensor_of(y, NL_F32, 2, (int64_t[]){M, N}));
+    if (status == NL_OK)
+        status = NL_OP(context->device, conv2d,
+                       .x = nl_tensor_of(x, NL_F32, 4, (int64_t[]){1, SIDE, SIDE, 32}),
+                       .weight = nl_tensor_of(x, NL_F32, 4, (int64_t[]){32, 32, 3, 3}),
+                       .y = nl_tensor_of(y, NL_F32, 4, (int64_t[]){1, SIDE, SIDE, 32}), .stride = 1,
+                       .pad_top = 1, .pad_left = 1, .pad_bottom = 1, .pad_right = 1);
+    _exit((int)status);
+}
+
+/* Step by step: a result, or no memory and why; oneDNN itself crashes where it can map nothing. */
+static void test_few_addresses(void **unused)
+{
+    (void)unused;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* its allocator ends the process instead */
+#endif
+    int good = 0, refused = 0;
+    for (int64_t room = 0; room <= 64 << 20; room += 512 << 10) {
+        int state;
+        pid_t pid = fork();
+        if (pid == 0)
+            compute_in(room);
+        assert_int_equal(waitpid(pid, &state, 0), pid);
+        if (!WIFEXITED(state) ||
+            (WEXITSTATUS(state) != NL_OK && WEXITSTATUS(state) != NL_ERROR_MEMORY))
+            fail_msg("%lld KiB of addresses: %s %d", (long long)room >> 10,
+                     WIFEXITED(state) ? "status" : "signal",
+                     WIFEXITED(state) ? WEXITSTATUS(state) : WTERMSIG(state));
+        good += WEXITSTATUS(state) == NL_OK;
+        refused += WEXITSTATUS(state) == NL_ERROR_MEMORY;
+    }
+    assert_true(good > 0 && refused > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_sincos),
-        cmocka_unit_test(test_special_values), cmocka_unit_test(test_normal),
-        cmocka_unit_test(test_many_shapes),    cmocka_unit_test(test_bf16_linear),
-        cmocka_unit_test(test_levels),         cmocka_unit_test(test_mean_between_floats),
+        cmocka_unit_test(test_accuracy),
+        cmocka_unit_test(test_sincos),
+        cmocka_unit_test(test_special_values),
+        cmocka_unit_test(test_normal),
+        cmocka_unit_test(test_many_shapes),
+        cmocka_unit_test(test_bf16_linear),
+        cmocka_unit_test(test_few_addresses),
+        cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_mean_between_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

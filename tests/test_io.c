@@ -344,6 +344,22 @@ static void test_group_processors(void **state)
     assert_in_range(nl_processors_available(), 1, 1 << 20);
 }
 
+/* Of a file that is to be, its nearest folder's disk; streams and devices have no end that is known. */
+static void test_space(void **state)
+{
+    fixture *f = *state;
+    char path[256];
+    snprintf(path, sizeof(path), "%s/not/yet/there", f->folder);
+    const char *const paths[] = {path, f->folder, "x", "/"};
+    for (int i = 0; i < NL_COUNT(paths); i++) {
+        assert_true(nl_space_left(paths[i]) < INT64_MAX);
+        assert_ok(f->context, nl_check_space(f->context, paths[i], 0));
+        assert_int_equal(nl_check_space(f->context, paths[i], INT64_MAX), NL_ERROR_WRITE);
+    }
+    assert_non_null(strstr(nl_last_error(f->context), "too full: need"));
+    assert_true(nl_space_left("-") == INT64_MAX && nl_space_left("/dev/null") == INT64_MAX);
+}
+
 /* What a killed writer has left goes; what one at work has there stays. */
 static void test_temporaries(void **state)
 {
@@ -637,6 +653,7 @@ int main(void)
         TEST(test_temporaries),
         TEST(test_memory_available),
         TEST(test_group_processors),
+        TEST(test_space),
         TEST(test_empty_file),
         TEST(test_places_that_cannot_be_written),
         TEST(test_broken_pipe),

@@ -252,8 +252,10 @@ static nl_status choose_tiles(const nl_conversion *conversion, nl_axis *rows, nl
         if (longer->tile <= MINIMUM_TILE)
             return nl_fail(device->context, NL_ERROR_MEMORY,
                            "the autoencoder needs %.1f MiB for the smallest tile and %.1f MiB are "
-                           "left: allow more memory (--max-memory)",
-                           (double)*need / (1 << 20), (double)room / (1 << 20));
+                           "left%s",
+                           (double)*need / (1 << 20), (double)room / (1 << 20),
+                           device->context->options.max_memory ? " of the memory limit: allow more"
+                                                               : "");
         cut(longer, longer->tiles + 1);
     }
 }

@@ -77,6 +77,7 @@ nl_status nl_safetensors_create(nl_context *context, const char *path, bool over
     writer->context = context;
     NL_TRY(nl_strdup(context, path, &writer->path));
     NL_TRY(print_header(context, path, metadata, tensors, count, &text, &writer->expected));
+    NL_TRY(nl_check_space(context, path, writer->expected));
     NL_TRY(nl_writer_open(context, path, overwrite, &writer->writer));
     text_size = strlen(text);
     padded = (text_size + 7) / 8 * 8;

@@ -94,7 +94,8 @@ static nl_status not_a_dict(const nl_checkpoint *checkpoint, const nl_pickle_val
 static void log_choice(const nl_checkpoint *checkpoint)
 {
     if (checkpoint->taken && !checkpoint->key)
-        nl_log(checkpoint->context, NL_LOG_INFO, "%s holds %s; taken is %s (--key chooses)",
+        nl_log(checkpoint->context, NL_LOG_INFO,
+               "%s holds %s; taken is %s (--key of sample, info or convert chooses)",
                checkpoint->path, checkpoint->holds, checkpoint->taken);
 }
 
@@ -122,7 +123,7 @@ nl_status nl_torch_choose(nl_torch *torch, const nl_pickle_value *root,
     if (!has_tensors(value))
         return nl_fail(checkpoint->context, NL_ERROR_INPUT,
                        "%s: no tensors where they were looked for (%s); the file holds %s: choose "
-                       "one of these with --key",
+                       "one of these with --key (sample, info, convert)",
                        checkpoint->path, checkpoint->taken ? checkpoint->taken : "its top",
                        checkpoint->holds[0] ? checkpoint->holds : "an empty dict");
     log_choice(checkpoint);

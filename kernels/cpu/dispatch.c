@@ -2,6 +2,7 @@
 /* The table nl_cpu_ops: each entry goes on to the level that suits the processor. */
 #include "host_memory.h"
 #include "nl_cpu.h"
+#include "nl_thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,21 @@ static void cpu_destroy(nl_device *device)
     device->state = NULL;
 }
 
+/* OpenMP starts its threads when they are first needed, and ends the process when it cannot. They are started here, as
+ * many as there can be; results do not depend on their number. */
+static void start_team(nl_device *device)
+{
+    int team = 0, possible = 1 + nl_threads_possible(device->threads - 1);
+    if (possible < device->threads)
+        nl_log(device->context, NL_LOG_WARNING,
+               "%d of %d threads: limits (ulimit -v, ulimit -u) allow no more", possible,
+               device->threads);
+    device->threads = NL_MIN(device->threads, possible);
+#pragma omp parallel num_threads(device->threads) reduction(+ : team)
+    team++;
+    device->threads = team;
+}
+
 static nl_status cpu_create(nl_device *device, int index)
 {
     nl_status status = NL_OK;
@@ -78,6 +94,7 @@ static nl_status cpu_create(nl_device *device, int index)
             device->context, NL_ERROR_USAGE,
             "NL_CPU_LEVEL: expected base, v3 or v4 as this processor has it, found \"%s\"", level));
     NL_TRY(nl_dnnl_create(device, &state->dnnl));
+    start_team(device);
 cleanup:
     if (status != NL_OK)
         cpu_destroy(device);

@@ -103,6 +103,7 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, f
 /* ---- Primitives by shape */
 
 enum { KEPT = 128, KEY = 20 }; /* Inception alone has about 70 shapes */
+enum { ROOM = 32 << 20 };      /* addresses that must be left before a primitive is made */
 
 enum { X, WEIGHT, BIAS, Y, RESIDUAL, SCRATCHPAD, ARGUMENTS };
 
@@ -270,6 +271,18 @@ cleanup:
     return status;
 }
 
+/* oneDNN does not look at whether it was given memory for the code that it writes. */
+static nl_status check_room(nl_dnnl *dnnl)
+{
+    int64_t left = nl_addresses_left();
+    return left >= ROOM
+               ? NL_OK
+               : nl_fail(dnnl->device->context, NL_ERROR_MEMORY,
+                         "memory for oneDNN: need %d MiB of addresses, ulimit -v leaves %.1f; "
+                         "allow more",
+                         ROOM >> 20, (double)left / (1 << 20));
+}
+
 /* Makes the entry's primitive with `make` when it has none and runs it on the device's threads. */
 static nl_status run(nl_dnnl *dnnl, const int64_t *key,
                      dnnl_status_t (*make)(nl_dnnl *, kept *, const void *), const void *args,
@@ -280,8 +293,10 @@ static nl_status run(nl_dnnl *dnnl, const int64_t *key,
     int threads = omp_get_max_threads();
     omp_set_num_threads(dnnl->device->threads);
     kept *entry = find(dnnl, key);
-    if (!entry->primitive)
+    if (!entry->primitive) {
+        NL_TRY(check_room(dnnl));
         done = make(dnnl, entry, args);
+    }
     if (done == dnnl_success) {
         NL_TRY(reserve(dnnl, (entry->scratchpad_bytes + 63) / 64 * 64 + entry->weight_bytes));
         done = run_kept(dnnl, entry, data);

@@ -240,6 +240,30 @@ cleanup:
     return status;
 }
 
+/* For the shards that are not there: samples, their numbers and labels. */
+static nl_status check_space(const nl_encode_job *job)
+{
+    nl_context *context = job->context;
+    char *path = NULL;
+    int64_t pictures = job->pictures, bytes;
+    nl_status status = NL_OK;
+    for (int64_t i = 0; i < job->shard_count; i++) {
+        NL_TRY(nl_shard_path(job, i, false, &path));
+        if (!nl_path_exists(path)) /* nor are those behind it: they are made in their order */
+            break;
+        pictures -= nl_shard_share(job, i);
+        nl_free(context, path);
+        path = NULL;
+    }
+    if (!nl_mul_size(pictures, job->sample_bytes + (int64_t)(sizeof(int64_t) + sizeof(int32_t)),
+                     &bytes))
+        bytes = INT64_MAX;
+    status = nl_check_space(context, job->options->out, bytes);
+cleanup:
+    nl_free(context, path);
+    return status;
+}
+
 nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *options,
                             nl_encode_result *result)
 {
@@ -267,6 +291,7 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
     if (options->class_names)
         NL_TRY(read_class_names(&job));
     NL_TRY(open_folder(&job, &lock));
+    NL_TRY(check_space(&job));
     NL_TRY(NL_NEW_ARRAY(context, "counts of shards", job.shard_count, &counts));
     if (!skipped)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a list"));

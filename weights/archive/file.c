@@ -3,7 +3,6 @@
 #include "npz.h"
 
 #include <errno.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 nl_status nl_npz_step(nl_context *context, const char *path)
@@ -63,26 +62,21 @@ nl_status nl_npz_sync(const nl_npz_file *file)
 
 nl_status nl_npz_reserve(const nl_npz_file *file, int64_t size)
 {
-    struct statvfs info;
     int error = 0;
     nl_status status = nl_npz_step(file->context, file->path);
     if (status != NL_OK)
         return status;
-    bool known = fstatvfs(file->fd, &info) == 0;
-    double have = known ? (double)info.f_bavail * (double)info.f_frsize : 0;
     while (fallocate(file->fd, 0, 0, size) != 0)
         if ((error = errno) != EINTR)
             break;
     /* Where room cannot be kept (NFS 3, FAT), what is free now has to do. */
     if (error == EOPNOTSUPP || error == ENOSYS) {
-        error = known && have < (double)size ? ENOSPC : 0;
+        error = nl_space_left(file->path) < size ? ENOSPC : 0;
         if (!error && ftruncate(file->fd, size) != 0)
             error = errno;
     }
     if (error == ENOSPC)
-        return nl_fail(file->context, NL_ERROR_WRITE,
-                       "%s: the disk is too full: need %.1f MiB, have %.1f MiB", file->path,
-                       (double)size / (1 << 20), have / (1 << 20));
+        return nl_fail_space(file->context, file->path, size);
     if (error && error != EINTR)
         return nl_fail(file->context, NL_ERROR_WRITE, "%s: no room for %.1f MiB: %s", file->path,
                        (double)size / (1 << 20), strerror(error));

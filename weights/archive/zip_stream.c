@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The content of one entry of a zip archive, unpacked as it is read, its checksum carried along. */
+#include "nl_thread.h"
 #include "zip.h"
 
 #include <string.h>
@@ -97,12 +98,13 @@ static nl_status inflate_some(nl_zip_stream *s, uint8_t *to, int64_t bytes)
 static void copy_stored(nl_zip_stream *s, uint8_t *to, const uint8_t *from, int64_t bytes)
 {
     enum { PART = 1 << 20, MOST = 64, THREADS = 4 };
-    int threads = NL_MIN(THREADS, nl_default_threads());
+    int threads =
+        bytes > PART ? 1 + nl_threads_possible(NL_MIN(THREADS, nl_default_threads()) - 1) : 1;
     uLong crc[MOST], joining = crc32_combine_gen(PART);
     while (bytes > 0) {
         int64_t now = NL_MIN(bytes, (int64_t)MOST * PART);
         int parts = (int)((now + PART - 1) / PART);
-#pragma omp parallel for num_threads(threads) if (parts > 1)
+#pragma omp parallel for num_threads(threads)
         for (int i = 0; i < parts; i++) {
             int64_t at = (int64_t)i * PART;
             size_t size = (size_t)NL_MIN(PART, now - at);

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+# Short of something: addresses (ulimit -v), memory of a control group, room on a disk. What cannot be done is said, with
+# the exit code for it; nothing hangs, and no signal ends the program.
+load helper
+
+# Under ulimit -v $1.
+limited() {
+    (ulimit -v "$1" && shift && exec "$@")
+}
+
+# A picture of the model "$model", made under the command "$@"; or exit code 4 and why. Counts both.
+picture_or_reason() {
+    local code=0
+    rm -f a.png
+    "$@" timeout -s KILL 60 "$NALAGEN" sample -m "$model" --vae "$vae" -c 1 --size 64 --steps 2 --device cpu -q -o a.png >told 2>&1 || code=$?
+    case $code in
+    0) is_png a.png && made=$((made + 1)) ;;
+    4) [ ! -e a.png ] && grep -q '^nalagen: error: .*memory' told && refused=$((refused + 1)) ;;
+    *) false ;;
+    esac || { echo "$*: code $code"; cat told; return 1; }
+}
+
+@test "ulimit -v, step by step: a picture, or exit code 4 and why" {
+    local code limit
+    made=0 refused=0
+    model=tiny.safetensors
+    "$MAKE_MODEL" "$model"
+    limited 4000000 timeout -s KILL 20 "$NALAGEN" version || skip "limits of addresses do not go with this build"
+    for ((limit = 16000; made < 3 && limit < 4000000; limit += 3000 + limit / 200)); do
+        code=0
+        limited $limit timeout -s KILL 20 "$NALAGEN" version >told 2>&1 || code=$?
+        [ $code -ne 127 ] || continue # its libraries find no room
+        [ $code -eq 0 ]
+        picture_or_reason limited $limit
+    done
+    [ $made -eq 3 ] && [ $refused -gt 3 ]
+}
+
+# A control group with this limit of memory in MiB, where this machine lets one be made: in $group, "" where not.
+make_group() {
+    local root file
+    group=
+    for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+        mkdir "$root/nalagen-test-$$" 2>/dev/null || continue
+        group=$root/nalagen-test-$$
+        for file in memory.limit_in_bytes memory.max; do
+            [ ! -e "$group/$file" ] || ! echo "$(($1 << 20))" 2>/dev/null >"$group/$file" || return 0
+        done
+        rmdir "$group"
+        group=
+    done
+}
+
+in_group() {
+    sh -c "echo \$\$ >$group/cgroup.procs"' && exec "$0" "$@"' "$@"
+}
+
+@test "memory of a control group, step by step: a picture, or exit code 4 and why" {
+    local limit
+    need_model
+    made=0 refused=0
+    for limit in 48 96 128 144 160 192 256; do
+        make_group $limit
+        [ "$group" ] || skip "no control group with a limit of memory can be made here"
+        picture_or_reason in_group || { rmdir "$group"; false; }
+        rmdir "$group"
+    done
+    [ $made -gt 0 ] && [ $refused -gt 1 ]
+}
+
+@test "a disk that has no room for the result is said before the work" {
+    mkdir set
+    truncate -s $((10000 * 3073)) set/data_batch_1.bin
+    run -7 timeout -s KILL 20 "$NALAGEN" encode set -o data --vae none --crops 1000 --size 1024 --device cpu -q
+    [[ "$output" == "nalagen: error: data: the disk is too full: need "*" MiB, have "*" MiB" ]]
+    run ls data
+    [ "$output" = "" ]
+}
+
+@test "what a message advises is there: units of a small limit, options that a command has" {
+    need_model
+    run -4 quick -c 1 -o a.png --device cpu --max-memory 10
+    [[ "$output" =~ "need "[0-9.]+" "(bytes|KiB)", have "[0-9]+" bytes of the memory limit left; allow more" ]]
+    need_inception
+    quick -c 1 -n 2 -o pictures/ --device cpu -q
+    run -2 "$NALAGEN" stats pictures -o ref.npz --weights "$inception" --device cpu
+    [[ "$output" == *"pictures are too few"*"Take 2048 or more (50000 for published numbers), or --allow-small"* ]]
+    [[ "$output" != *--metrics* && "$output" != *--features* ]]
+    run "$NALAGEN" stats --help
+    [[ "$output" != *--metrics* && "$output" != *--features* && "$output" == *--allow-small* ]]
+}
