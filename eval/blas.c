@@ -21,6 +21,18 @@ static struct {
     char reason[256]; /* why it cannot be loaded */
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* OpenBLAS asks for the buffers of a product again and again where it gets none, for ever: they are taken now, while
+ * there is room, and kept by it. */
+static void take_buffers(const nl_blas *blas)
+{
+    enum { N = 256 };
+    double *x = calloc(2 * N * N, sizeof(double));
+    if (x)
+        blas->dgemm(CblasColMajor, CblasTrans, CblasNoTrans, N, N, N, 1, x, N, x, N, 0, x + N * N,
+                    N);
+    free(x);
+}
+
 /* By a thread of its own: OpenBLAS's threads are born of it and leave signals to the first one, as it does, and
  * run on any processor. */
 static void *load(void *unused)
@@ -49,6 +61,8 @@ static void *load(void *unused)
         snprintf(library.reason, sizeof(library.reason), "%s", dlerror());
     else if (!getenv("OPENBLAS_NUM_THREADS"))
         b->set_threads(nl_default_threads());
+    if (whole)
+        take_buffers(b);
     library.loaded = whole;
     return unused;
 }

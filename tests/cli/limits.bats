@@ -58,6 +58,7 @@ in_group() {
 @test "memory of a control group, step by step: a picture, or exit code 4 and why" {
     local limit
     need_model
+    export OMP_NUM_THREADS=2
     made=0 refused=0
     for limit in 48 96 128 144 160 192 256; do
         make_group $limit
@@ -66,6 +67,26 @@ in_group() {
         rmdir "$group"
     done
     [ $made -gt 0 ] && [ $refused -gt 1 ]
+}
+
+@test "ulimit -v: statistics come, or exit code 4 and why" {
+    local code limit made=0 refused=0
+    need_model
+    need_inception
+    quick -c 1 -n 2 -o pictures/ --device cpu -q
+    export OMP_NUM_THREADS=2
+    limited 8000000 timeout -s KILL 20 "$NALAGEN" version || skip "limits of addresses do not go with this build"
+    for limit in 250000 400000 550000 700000 800000 900000 2000000; do
+        code=0
+        rm -f ref.npz
+        limited $limit timeout -s KILL 60 "$NALAGEN" stats pictures -o ref.npz --weights "$inception" --allow-small --device cpu -q >told 2>&1 || code=$?
+        case $code in
+        0) [ -s ref.npz ] && made=$((made + 1)) ;;
+        4) [ ! -e ref.npz ] && refused=$((refused + 1)) ;;
+        *) false ;;
+        esac || { echo "$limit: code $code"; cat told; return 1; }
+    done
+    [ $made -gt 0 ] && [ $refused -gt 0 ]
 }
 
 @test "a disk that has no room for the result is said before the work" {
