@@ -23,10 +23,10 @@ nl_status nl_archive_open(nl_session *session, const nl_sample_options *options,
     cJSON *facts = NULL;
     char *text = NULL;
     *npz = NULL;
-    record.n = count;
-    record.size[0] = height;
-    record.size[1] = width;
-    record.rounding = options->rounding ? options->rounding : "dit";
+    record.task.n = count;
+    record.task.size[0] = height;
+    record.task.size[1] = width;
+    record.task.rounding = options->task.rounding ? options->task.rounding : "dit";
     NL_TRY(nl_pictures_facts(session, &record, sampling, &facts));
     /* Another card of the same kind is no reason to begin anew; another back end or precision is. */
     cJSON_DeleteItemFromObject(facts, "device");

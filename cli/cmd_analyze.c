@@ -24,7 +24,7 @@ static const nl_option options_table[] = {
      .help = "what is written goes there (analysis)"},
     {"json", 0, NL_OPTION_FLAG, SAMPLE(json), .help = "analysis.json on standard output, too"},
     {"force", 'f', NL_OPTION_FLAG, SAMPLE(force), .help = "overwrite files (never without)"},
-    {.include = nl_sampling_options, .offset = FIELD(sample)},
+    {.include = nl_sampling_options, .offset = FIELD(sample.task)},
     {.include = nl_device_options, .offset = offsetof(nl_analyze_options, sample.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: auto, f32 or bf16"},
@@ -121,15 +121,16 @@ static nl_status choose_pictures(nl_analyzing *a)
     nl_status status = NL_OK;
     nl_context *context = a->session.context;
     const nl_sample_options *o = &a->options->sample;
-    NL_TRY(nl_classes_parse(context, a->session.model, o->classes, &a->classes));
-    a->count = o->n ? o->n : NL_MAX(a->classes.count, 1);
+    NL_TRY(nl_classes_parse(context, nl_model_get_config(a->session.model), o->task.classes,
+                            &a->classes));
+    a->count = o->task.n ? o->task.n : NL_MAX(a->classes.count, 1);
     if (a->count > MOST_PICTURES)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "--number %lld: expected at most %d pictures, whose every query is kept",
                        (long long)a->count, MOST_PICTURES));
     NL_TRY(NL_NEW_ARRAY(context, "classes", a->count, &a->labels));
     for (int64_t i = 0; i < a->count; i++)
-        a->labels[i] = nl_classes_at(&a->classes, o->seed, o->first_index + i);
+        a->labels[i] = nl_classes_at(&a->classes, o->task.seed, o->task.first_index + i);
 cleanup:
     return status;
 }
@@ -175,8 +176,8 @@ static nl_status open_folder(const nl_analyzing *a)
     for (int i = 0; i < NL_RULES * 2; i++)
         NL_TRY(refuse(a, figures[i / 2][i % 2]));
     for (int64_t i = 0; i < a->count * a->analysis.times; i++) {
-        NL_TRY(map_path(a, o->first_index + i / a->analysis.times, (int)(i % a->analysis.times),
-                        &path));
+        NL_TRY(map_path(a, o->task.first_index + i / a->analysis.times,
+                        (int)(i % a->analysis.times), &path));
         NL_TRY(nl_output_check(context, path, o->force, ""));
         nl_free(context, path);
         path = NULL;
@@ -238,10 +239,10 @@ static nl_status write_json(nl_analyzing *a, const nl_analysis *analysis)
     nl_status status = NL_OK;
     nl_context *context = a->session.context;
     const nl_sample_options *o = &a->options->sample;
-    nl_sampling given = nl_sampling_of(o), sampling;
+    nl_sampling given = nl_sampling_of(&o->task), sampling;
     cJSON *facts = NULL, *object = NULL;
     char *path = NULL, *text = NULL;
-    NL_TRY(nl_model_resolve(a->session.model, &given, &sampling));
+    NL_TRY(nl_sampling_resolve(context, nl_model_get_config(a->session.model), &given, &sampling));
     NL_TRY(nl_pictures_facts(&a->session, o, &sampling, &facts));
     NL_TRY(nl_analysis_json(analysis, facts, &object));
     NL_TRY(in_folder(a, "analysis.json", &path));
@@ -293,10 +294,10 @@ static nl_status make_analysis(nl_analyzing *a)
     NL_TRY(open_folder(a));
     nl_request request = {.labels = a->labels,
                           .count = a->count,
-                          .seed = o->seed,
-                          .first_index = o->first_index,
-                          .rounding = nl_rounding_of(o),
-                          .sampling = nl_sampling_of(o)};
+                          .seed = o->task.seed,
+                          .first_index = o->task.first_index,
+                          .rounding = nl_rounding_of(&o->task),
+                          .sampling = nl_sampling_of(&o->task)};
     NL_TRY(
         nl_analyze(context, a->session.model, &request, &a->analysis, take_picture, a, &analysis));
     NL_TRY(write_points(a, analysis));
@@ -316,11 +317,11 @@ static nl_status analyze(nl_command_line *line, void *values)
     nl_analyzing a = {.options = options,
                       .session = {.console = &line->console, .options = sample}};
     nl_status status;
-    if (line->operand_count && sample->model)
+    if (line->operand_count && sample->task.model)
         NL_TRY(nl_fail(line->context, NL_ERROR_USAGE, "%s and --model %s: give one of them",
-                       line->operands[0], sample->model));
+                       line->operands[0], sample->task.model));
     if (line->operand_count)
-        sample->model = line->operands[0];
+        sample->task.model = line->operands[0];
     a.session.context = line->context;
     NL_TRY(parse_times(&a, options->at ? options->at : "0.1,0.5,0.9"));
     NL_TRY(nl_command_take_device(line, &sample->machine, nl_command_progress, line));

@@ -53,8 +53,8 @@ static const nl_option options_table[] = {
          "--model and the results appended to RUN/metrics.jsonl; what stands there already "
          "is not done again. Ends when RUN/done is there."},
     {"once", 0, NL_OPTION_FLAG, FIELD(once), .help = "with --watch: those that are there"},
-    {.include = nl_sampling_options, .offset = FIELD(sample)},
-    {"number", 'n', NL_OPTION_INT, SAMPLE(n), "N", 1, 1e9, .where = NL_IN_BOTH,
+    {.include = nl_sampling_options, .offset = FIELD(sample.task)},
+    {"number", 'n', NL_OPTION_INT, SAMPLE(task.n), "N", 1, 1e9, .where = NL_IN_BOTH,
      .help = "pictures in all (50000)"},
     {.include = nl_device_options, .offset = offsetof(nl_eval_options, network.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(machine.dtype), "NAME", .choices = nl_dtypes,
@@ -115,19 +115,21 @@ static void log_message(void *user, nl_log_level level, const char *message)
 static nl_status load_model(nl_session *session, nl_evaluation_options *o, nl_classes *classes)
 {
     const nl_sample_options *options = session->options;
-    nl_sampling given = nl_sampling_of(options);
+    nl_sampling given = nl_sampling_of(&options->task);
     nl_status status;
     NL_TRY(nl_session_load(session));
-    NL_TRY(nl_model_resolve(session->model, &given, &o->sampling));
-    NL_TRY(nl_classes_parse(session->context, session->model, options->classes, classes));
+    NL_TRY(nl_sampling_resolve(session->context, nl_model_get_config(session->model), &given,
+                               &o->sampling));
+    NL_TRY(nl_classes_parse(session->context, nl_model_get_config(session->model),
+                            options->task.classes, classes));
     o->model = session->model;
-    o->count = options->n ? options->n : SAMPLES;
+    o->count = options->task.n ? options->task.n : SAMPLES;
     o->labels = classes->random ? NULL : classes->list;
     o->label_count = classes->count;
-    o->seed = options->seed;
-    o->first_index = options->first_index;
+    o->seed = options->task.seed;
+    o->first_index = options->task.first_index;
     o->batch = (int)options->batch;
-    o->rounding = nl_rounding_of(options);
+    o->rounding = nl_rounding_of(&options->task);
 cleanup:
     return status;
 }
@@ -149,10 +151,10 @@ static nl_status eval_model(nl_eval_work *work, const char *path, cJSON **report
                                    .max_memory = machine->max_memory,
                                    .log = log_message,
                                    .user = session.console};
-    sample.model = path;
+    sample.task.model = path;
     NL_TRY(nl_context_create(&of_model, &session.context));
     NL_TRY(load_model(&session, &o, &classes));
-    sample.n = o.count;
+    sample.task.n = o.count;
     NL_TRY(nl_evaluate_with(&work->network, &o, &evaluation));
     NL_TRY(nl_pictures_facts(&session, &sample, &o.sampling, &facts));
     NL_TRY(report_on(work, &o, path ? path : nl_shipped_model, facts, &evaluation, report));
@@ -236,12 +238,12 @@ cleanup:
 static nl_status check_together(nl_context *context, const nl_eval_options *options,
                                 const char *samples)
 {
-    bool model = options->sample.model || options->sample.n;
+    bool model = options->sample.task.model || options->sample.task.n;
     if (!options->ref)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--ref is needed: the statistics (.npz) or pictures to compare with; "
                        "'nalagen stats' makes the former");
-    if (options->watch && (samples || options->sample.model))
+    if (options->watch && (samples || options->sample.task.model))
         return nl_fail(context, NL_ERROR_USAGE, "--watch takes the checkpoints of %s: leave %s out",
                        options->watch, samples ? samples : "--model");
     if (options->once && !options->watch)
@@ -264,7 +266,7 @@ static nl_status evaluate(nl_eval_work *work, const char *samples)
     if (work->options->watch)
         return eval_run(work);
     NL_TRY(samples ? eval_files(work, samples, to)
-                   : eval_model(work, work->options->sample.model, to));
+                   : eval_model(work, work->options->sample.task.model, to));
     if (report)
         NL_TRY(nl_print_json(work->context, report));
 cleanup:

@@ -31,7 +31,7 @@ static nl_status check_together(nl_context *context, const nl_sample_options *op
         return nl_fail(context, NL_ERROR_USAGE, "--root %s: no such folder", options->root);
     if (options->from && options->requests)
         return nl_fail(context, NL_ERROR_USAGE, "--from and --requests do not go together");
-    if (options->sampling.steps && options->sampling.respacing)
+    if (options->task.sampling.steps && options->task.sampling.respacing)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--steps and --respacing say the same thing: give one of them");
     return NL_OK;
@@ -52,12 +52,12 @@ static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts
     NL_TRY(
         nl_options_parse(context, &nl_sample_command, line->argc, line->argv, options, &operands));
     /* Either of the two replaces both of the recorded ones. */
-    if (options->sampling.steps != recorded.sampling.steps &&
-        options->sampling.respacing == recorded.sampling.respacing)
-        options->sampling.respacing = NULL;
-    if (options->sampling.respacing != recorded.sampling.respacing &&
-        options->sampling.steps == recorded.sampling.steps)
-        options->sampling.steps = 0;
+    if (options->task.sampling.steps != recorded.task.sampling.steps &&
+        options->task.sampling.respacing == recorded.task.sampling.respacing)
+        options->task.sampling.respacing = NULL;
+    if (options->task.sampling.respacing != recorded.task.sampling.respacing &&
+        options->task.sampling.steps == recorded.task.sampling.steps)
+        options->task.sampling.steps = 0;
 cleanup:
     return status;
 }
@@ -65,18 +65,9 @@ cleanup:
 nl_status nl_session_load(nl_session *session)
 {
     const nl_sample_options *options = session->options;
-    nl_model_options model = {.path = options->model,
-                              .key = options->key,
-                              .config_path = options->config,
-                              .architecture = options->arch,
-                              .transport_path = options->path,
-                              .prediction = options->prediction,
-                              .vae = options->vae,
-                              .height = (int)options->size[0],
-                              .width = (int)options->size[1]};
-    nl_status status = nl_model_load(session->context, &model, &session->model);
+    nl_status status = nl_task_load(session->context, &options->task, &session->model);
     if (status == NL_OK && (!options->no_metadata || options->json || options->requests))
-        status = nl_model_facts(session, &session->facts);
+        status = nl_model_facts(session->model, &options->task, &session->facts);
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The frame of every command: parses its options, opens a context, hears Ctrl-C, tells of a failure. */
 #include "nl_command.h"
+#include "nl_help.h"
 
 #include <string.h>
 

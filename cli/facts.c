@@ -11,54 +11,9 @@
 static const char *const own_keys[] = {"version",    "model",  "name",  "sha256", "vae", "device",
                                        "class_name", "config", "index", "noise",  NULL};
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static nl_status no_memory(nl_context *context)
 {
     return nl_fail(context, NL_ERROR_MEMORY, "no memory for the description of a picture");
-}
-
-/* The configuration without the names of the classes, which may be many. */
-static nl_status config_json(nl_context *context, nl_model *model, cJSON **config)
-{
-    const char *text = nl_model_config(model);
-    nl_status status = nl_json_parse(context, "configuration", text, strlen(text), config);
-    if (status == NL_OK)
-        cJSON_DeleteItemFromObject(*config, "class_names");
-    return status;
-}
-
-nl_status nl_model_facts(nl_session *session, cJSON **facts)
-{
-    nl_context *context = session->context;
-    const nl_sample_options *options = session->options;
-    nl_status status = NL_OK;
-    const char *sha = NULL;
-    char name[64];
-    cJSON *object = cJSON_CreateObject(), *config = NULL;
-    const char *model = options->model ? options->model : nl_shipped_model;
-    nl_config_name(nl_model_get_config(session->model), name, sizeof(name));
-    NL_TRY(nl_model_sha256(session->model, &sha));
-    NL_TRY(config_json(context, session->model, &config));
-    if (!cJSON_AddStringToObject(object, "version", nl_version()) ||
-        !cJSON_AddStringToObject(object, "model", base_name(model)) ||
-        !cJSON_AddStringToObject(object, "name", name) ||
-        !cJSON_AddStringToObject(object, "sha256", sha) ||
-        !cJSON_AddStringToObject(object, "device", context->device->name) ||
-        (options->vae && !cJSON_AddStringToObject(object, "vae", base_name(options->vae))) ||
-        !cJSON_AddItemToObject(object, "config", config))
-        NL_TRY(no_memory(context));
-    config = NULL;
-    *facts = object;
-    object = NULL;
-cleanup:
-    cJSON_Delete(config);
-    cJSON_Delete(object);
-    return status;
 }
 
 /* label: NULL for all pictures of the job together. */
@@ -66,39 +21,20 @@ static nl_status facts_of(nl_session *session, const nl_sample_options *options,
                           const nl_sampling *sampling, const int *label, int64_t index,
                           cJSON **facts)
 {
-    nl_context *context = session->context;
-    cJSON *object = cJSON_Duplicate(session->facts, true);
-    nl_sample_options record = *options;
-    char text[24], seed[24];
-    bool good = object != NULL;
-    record.sampling = *sampling;
-    record.sampling.cfg_scale = nl_sampling_scale(sampling);
-    record.seed = nl_sample_defaults.seed; /* written below, also when it is 0 */
-    record.first_index = nl_sample_defaults.first_index;
-    if (label) {
-        record.classes = NULL;
-        record.n = nl_sample_defaults.n;
-        good = good && cJSON_AddNumberToObject(object, "class", *label) &&
-               cJSON_AddStringToObject(
-                   object, "class_name",
-                   nl_class_text(nl_model_get_config(session->model), *label, text, sizeof(text)));
-    } else if (!record.classes) {
-        record.classes = nl_model_get_config(session->model)->num_classes ? "random" : "null";
+    nl_status status = nl_task_facts(session->model, session->facts, &options->task, sampling,
+                                     label, index, facts);
+    nl_sample_options record = nl_sample_defaults; /* what no task has */
+    memcpy(record.grid, options->grid, sizeof(record.grid));
+    if (status == NL_OK &&
+        ((options->noise &&
+          !cJSON_AddStringToObject(*facts, "noise", nl_base_name(options->noise))) ||
+         !nl_options_to_json(&nl_sample_command, &record, &nl_sample_defaults, NL_IN_PICTURE,
+                             *facts))) {
+        cJSON_Delete(*facts);
+        *facts = NULL;
+        status = no_memory(session->context);
     }
-    snprintf(seed, sizeof(seed), "%llu", (unsigned long long)options->seed);
-    good =
-        good &&
-        (options->seed >> 53 ? cJSON_AddStringToObject(object, "seed", seed)
-                             : cJSON_AddRawToObject(object, "seed", seed)) &&
-        cJSON_AddNumberToObject(object, "index", (double)index) &&
-        (!options->noise || cJSON_AddStringToObject(object, "noise", base_name(options->noise))) &&
-        nl_options_to_json(&nl_sample_command, &record, &nl_sample_defaults, NL_IN_PICTURE, object);
-    if (!good) {
-        cJSON_Delete(object);
-        return no_memory(context);
-    }
-    *facts = object;
-    return NL_OK;
+    return status;
 }
 
 nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
@@ -110,7 +46,7 @@ nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options
 nl_status nl_pictures_facts(nl_session *session, const nl_sample_options *options,
                             const nl_sampling *sampling, cJSON **facts)
 {
-    return facts_of(session, options, sampling, NULL, options->first_index, facts);
+    return facts_of(session, options, sampling, NULL, options->task.first_index, facts);
 }
 
 nl_status nl_read_picture_facts(nl_context *context, const char *path, cJSON **facts)
@@ -167,15 +103,15 @@ nl_status nl_options_from_picture(nl_context *context, const char *path, const c
     NL_TRY(nl_json_string(&json, "model", &model));
     NL_TRY(nl_json_string(&json, "vae", &vae));
     NL_TRY(nl_json_string(&json, "noise", &noise));
-    NL_TRY(nl_json_int(&json, "index", 0, 1000000000000000, &options->first_index));
+    NL_TRY(nl_json_int(&json, "index", 0, 1000000000000000, &options->task.first_index));
     NL_TRY(nl_options_apply(context, &nl_sample_command, path, facts, NL_IN_PICTURE, own_keys,
                             texts, options));
     if (model && strcmp(model, nl_shipped_model) != 0)
-        NL_TRY(find_file(context, path, model, texts, &options->model));
+        NL_TRY(find_file(context, path, model, texts, &options->task.model));
     if (vae && !strcmp(vae, "none"))
-        options->vae = "none";
+        options->task.vae = "none";
     else if (vae)
-        NL_TRY(find_file(context, path, vae, texts, &options->vae));
+        NL_TRY(find_file(context, path, vae, texts, &options->task.vae));
     if (noise)
         NL_TRY(find_file(context, path, noise, texts, &options->noise));
 cleanup:
@@ -188,7 +124,7 @@ nl_status nl_compare_facts(nl_session *session, const char *path, const cJSON *f
     nl_json json = {.context = context, .where = path, .object = facts};
     nl_status status = NL_OK;
     const char *theirs = NULL, *ours = NULL;
-    cJSON *config = NULL;
+    cJSON *here = NULL;
     const cJSON *recorded = cJSON_GetObjectItemCaseSensitive(facts, "config");
     NL_TRY(nl_json_string(&json, "sha256", &theirs));
     NL_TRY(nl_model_sha256(session->model, &ours));
@@ -197,11 +133,12 @@ nl_status nl_compare_facts(nl_session *session, const char *path, const cJSON *f
                "%s: another model made it (sha256 %.12s, this one %.12s): the picture will differ; "
                "give its own with --model",
                path, theirs, ours);
-    NL_TRY(config_json(context, session->model, &config));
-    if (recorded && !cJSON_Compare(recorded, config, true))
+    NL_TRY(nl_model_facts(session->model, &session->options->task, &here));
+    if (recorded &&
+        !cJSON_Compare(recorded, cJSON_GetObjectItemCaseSensitive(here, "config"), true))
         nl_log(context, NL_LOG_WARNING,
                "%s: the model's configuration was another one: give it with --config", path);
 cleanup:
-    cJSON_Delete(config);
+    cJSON_Delete(here);
     return status;
 }

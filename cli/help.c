@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Everything that people read about the options: --help, the man page, shell completion. */
-#include "nl_options.h"
+#include "nl_help.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@ static nl_status keep_for_grid(nl_job *job, const nl_picture *picture)
     job->height = picture->height;
     job->width = picture->width;
     if (!job->grid)
-        NL_TRY(NL_NEW_SIZED(job->session->context, "pictures of the grid", job->count, bytes,
+        NL_TRY(NL_NEW_SIZED(job->session->context, "pictures of the grid", job->task.count, bytes,
                             &job->grid));
     memcpy(job->grid + (size_t)job->taken * bytes, picture->rgb, bytes);
 cleanup:
@@ -28,7 +28,7 @@ static nl_status take_picture(void *user, const nl_picture *picture)
     const int *shape = picture->latent_shape;
     int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
     bool file = picture->rgb && !job->options->grid[0];
-    nl_writing writing = {.number = picture->index - job->options->first_index,
+    nl_writing writing = {.number = picture->index - job->options->task.first_index,
                           .evaluations = picture->evaluations,
                           .label = picture->label,
                           .height = picture->height,
@@ -72,21 +72,15 @@ static nl_status make_pictures(nl_job *job)
     int64_t elements = (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];
     int64_t count;
     while ((count = nl_work_list_next(&job->work, job->noise, job->room, job->numbers)) > 0) {
-        for (int64_t i = 0; i < count; i++) {
-            job->indices[i] = options->first_index + job->numbers[i];
-            job->labels[i] = nl_job_label(job, job->numbers[i]);
-        }
-        nl_request request = {.labels = job->labels,
-                              .count = count,
-                              .seed = options->seed,
-                              .indices = job->indices,
-                              .batch = (int)session->options->batch,
-                              .preview_every = (int)options->preview_every,
-                              .noise = job->noise ? job->noise + job->numbers[0] * elements : NULL,
-                              .rounding = nl_rounding_of(options),
-                              .sampling = job->sampling};
+        for (int64_t i = 0; i < count; i++)
+            job->wanted[i] = (nl_task_picture){&job->task, job->numbers[i]};
+        nl_making making = {.pictures = job->wanted,
+                            .count = count,
+                            .batch = (int)session->options->batch,
+                            .preview_every = (int)options->preview_every,
+                            .noise = job->noise ? job->noise + job->numbers[0] * elements : NULL};
         job->before = job->taken;
-        NL_TRY(nl_generate(session->model, &request, take_picture, job));
+        NL_TRY(nl_tasks_make(session->model, &making, take_picture, job));
     }
 cleanup:
     return status;
@@ -129,18 +123,17 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
         double seconds = nl_seconds() - job.started;
         nl_log(context, NL_LOG_DEBUG,
                "%lld pictures in %.2f s, %lld evaluations of the network (%s)", (long long)job.done,
-               seconds, (long long)job.evaluations, job.sampling.sampler);
+               seconds, (long long)job.evaluations, job.task.sampling.sampler);
     }
 cleanup:
     session->job = NULL;
-    nl_classes_free(context, &job.classes);
+    nl_task_free(context, &job.task);
     nl_npy_close(context, &job.noise_file);
     nl_free(context, job.noise);
     nl_npz_abandon(&job.archive);
     nl_work_list_free(context, &job.work);
     nl_free(context, job.numbers);
-    nl_free(context, job.indices);
-    nl_free(context, job.labels);
+    nl_free(context, job.wanted);
     nl_free(context, job.latents);
     nl_free(context, job.grid);
     return status;

@@ -10,18 +10,15 @@
 struct nl_job {
     nl_session *session;
     const nl_sample_options *options;
-    nl_sampling sampling; /* with the model's defaults */
+    nl_task task;
     nl_output output;
-    nl_classes classes;
     nl_npy noise_file;
-    float *noise; /* [count, C, H, W] or NULL */
-    int64_t count;
+    float *noise;  /* [count, C, H, W] or NULL */
     int64_t taken; /* pictures made */
     int64_t done;  /* of those, written and reported */
     nl_work_list work;
-    int64_t *numbers; /* [room] numbers of the pictures of one request */
-    int64_t *indices; /* [room] their image indices */
-    int *labels;      /* [room] */
+    int64_t *numbers;        /* [room] numbers of the pictures that are made at once */
+    nl_task_picture *wanted; /* [room] the same */
     int64_t room;
     int64_t before; /* pictures made before the request at work */
     nl_npz *archive;
@@ -39,8 +36,7 @@ struct nl_job {
 
 /* Works out classes, counts and names, and refuses whatever can be refused before the first step. */
 nl_status nl_job_plan(nl_job *job);
-/* Of picture i of the job. path: allocated. */
-int nl_job_label(const nl_job *job, int64_t i);
+/* Of picture i of the job; allocated. */
 nl_status nl_job_picture_name(nl_job *job, int64_t i, char **path);
 /* How a picture is made, for whoever reads it; NULL where nobody does. */
 nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts);

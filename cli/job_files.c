@@ -45,17 +45,13 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
     nl_context *context = session->context;
     const nl_sample_options *options = job->options;
     nl_status status = NL_OK;
-    char software[32];
-    char *json = NULL;
-    snprintf(software, sizeof(software), "nalagen %s", nl_version());
-    if (!options->no_metadata) {
-        json = nl_json_print(facts, false);
-        if (!json)
-            NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for the text in %s", path));
-    }
-    const char *text[] = {NL_FACTS_KEY, json, "Software", software, NULL};
-    NL_TRY(nl_png_write(context, path, options->force, rgb, height, width,
-                        options->no_metadata ? NULL : text));
+    uint8_t *bytes = NULL;
+    size_t size;
+    status = nl_picture_encode(context, rgb, height, width, options->no_metadata ? NULL : facts,
+                               &bytes, &size);
+    if (status != NL_OK)
+        return nl_fail_in(context, status, "%s", path);
+    NL_TRY(nl_write_file(context, path, options->force, bytes, size));
     if (options->show) {
         static const char *const hows[] = {"auto", "kitty", "iterm2", "blocks", "letters", NULL};
         int how = 0;
@@ -66,7 +62,7 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
                              nl_terminal_rows()));
     }
 cleanup:
-    cJSON_free(json);
+    nl_free(context, bytes);
     return status;
 }
 
@@ -95,7 +91,7 @@ nl_status nl_job_start_writers(nl_job *job)
 {
     const nl_session *session = job->session;
     const nl_device *device = session->context->device;
-    bool beside = nl_device_queues(device) && job->count > 1 && !job->options->show;
+    bool beside = nl_device_queues(device) && job->task.count > 1 && !job->options->show;
     return nl_writers_create(session->context, beside ? device->threads : 0, write_one, written_one,
                              job, &job->writers);
 }
@@ -114,7 +110,7 @@ static nl_status write_grid(nl_job *job)
         pictures[i] = job->grid + 3 * (size_t)i * (size_t)job->height * (size_t)job->width;
     NL_TRY(nl_image_grid(context, pictures, (int)job->done, job->height, job->width,
                          (int)options->grid[0], (int)options->grid[1], 2, &grid));
-    NL_TRY(nl_job_facts(job, nl_job_label(job, 0), options->first_index, &facts));
+    NL_TRY(nl_job_facts(job, nl_task_label(&job->task, 0), options->task.first_index, &facts));
     NL_TRY(nl_job_picture_name(job, 0, &path));
     NL_TRY(write_picture(job, path, grid.rgb, grid.height, grid.width, facts));
     NL_TRY(nl_job_report_picture(job, path, facts, job->evaluations));
@@ -135,10 +131,10 @@ static nl_status report_archive(nl_job *job)
     cJSON *facts = NULL;
     if (!session->options->json && !job->pictures)
         return nl_print_path(session->context, job->options->out);
-    NL_TRY(nl_pictures_facts(session, job->options, &job->sampling, &facts));
+    NL_TRY(nl_pictures_facts(session, job->options, &job->task.sampling, &facts));
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "file", job->options->out);
-    cJSON_AddNumberToObject(item, "pictures", (double)job->count);
+    cJSON_AddNumberToObject(item, "pictures", (double)job->task.count);
     if (session->share.ranks == 1) {
         cJSON_AddNumberToObject(item, "made", (double)job->done);
         cJSON_AddNumberToObject(item, "evaluations", (double)job->evaluations);
@@ -163,10 +159,10 @@ static nl_status finish_archive(nl_job *job)
     NL_TRY(nl_npz_close(&job->archive, &finished));
     if (finished && (!stood || share->rank == 0))
         return report_archive(job);
-    if (there == job->count)
+    if (there == job->task.count)
         return NL_OK;
     nl_log(context, NL_LOG_INFO, "%lld of %lld pictures are in %s.part%s", (long long)there,
-           (long long)job->count, job->options->out,
+           (long long)job->task.count, job->options->out,
            share->ranks > 1 ? "" : ": the same command goes on");
 cleanup:
     return status;

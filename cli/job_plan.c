@@ -34,36 +34,28 @@ cleanup:
     return status;
 }
 
-static nl_status choose_count(nl_job *job)
+/* Room in the grid and noise for every picture. */
+static nl_status check_count(const nl_job *job)
 {
     nl_context *context = job->session->context;
     const nl_sample_options *options = job->options;
+    int64_t count = job->task.count;
     int64_t room = options->grid[0] * options->grid[1];
     int64_t have = job->noise ? job->noise_file.shape[0] : 0;
-    job->count = options->n ? options->n
-                 : room     ? room
-                 : have     ? have
-                            : NL_MAX(job->classes.count, 1);
-    if (room && job->count > room)
+    if (room && count > room)
         return nl_fail(context, NL_ERROR_USAGE, "--grid %lldx%lld has no room for %lld pictures",
-                       (long long)options->grid[0], (long long)options->grid[1],
-                       (long long)job->count);
-    if (have && job->count > have)
+                       (long long)options->grid[0], (long long)options->grid[1], (long long)count);
+    if (have && count > have)
         return nl_fail(context, NL_ERROR_USAGE, "%s: expected noise for %lld pictures, found %lld",
-                       options->noise, (long long)job->count, (long long)have);
+                       options->noise, (long long)count, (long long)have);
     return NL_OK;
-}
-
-int nl_job_label(const nl_job *job, int64_t i)
-{
-    return nl_classes_at(&job->classes, job->options->seed, job->options->first_index + i);
 }
 
 nl_status nl_job_picture_name(nl_job *job, int64_t i, char **path)
 {
     const nl_session *session = job->session;
     return nl_output_name(session->context, &job->output, nl_model_get_config(session->model),
-                          nl_job_label(job, i), job->options->first_index + i, path);
+                          nl_task_label(&job->task, i), job->options->task.first_index + i, path);
 }
 
 static nl_status check_output(const nl_job *job)
@@ -99,7 +91,7 @@ static nl_status check_output(const nl_job *job)
 static nl_status open_archive(nl_job *job)
 {
     int factor = nl_model_factor(nl_model_get_config(job->session->model));
-    return nl_archive_open(job->session, job->options, &job->sampling, job->count,
+    return nl_archive_open(job->session, job->options, &job->task.sampling, job->task.count,
                            job->latent_shape[1] * factor, job->latent_shape[2] * factor,
                            &job->archive);
 }
@@ -112,13 +104,12 @@ static nl_status make_work_list(nl_job *job)
     nl_context *context = session->context;
     nl_status status = NL_OK;
     int64_t batch = session->options->batch;
-    int64_t unit = NL_MIN(batch ? batch : nl_model_batch(session->model), job->count);
+    int64_t unit = NL_MIN(batch ? batch : nl_model_batch(session->model), job->task.count);
     bool whole = job->options->grid[0] || job->options->latents;
-    nl_work_list_init(&job->work, job->count, unit, session->share.rank, session->share.ranks);
-    job->room = whole ? job->count : NL_MIN(job->count, NL_MAX(1, MANY / unit) * unit);
+    nl_work_list_init(&job->work, job->task.count, unit, session->share.rank, session->share.ranks);
+    job->room = whole ? job->task.count : NL_MIN(job->task.count, NL_MAX(1, MANY / unit) * unit);
     NL_TRY(NL_NEW_ARRAY(context, "picture numbers", job->room, &job->numbers));
-    NL_TRY(NL_NEW_ARRAY(context, "image indices", job->room, &job->indices));
-    NL_TRY(NL_NEW_ARRAY(context, "classes", job->room, &job->labels));
+    NL_TRY(NL_NEW_ARRAY(context, "pictures wanted", job->room, &job->wanted));
 cleanup:
     return status;
 }
@@ -129,7 +120,7 @@ nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts)
     *facts = NULL;
     if (job->options->no_metadata && !session->options->json && !job->pictures)
         return NL_OK;
-    return nl_picture_facts(session, job->options, &job->sampling, label, index, facts);
+    return nl_picture_facts(session, job->options, &job->task.sampling, label, index, facts);
 }
 
 static const char others[] = ", --resume to make only what is missing, another --out or another "
@@ -155,7 +146,8 @@ static nl_status is_there(void *user, int64_t i, bool *there)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "--latents %s: a picture has the same name: give another", path));
     if (options->resume) {
-        NL_TRY(nl_job_facts(job, nl_job_label(job, i), options->first_index + i, &facts));
+        NL_TRY(
+            nl_job_facts(job, nl_task_label(&job->task, i), options->task.first_index + i, &facts));
         NL_TRY(nl_resume_check(context, path, facts, there));
     }
     if (!*there)
@@ -176,7 +168,7 @@ static nl_status look_for_files(nl_job *job, int64_t files)
     if (options->latents)
         NL_TRY(nl_output_check(context, options->latents, options->force, others));
     if (job->archive && nl_npz_finished(job->archive)) {
-        job->work.there = job->count;
+        job->work.there = job->task.count;
         job->work.units = job->work.todo = 0;
         nl_log(context, NL_LOG_INFO, "%s is finished: nothing to do", options->out);
     } else if (files && (options->grid[0] || (options->force && !options->latents &&
@@ -199,15 +191,15 @@ nl_status nl_job_plan(nl_job *job)
     const nl_sample_options *options = job->options;
     nl_status status = NL_OK;
     bool pictures = nl_model_has_autoencoder(session->model), grid = options->grid[0] > 0;
-    nl_sampling given = nl_sampling_of(options);
-    NL_TRY(nl_model_resolve(session->model, &given, &job->sampling));
+    int64_t room = options->grid[0] * options->grid[1];
     NL_TRY(check_output(job));
     nl_model_latent_shape(session->model, job->latent_shape);
     if (options->noise)
         NL_TRY(read_noise(job));
-    NL_TRY(nl_classes_parse(context, session->model, options->classes, &job->classes));
-    NL_TRY(choose_count(job));
-    int64_t files = !pictures ? 0 : grid ? 1 : job->count;
+    int64_t usual = room ? room : job->noise ? job->noise_file.shape[0] : 0;
+    NL_TRY(nl_task_plan(context, session->model, &options->task, usual, &job->task));
+    NL_TRY(check_count(job));
+    int64_t files = !pictures ? 0 : grid ? 1 : job->task.count;
     NL_TRY(nl_output_open(context, options, files, &job->output));
     NL_TRY(make_work_list(job));
     if (job->output.kind == NL_OUTPUT_ARCHIVE && job->work.units)
@@ -216,8 +208,8 @@ nl_status nl_job_plan(nl_job *job)
     if (options->latents) {
         int64_t elements =
             (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];
-        NL_TRY(
-            NL_NEW_ARRAY(context, "latents to be written", job->count * elements, &job->latents));
+        NL_TRY(NL_NEW_ARRAY(context, "latents to be written", job->task.count * elements,
+                            &job->latents));
     }
 cleanup:
     return status;

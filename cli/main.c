@@ -15,6 +15,7 @@
 #include "nl_convert.h"
 #include "nl_encode_command.h"
 #include "nl_eval.h"
+#include "nl_help.h"
 #include "nl_info.h"
 #include "nl_sample.h"
 #include "nl_thread.h"

@@ -9,22 +9,14 @@
 #include "nl_command.h"
 #include "nl_launch.h"
 #include "nl_npz.h"
-#include "nl_pipeline.h"
+#include "nl_task.h"
 
 typedef struct nl_sample_options {
     nl_machine_options machine;
-    const char *model, *key, *config, *arch, *path, *prediction, *vae;
-    int64_t size[2]; /* height, width in pixels; 0: the model's */
-    const char *classes, *noise;
-    int64_t n; /* 0: one for each class */
-    uint64_t seed;
-    int64_t first_index;
-    nl_sampling
-        sampling; /* cfg_scale: a number, negative for the model's default; without cfg_channels */
-    const char *cfg_channels;
+    nl_task_options task;
+    const char *noise;
     const char *out, *latents, *show;
     int64_t grid[2]; /* rows, columns; 0: none */
-    const char *rounding;
     int64_t preview_every;
     bool json, no_metadata, force, resume;
     const char *requests, *root, *from;
@@ -35,27 +27,6 @@ typedef struct nl_sample_options {
 extern const nl_command nl_sample_command;
 extern const nl_sample_options nl_sample_defaults;
 nl_status nl_sample_main(int argc, char **argv);
-/* Which model, which pictures, how: for the tables of commands that sample. */
-extern const nl_option nl_sampling_options[];
-nl_sampling nl_sampling_of(const nl_sample_options *options);
-nl_rounding nl_rounding_of(const nl_sample_options *options);
-
-/* ---- Classes: "church", "1,4,7", "0-9", "null", "random", "balanced" */
-
-typedef struct nl_classes {
-    bool random;
-    int count;   /* of `list`; picture i takes list[i % count] */
-    int *list;   /* allocated */
-    int classes; /* of the model */
-} nl_classes;
-
-/* text NULL: random, or null for a model without classes. */
-nl_status nl_classes_parse(nl_context *context, nl_model *model, const char *text,
-                           nl_classes *classes);
-void nl_classes_free(nl_context *context, nl_classes *classes);
-int nl_classes_at(const nl_classes *classes, uint64_t seed, int64_t index);
-/* The name of a class for people: "church", "n03028079"; "null"; "4", which is put into text. */
-const char *nl_class_text(const nl_config *config, int label, char *text, size_t size);
 
 /* ---- Output names */
 
@@ -164,8 +135,6 @@ nl_status nl_lines_next(nl_lines *lines, const char **line, size_t *size);
 
 /* ---- What a picture says about itself */
 
-/* Model, sha256, version: the part that is the same for all pictures. */
-nl_status nl_model_facts(nl_session *session, cJSON **facts);
 /* Everything needed to make picture `index` again (or the whole grid: options->grid set). */
 nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
                            const nl_sampling *sampling, int label, int64_t index, cJSON **facts);
@@ -190,7 +159,5 @@ nl_status nl_archive_open(nl_session *session, const nl_sample_options *options,
                           nl_npz **npz);
 /* How the pictures of an archive were made, as those of nalagen say; NULL of others. */
 nl_status nl_read_archive_facts(nl_context *context, const char *path, cJSON **facts);
-
-#define NL_FACTS_KEY "nalagen"
 
 #endif

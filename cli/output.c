@@ -76,9 +76,9 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
     const char *out = options->out, *start, *end;
     *output = (nl_output){.kind = NL_OUTPUT_NAMED,
                           .text = "",
-                          .numbered = files > 1 || options->first_index > 0,
+                          .numbered = files > 1 || options->task.first_index > 0,
                           .grid = options->grid[0] > 0,
-                          .seed = options->seed};
+                          .seed = options->task.seed};
     if (!out)
         return options->resume ? clean_up(context, output) : NL_OK;
     output->text = out;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The sample command's table of options, and from their values what the library samples with. */
+/* The sample command's table of options. */
 #include "nl_sample.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ enum {
     }
 
 static const nl_option options_table[] = {
-    {.include = nl_sampling_options},
+    {.include = nl_sampling_options, .offset = FIELD(task)},
     {"noise", 0, NL_OPTION_FILE, FIELD(noise), "FILE.npy", .where = BOTH,
      .help = "initial latents [n, C, H, W]"},
 
@@ -88,7 +88,7 @@ static const char examples[] =
     "  nalagen sample -c balanced -n 50000 -o samples.npz --gpus all\n"
     "  nalagen sample -m DiT-XL-2-256x256.safetensors --vae sd-vae.safetensors -c 207\n";
 
-const nl_sample_options nl_sample_defaults = {.sampling.cfg_scale = -1};
+const nl_sample_options nl_sample_defaults = {.task.sampling.cfg_scale = -1};
 
 const nl_command nl_sample_command = {
     .name = "sample",

@@ -64,7 +64,7 @@ nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_shar
             machine->threads = NL_MAX(1, nl_default_threads() / share->ranks);
     } else if (options->rank) {
         NL_TRY(from_option(context, options->rank, share));
-    } else if (options->n > 1 && !options->requests && !options->gpus && !options->processes) {
+    } else if (options->task.n > 1 && !options->requests && !options->gpus && !options->processes) {
         from_launcher(context, &process, share);
     }
     int gpus = share->local >= 0 && any ? nl_cuda_device_count() : 0;

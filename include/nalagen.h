@@ -191,8 +191,9 @@ typedef struct nl_request {
     int preview_every;      /* steps between previews through the progress callback; 0: none */
     const float *noise;     /* [count, C, H, W] initial latents, or NULL: drawn */
     nl_rounding rounding;
-    int64_t reserved[4];  /* 0; for what a request will hold */
-    nl_sampling sampling; /* last, so that it can grow */
+    const uint64_t *seeds; /* [count] of each picture, in place of seed; or NULL */
+    int64_t reserved[3];   /* 0; for what a request will hold */
+    nl_sampling sampling;  /* last, so that it can grow */
 } nl_request;
 
 typedef struct nl_picture {

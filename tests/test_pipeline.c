@@ -198,6 +198,30 @@ static void a_run_may_be_split(void **state)
     assert_true(test_relative_error(one.latents[3], other.latents[0], PIXELS) > 0.1);
 }
 
+/* Requests of several seeds may share a batch. */
+static void a_picture_has_its_own_seed(void **state)
+{
+    (void)state;
+    static const uint64_t seeds[5] = {9, 9, 2, 2, 9};
+    for (int dit = 0; dit < 2; dit++) {
+        const char *path = dit ? dit_path : sit_path;
+        nl_request request = REQUEST(.count = 5, .batch = 4, .seed = 7, .seeds = seeds);
+        request.sampling.sampler = dit ? "ddpm" : "sde-euler"; /* noise in every step */
+        assert_int_equal(run(ON(2), path, request, &one), NL_OK);
+        request.seeds = NULL;
+        request.seed = 9;
+        assert_int_equal(run(ON(2), path, request, &other), NL_OK);
+        same_pictures(&one, 0, &other, 2);
+        assert_true(test_relative_error(one.latents[2], other.latents[2], PIXELS) > 0.1);
+        request.seed = 2;
+        request.count = 2;
+        request.first_index = 2;
+        request.labels = labels + 2;
+        assert_int_equal(run(ON(2), path, request, &other), NL_OK);
+        same_pictures(&one, 2, &other, 2);
+    }
+}
+
 static void given_noise_is_drawn_noise(void **state)
 {
     (void)state;
@@ -503,19 +527,22 @@ static void defaults_by_kind_of_model(void **state)
         nl_context_options options = ON(0);
         nl_sampling sampling = NL_SAMPLING_DEFAULT;
         assert_int_equal(load(&options, paths[i], &context, &model), NL_OK);
-        assert_ok(context, nl_model_resolve(model, &sampling, &sampling));
+        assert_ok(context,
+                  nl_sampling_resolve(context, nl_model_get_config(model), &sampling, &sampling));
         assert_string_equal(sampling.sampler, samplers[i]);
         assert_int_equal(sampling.steps, steps[i]);
         assert_true(sampling.cfg_scale == (i ? 4 : 3));
         assert_true(sampling.cfg_interval[0] == (i ? 0 : 0.1) &&
                     sampling.cfg_interval[1] == (i ? 0 : 0.9));
         nl_sampling cleared = {0};
-        assert_ok(context, nl_model_resolve(model, &cleared, &cleared));
+        assert_ok(context,
+                  nl_sampling_resolve(context, nl_model_get_config(model), &cleared, &cleared));
         cleared.size = sampling.size;
         assert_memory_equal(&cleared, &sampling, sizeof(sampling));
         sampling = NL_SAMPLING_DEFAULT;
         sampling.cfg_scale = 3; /* given, so without the default's interval */
-        assert_ok(context, nl_model_resolve(model, &sampling, &sampling));
+        assert_ok(context,
+                  nl_sampling_resolve(context, nl_model_get_config(model), &sampling, &sampling));
         assert_true(sampling.cfg_interval[0] == 0 && sampling.cfg_interval[1] == 0);
         nl_model_destroy(model);
         nl_context_destroy(context);
@@ -721,6 +748,7 @@ int main(void)
     const struct CMUnitTest elsewhere[] = {
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(a_run_may_be_split),
+        cmocka_unit_test(a_picture_has_its_own_seed),
         cmocka_unit_test(given_noise_is_drawn_noise),
         cmocka_unit_test(guidance_acts),
         cmocka_unit_test(parts_can_be_asked_for),
@@ -737,6 +765,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(a_run_may_be_split),
+        cmocka_unit_test(a_picture_has_its_own_seed),
         cmocka_unit_test(given_noise_is_drawn_noise),
         cmocka_unit_test(guidance_acts),
         cmocka_unit_test(cancelling_keeps_what_is_done),

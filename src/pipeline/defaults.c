@@ -35,22 +35,21 @@ bool nl_sampling_crop(const nl_sampling *sampling, float crop[NL_CROP_NUMBERS])
 }
 
 /* A part of the picture, of a model that can be asked for one. */
-static nl_status check_crop(const nl_model *model, const nl_sampling *given)
+static nl_status check_crop(nl_context *context, const nl_config *config, const nl_sampling *given)
 {
     const double *crop = given->crop, slack = 1e-6; /* decimals of an edge */
     double side = crop[0] == 0 ? 1 : crop[0], room = (1 - side) / 2 + slack;
     float told[NL_CROP_NUMBERS];
     if (!(side >= 0.01 && side <= 1 && fabs(crop[1]) <= room && fabs(crop[2]) <= room))
-        return nl_fail(model->context, NL_ERROR_USAGE,
+        return nl_fail(context, NL_ERROR_USAGE,
                        "a crop of %g, %g, %g: expected a part of the picture: its side, 0.01 to 1, "
                        "and how far its centre is below and to the right of the picture's, "
                        "(1 - side) / 2 at most",
                        crop[0], crop[1], crop[2]);
-    if (nl_sampling_crop(given, told) && !model->config.crop_conditioning)
-        return nl_fail(model->context, NL_ERROR_USAGE,
-                       "%s cannot be asked for a part of a picture: it was trained without "
-                       "\"crop_conditioning\"; leave out --crop",
-                       model->path);
+    if (nl_sampling_crop(given, told) && !config->crop_conditioning)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "the model cannot be asked for a part of a picture: it was trained without "
+                       "\"crop_conditioning\"; leave out --crop");
     return NL_OK;
 }
 
@@ -59,24 +58,24 @@ bool nl_sampling_guided_inside(const nl_sampling *sampling)
     return sampling->internal_guidance != 0 && sampling->internal_guidance != 1;
 }
 
-static nl_status check_internal_guidance(const nl_model *model, const nl_sampling *given)
+static nl_status check_internal_guidance(nl_context *context, const nl_config *config,
+                                         const nl_sampling *given)
 {
     if (!(given->internal_guidance >= 0 && given->internal_guidance <= 1000))
-        return nl_fail(model->context, NL_ERROR_USAGE,
+        return nl_fail(context, NL_ERROR_USAGE,
                        "internal guidance of %g: expected 0 to 1000; 1 is none",
                        given->internal_guidance);
-    if (nl_sampling_guided_inside(given) && !model->config.middle_head)
-        return nl_fail(model->context, NL_ERROR_USAGE,
-                       "%s has no middle head, which internal guidance needs: it was trained "
-                       "without \"middle_head\"; leave out --internal-guidance",
-                       model->path);
+    if (nl_sampling_guided_inside(given) && !config->middle_head)
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "the model has no middle head, which internal guidance needs: it was trained "
+            "without \"middle_head\"; leave out --internal-guidance");
     return NL_OK;
 }
 
-nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved)
+nl_status nl_sampling_resolve(nl_context *context, const nl_config *config,
+                              const nl_sampling *given, nl_sampling *resolved)
 {
-    nl_context *context = model->context;
-    const nl_config *config = &model->config;
     nl_status status = NL_OK;
     bool dit = config->architecture == NL_ARCH_DIT;
     char list[128];
@@ -100,8 +99,8 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
                     "a guidance scale of %g: guidance is inside this model's weights, and cannot "
                     "be had twice; leave it out",
                     nl_sampling_scale(given)));
-    NL_TRY(check_crop(model, given));
-    NL_TRY(check_internal_guidance(model, given));
+    NL_TRY(check_crop(context, config, given));
+    NL_TRY(check_internal_guidance(context, config, given));
     if (given->steps < 0 || given->steps > INT_MAX)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is %lld", (long long)given->steps));
     if (given->steps && !nl_methods[method].default_steps)
@@ -122,19 +121,17 @@ nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_samplin
             resolved->cfg_interval[0] = 0.1, resolved->cfg_interval[1] = 0.9;
     }
     if (config->no_null_class && resolved->cfg_scale != 1)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "%s has no null class (trained with class_dropout_prob 0), which guidance "
-                       "needs: leave out --cfg-scale, or give 1",
-                       model->path));
+        NL_TRY(nl_fail(
+            context, NL_ERROR_USAGE,
+            "the model has no null class (trained with class_dropout_prob 0), which guidance "
+            "needs: leave out --cfg-scale, or give 1"));
 cleanup:
     return status;
 }
 
-nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
-                                 nl_sampler_options *options)
+nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
+                                 const nl_sampling *sampling, nl_sampler_options *options)
 {
-    nl_context *context = model->context;
-    const nl_config *config = &model->config;
     nl_status status = NL_OK;
     int method, form = NL_SDE_SIGMA, last = NL_LAST_MEAN;
     nl_sampler_options_init(options);
@@ -171,6 +168,19 @@ nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
     if (sampling->rtol != 0)
         options->rtol = sampling->rtol;
 cleanup:
+    return status;
+}
+
+nl_status nl_sampling_check(nl_context *context, const nl_config *config,
+                            const nl_sampling *resolved)
+{
+    nl_sampler_options options;
+    nl_sampler *sampler = NULL;
+    nl_status status;
+    NL_TRY(nl_sampler_options_for(context, config, resolved, &options));
+    NL_TRY(nl_sampler_create(context, &options, &sampler));
+cleanup:
+    nl_sampler_destroy(sampler);
     return status;
 }
 

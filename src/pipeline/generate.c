@@ -107,11 +107,26 @@ cleanup:
     return status;
 }
 
+/* Noise of the batch, by the seed of each picture: an operation for each run of one seed. */
+static nl_status draw_noise(nl_work *work, uint64_t stream, const nl_tensor *y)
+{
+    const nl_request *request = work->request;
+    const uint64_t *seeds = request->seeds ? request->seeds + work->first : NULL;
+    nl_status status = NL_OK;
+    for (int64_t start = 0, end; start < work->count; start = end) {
+        for (end = start + 1; end < work->count && (!seeds || seeds[end] == seeds[start]); end++) {
+        }
+        NL_TRY(NL_OP(work->device, normal, .y = nl_tensor_rows(y, start, end - start),
+                     .seed = seeds ? seeds[start] : request->seed, .stream = stream,
+                     .images = work->images + start));
+    }
+cleanup:
+    return status;
+}
+
 static nl_status step_noise(void *user, int k, const nl_tensor *noise)
 {
-    nl_work *work = user;
-    return NL_OP(work->device, normal, .y = *noise, .seed = work->request->seed,
-                 .stream = (uint64_t)NL_STREAM_STEP + (uint64_t)k, .images = work->images);
+    return draw_noise(user, (uint64_t)NL_STREAM_STEP + (uint64_t)k, noise);
 }
 
 static nl_status step_done(void *user, int step, int steps, double t, const nl_tensor *x)
@@ -142,8 +157,7 @@ static nl_status start_noise(nl_work *work, const nl_tensor *x)
     if (given)
         return work->device->ops->upload(work->device, x->data,
                                          given + work->first * work->elements, nl_tensor_bytes(x));
-    return NL_OP(work->device, normal, .y = *x, .seed = work->request->seed,
-                 .stream = NL_STREAM_NOISE, .images = work->images);
+    return draw_noise(work, NL_STREAM_NOISE, x);
 }
 
 /* One batch: latents on the host. On a measuring device only its memory is worked out. */
@@ -442,8 +456,8 @@ nl_status nl_generate_observed(nl_model *model, const nl_request *request,
         .model = model, .request = request, .observer = observer, .device = context->device};
     nl_sampler_options options;
     NL_TRY(check_request(model, request, picture != NULL));
-    NL_TRY(nl_model_resolve(model, &request->sampling, &work.sampling));
-    NL_TRY(nl_sampler_options_for(model, &work.sampling, &options));
+    NL_TRY(nl_sampling_resolve(context, &model->config, &request->sampling, &work.sampling));
+    NL_TRY(nl_sampler_options_for(context, &model->config, &work.sampling, &options));
     if (observer && nl_methods[options.method].family == NL_FAMILY_ADAPTIVE)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "sampler %s: each picture has times of its own; choose heun or another "

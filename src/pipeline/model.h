@@ -26,8 +26,8 @@ nl_status nl_backbone_path(nl_context *context, const char *path, char **found);
 nl_status nl_model_open_vae(nl_model *model, const char *path);
 
 /* `sampling`, resolved, as the samplers take it. */
-nl_status nl_sampler_options_for(nl_model *model, const nl_sampling *sampling,
-                                 nl_sampler_options *options);
+nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
+                                 const nl_sampling *sampling, nl_sampler_options *options);
 
 /* Bytes of the arena that a preview of a latent [C, H, W] takes beside what is in use; 0 without the tiny
  * autoencoder. */

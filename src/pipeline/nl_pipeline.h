@@ -39,9 +39,13 @@ nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65]);
 /* The same, read and not taken from the cache. */
 nl_status nl_checkpoint_read_sha256(const nl_checkpoint *checkpoint, char hex[65]);
 
-/* `given` with the model's defaults for what it leaves open: sampler, steps, cfg_scale. Checks that the sampler
- * belongs to the model. */
-nl_status nl_model_resolve(nl_model *model, const nl_sampling *given, nl_sampling *resolved);
+/* `given` with the defaults of a model of this configuration for what it leaves open: sampler, steps, cfg_scale. Checks
+ * that the sampler belongs to the model. */
+nl_status nl_sampling_resolve(nl_context *context, const nl_config *config,
+                              const nl_sampling *given, nl_sampling *resolved);
+/* What the sampler itself would refuse of what is resolved. Any thread that `context` belongs to. */
+nl_status nl_sampling_check(nl_context *context, const nl_config *config,
+                            const nl_sampling *resolved);
 
 /* What a network is told of the part of the picture that is asked for; false: nothing, for the whole. */
 bool nl_sampling_crop(const nl_sampling *sampling, float crop[NL_CROP_NUMBERS]);

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status == NL_OK)
         status = nl_options_from_picture(context, "/nowhere/fuzz.png", facts, &texts, &options);
     if (status == NL_OK)
-        FUZZ_CHECK(options.first_index >= 0 && options.n >= 0);
+        FUZZ_CHECK(options.task.first_index >= 0 && options.task.n >= 0);
     cJSON_Delete(facts);
     nl_texts_free(&texts);
     if (status == NL_ERROR_USAGE) /* a value out of an option's range */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What -c says, from "church, 3-7, random" to a list of class numbers, and which class picture i gets. */
-#include "nl_sample.h"
+#include "nl_task.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,14 +40,14 @@ static bool is_range(const char *item, long *first, long *last)
     return !*end;
 }
 
-static nl_status add_item(nl_context *context, nl_model *model, const char *item,
-                          nl_classes *classes, int *room)
+static nl_status add_item(nl_context *context, const nl_config *config, const nl_class_index *names,
+                          const char *item, nl_classes *classes, int *room)
 {
     nl_status status = NL_OK;
     long first, last;
     int label = 0;
     if (!is_range(item, &first, &last)) {
-        NL_TRY(nl_model_class(model, item, &label));
+        NL_TRY(nl_config_class(context, config, names, item, &label));
         return add_class(context, classes, room, label);
     }
     if (first > last || last >= classes->classes)
@@ -61,15 +61,15 @@ cleanup:
 }
 
 /* A name may hold commas: the whole text is tried as one class first. */
-static nl_status add_list(nl_context *context, nl_model *model, const char *text,
-                          nl_classes *classes, int *room)
+static nl_status add_list(nl_context *context, const nl_config *config, const nl_class_index *names,
+                          const char *text, nl_classes *classes, int *room)
 {
     nl_status status = NL_OK;
     char *copy = NULL;
     int label;
     if (!strchr(text, ','))
-        return add_item(context, model, text, classes, room);
-    if (nl_model_class(model, text, &label) == NL_OK)
+        return add_item(context, config, names, text, classes, room);
+    if (nl_config_class(context, config, names, text, &label) == NL_OK)
         return add_class(context, classes, room, label);
     NL_TRY(nl_strdup(context, text, &copy));
     for (char *item = copy, *next; item; item = next) {
@@ -78,17 +78,18 @@ static nl_status add_list(nl_context *context, nl_model *model, const char *text
         item += strspn(item, " ");
         for (size_t n = strlen(item); n && item[n - 1] == ' '; n--)
             item[n - 1] = '\0';
-        NL_TRY(add_item(context, model, item, classes, room));
+        NL_TRY(add_item(context, config, names, item, classes, room));
     }
 cleanup:
     nl_free(context, copy);
     return status;
 }
 
-nl_status nl_classes_parse(nl_context *context, nl_model *model, const char *text,
+nl_status nl_classes_parse(nl_context *context, const nl_config *config, const char *text,
                            nl_classes *classes)
 {
-    int room = 0, count = nl_model_get_config(model)->num_classes;
+    int room = 0, count = config->num_classes;
+    nl_class_index *names = NULL;
     *classes = (nl_classes){.classes = count};
     if (!text)
         text = count ? "random" : "null";
@@ -102,9 +103,12 @@ nl_status nl_classes_parse(nl_context *context, nl_model *model, const char *tex
     }
     for (int i = 0; balanced && i < count; i++)
         NL_TRY(add_class(context, classes, &room, i));
-    if (!balanced)
-        NL_TRY(add_list(context, model, text, classes, &room));
+    if (!balanced) {
+        NL_TRY(nl_class_index_create(context, config, &names));
+        NL_TRY(add_list(context, config, names, text, classes, &room));
+    }
 cleanup:
+    nl_class_index_free(context, names);
     if (status != NL_OK)
         nl_classes_free(context, classes);
     return status;

@@ -94,12 +94,4 @@ nl_status nl_options_apply(nl_context *context, const nl_command *command, const
 bool nl_options_to_json(const nl_command *command, const void *values, const void *defaults,
                         unsigned where, cJSON *object);
 
-void nl_print_help(FILE *stream, const nl_command *command);
-/* commands: ended by an entry without name. */
-void nl_print_man(FILE *stream, const nl_command *commands);
-bool nl_print_completion(FILE *stream, const char *shell, const nl_command *commands);
-
-/* What the exit codes mean, one line each, indented. */
-extern const char nl_exit_codes[];
-
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Options of every command that samples: which model, which pictures, how. */
-#include "nl_sample.h"
 #include "nl_sampler.h"
+#include "nl_task.h"
 
 #include <string.h>
 
-#define FIELD(member) offsetof(nl_sample_options, member)
+#define FIELD(member) offsetof(nl_task_options, member)
 
 static const char *const channels[] = {"all", "3", NULL};
 static const char *const roundings[] = {"dit", "adm", NULL};
@@ -101,7 +101,9 @@ const nl_option nl_sampling_options[] = {
     {0},
 };
 
-nl_sampling nl_sampling_of(const nl_sample_options *options)
+const nl_task_options nl_task_defaults = {.sampling.cfg_scale = -1};
+
+nl_sampling nl_sampling_of(const nl_task_options *options)
 {
     nl_sampling sampling = options->sampling;
     sampling.cfg_scale = nl_sampling_cfg(sampling.cfg_scale);
@@ -109,7 +111,7 @@ nl_sampling nl_sampling_of(const nl_sample_options *options)
     return sampling;
 }
 
-nl_rounding nl_rounding_of(const nl_sample_options *options)
+nl_rounding nl_rounding_of(const nl_task_options *options)
 {
     return options->rounding && !strcmp(options->rounding, "adm") ? NL_ROUNDING_ADM
                                                                   : NL_ROUNDING_DIT;
