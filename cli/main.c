@@ -18,6 +18,7 @@
 #include "nl_help.h"
 #include "nl_info.h"
 #include "nl_sample.h"
+#include "nl_serve_command.h"
 #include "nl_thread.h"
 #include "nl_training.h"
 #include "ops.h"
@@ -45,6 +46,7 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_likelihood_command,
     &nl_analyze_command,
     &nl_convert_command,
+    &nl_serve_command,
     &(nl_command){.name = "version",
                   .summary = "Print the version",
                   .arguments = "",

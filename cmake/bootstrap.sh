@@ -3,7 +3,7 @@
 # Shared by ./nalagen and ./test: packages, configuration, build. Sourced with $root set.
 # Everything it says goes to stderr: stdout belongs to the program that runs afterwards.
 
-build_packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libcjson-dev libcairo2-dev fonts-dejavu-core zlib1g-dev libjpeg-dev libpng-dev libwebp-dev libstb-dev libopenblas-dev"
+build_packages="gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libcjson-dev libcairo2-dev fonts-dejavu-core zlib1g-dev libjpeg-dev libpng-dev libwebp-dev libstb-dev libopenblas-dev libmicrohttpd-dev"
 test_packages="libcmocka-dev bats python3-minimal python3-numpy python3-scipy"
 optional_packages="libopenmpi-dev openmpi-bin libzip-dev" # training by several processes, archives read by another library: without them these tests are skipped
 
@@ -27,7 +27,7 @@ install_packages() {
     if ! command -v dpkg-query >/dev/null 2>&1; then
         if [ ! -d "$root/build" ]; then
             say "this is not a Debian system. Needed: a C11 compiler, CMake >= 3.22, Ninja, pkg-config, and the"
-            say "development files of oneDNN, cJSON, Cairo, zlib, libjpeg-turbo, libpng, libwebp, stb (stb_image_write.h), OpenBLAS."
+            say "development files of oneDNN, cJSON, Cairo, zlib, libjpeg-turbo, libpng, libwebp, stb (stb_image_write.h), OpenBLAS; for nalagen serve libmicrohttpd."
             say "For the tests also cmocka, bats, python3 with numpy and scipy."
         fi
         return 0
@@ -86,9 +86,9 @@ want_cuda() {
 is_built() {
     [ -f "$folder/.built" ] && [ "$(cat "$folder/.built")" = "$options" ] || return 1
     newer=$(find "$root/CMakeLists.txt" "$root/CMakePresets.json" "$root/cmake" "$root/include" "$root/core" "$root/kernels" \
-        "$root/weights" "$root/vae" "$root/src" "$root/eval" "$root/cli" "$root/tests" "$root/bench" "$root/examples" \
+        "$root/weights" "$root/vae" "$root/src" "$root/eval" "$root/serve" "$root/cli" "$root/tests" "$root/bench" "$root/examples" \
         -newer "$folder/.built" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' -o -name '*.cmake' \
-        -o -name '*.json' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
+        -o -name '*.json' -o -name '*.html' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
     [ -z "$newer" ]
 }
 

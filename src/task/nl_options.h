@@ -30,6 +30,7 @@ enum {
     NL_IN_BOTH = NL_IN_REQUEST | NL_IN_PICTURE,
     NL_ONLY_MAN = 8,       /* too special for --help */
     NL_OPTIONAL_VALUE = 4, /* --name and --name=VALUE; without: the first of choices */
+    NL_REPEATED = 16,      /* TEXT and FILE: may be given again; the value is an nl_option_list */
 };
 
 typedef struct nl_option {
@@ -48,6 +49,12 @@ typedef struct nl_option {
      * of, `where` theirs too. A later row of the same name takes the place of one of them. */
     const struct nl_option *include;
 } nl_option;
+
+enum { NL_MOST_REPEATED = 16 };
+
+typedef struct nl_option_list {
+    const char *items[NL_MOST_REPEATED + 1]; /* ended by NULL */
+} nl_option_list;
 
 typedef struct nl_command {
     const char *name;

@@ -59,9 +59,9 @@ typedef struct nl_task {
     int64_t count; /* pictures */
 } nl_task;
 
-/* Works out `options` for the model, so that what can be refused is refused before the first step. usual: pictures where
+/* Works out `options` for a model of that configuration, so that what can be refused is refused before the first step. usual: pictures where
  * the options do not say how many; 0: one for each class. Any thread, as above. nl_task_free is due in every case. */
-nl_status nl_task_plan(nl_context *context, const nl_model *model, const nl_task_options *options,
+nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_task_options *options,
                        int64_t usual, nl_task *task);
 void nl_task_free(nl_context *context, nl_task *task);
 /* The class of picture i: 0 <= i < count. */

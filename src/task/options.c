@@ -153,6 +153,19 @@ static nl_status set_choice(nl_context *context, const nl_option *option, const 
                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
+static nl_status add_to_list(nl_context *context, const nl_option *option, const char *text,
+                             nl_option_list *list)
+{
+    int count = 0;
+    while (list->items[count])
+        count++;
+    if (count == NL_MOST_REPEATED)
+        return nl_fail(context, NL_ERROR_USAGE, "--%s: may be given %d times", option->name,
+                       NL_MOST_REPEATED);
+    list->items[count] = text;
+    return NL_OK;
+}
+
 nl_status nl_option_set(nl_context *context, const nl_option *option, const char *text,
                         void *values)
 {
@@ -177,6 +190,8 @@ nl_status nl_option_set(nl_context *context, const nl_option *option, const char
         if (!*text)
             return nl_fail(context, NL_ERROR_USAGE, "--%s: expected %s, found nothing",
                            option->name, option->argument);
+        if (option->where & NL_REPEATED)
+            return add_to_list(context, option, text, place);
         *(const char **)place = text;
         return NL_OK;
     default:

@@ -18,10 +18,9 @@ nl_status nl_task_load(nl_context *context, const nl_task_options *options, nl_m
     return nl_model_load(context, &of_model, model);
 }
 
-nl_status nl_task_plan(nl_context *context, const nl_model *model, const nl_task_options *options,
+nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_task_options *options,
                        int64_t usual, nl_task *task)
 {
-    const nl_config *config = nl_model_get_config(model);
     nl_sampling given = nl_sampling_of(options);
     nl_status status = NL_OK;
     *task = (nl_task){.options = *options};

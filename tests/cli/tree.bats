@@ -6,7 +6,7 @@ load helper
 # those of src in the order in which CMakeLists.txt makes components of them. "x.h" is the file in the same folder, or
 # else the lowest one of that name; headers that are none of the tree's are passed over.
 upward() {
-    (cd "$1" && find include core kernels weights vae src eval cli \
+    (cd "$1" && find include core kernels weights vae src eval serve cli \
         \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \) -print | sort) >sources
     (cd "$1" && awk '
         # The level of a file: its folder in the tower, and its room within src.
@@ -15,7 +15,7 @@ upward() {
             return 100 * floor[parts[1]] + (parts[1] == "src" ? room[parts[2]] : 0)
         }
         BEGIN {
-            count = split("include core kernels weights vae src eval cli", names, " ")
+            count = split("include core kernels weights vae src eval serve cli", names, " ")
             for (i = 1; i <= count; i++)
                 floor[names[i]] = i
         }
@@ -69,7 +69,7 @@ upward() {
 }
 
 @test "an include that runs up is seen" {
-    mkdir -p tree/{include,core,kernels/cpu,weights,vae,src/image,src/data,eval,cli}
+    mkdir -p tree/{include,core,kernels/cpu,weights,vae,src/image,src/data,eval,serve,cli}
     cd tree
     echo 'nl_component(nl_image src/image nl_core)
 nl_component(nl_data src/data nl_image)' >CMakeLists.txt
@@ -88,7 +88,7 @@ src/image/bad.c includes src/data/d.h" ] || { echo "$output"; false; }
 
 @test "every source file begins with its licence and says what it is" {
     cd "$NL_SOURCE_DIR"
-    found=$(find CMakeLists.txt cmake include core kernels weights vae src eval cli examples bench tests -type f \
+    found=$(find CMakeLists.txt cmake include core kernels weights vae src eval serve cli examples bench tests -type f \
         \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' -o -name '*.sh' -o -name '*.bash' -o \
         -name '*.bats' -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.py' \) -exec awk '
         FNR == 1 { line = 0 }

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+/* The own interface: jobs, their pictures and events, and what there is. */
+#include "http.h"
+#include "nl_image.h"
+#include "nl_sampler.h"
+#include "nl_wanted.h"
+#include "ops.h"
+#include "served.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Jobs as JSON */
+
+static cJSON *picture_json(nl_exchange *exchange, nl_queued_job *job, int64_t i)
+{
+    const cJSON *facts = nl_queue_facts(exchange->server->queue, job, i);
+    char url[96];
+    if (!facts)
+        return NULL;
+    cJSON *object = cJSON_CreateObject();
+    snprintf(url, sizeof(url), "/api/jobs/%s/pictures/%lld", job->id, (long long)i);
+    cJSON_AddNumberToObject(object, "number", (double)i);
+    cJSON_AddStringToObject(object, "url", url);
+    for (const cJSON *fact = facts->child; fact; fact = fact->next)
+        if (strcmp(fact->string, "config") != 0)
+            cJSON_AddItemToObject(object, fact->string, cJSON_Duplicate(fact, true));
+    return object;
+}
+
+static void add_look(cJSON *object, const nl_job_look *look)
+{
+    cJSON_AddStringToObject(object, "state", nl_job_state_names[look->state]);
+    cJSON_AddNumberToObject(object, "done", (double)look->done);
+    cJSON_AddNumberToObject(object, "count", (double)look->count);
+    cJSON_AddNumberToObject(object, "step", (double)look->step);
+    cJSON_AddNumberToObject(object, "steps", (double)look->steps);
+    cJSON_AddNumberToObject(object, "before", (double)look->before);
+    cJSON_AddNumberToObject(object, "waited", (double)(int64_t)(look->waited * 1e3) / 1e3);
+    cJSON_AddNumberToObject(object, "seconds", (double)(int64_t)(look->worked * 1e3) / 1e3);
+    if (look->error[0])
+        cJSON_AddStringToObject(object, "error", look->error);
+}
+
+static cJSON *job_json(nl_exchange *exchange, nl_queued_job *job)
+{
+    nl_queue *queue = exchange->server->queue;
+    nl_job_look look;
+    cJSON *object = cJSON_CreateObject();
+    nl_queue_look(queue, job, &look);
+    cJSON_AddStringToObject(object, "id", job->id);
+    cJSON_AddStringToObject(object, "model", nl_queue_model(queue, job->wanted.model)->name);
+    cJSON_AddNumberToObject(object, "height", job->wanted.height);
+    cJSON_AddNumberToObject(object, "width", job->wanted.width);
+    add_look(object, &look);
+    cJSON *pictures = cJSON_AddArrayToObject(object, "pictures");
+    for (int64_t i = 0; i < look.count; i++) {
+        cJSON *picture = picture_json(exchange, job, i);
+        if (picture)
+            cJSON_AddItemToArray(pictures, picture);
+    }
+    return object;
+}
+
+static enum MHD_Result no_job(nl_exchange *exchange)
+{
+    return nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such job (any more)");
+}
+
+static enum MHD_Result post_job(nl_exchange *exchange)
+{
+    nl_queue *queue = exchange->server->queue;
+    nl_queued_job *job = NULL;
+    nl_wanted wanted;
+    enum MHD_Result result;
+    nl_status status = nl_wanted_create(&wanted);
+    if (status != NL_OK)
+        return MHD_NO;
+    status = nl_wanted_own(queue, exchange->body ? exchange->body : "", exchange->size, &wanted);
+    if (status != NL_OK) {
+        result = nl_answer_failure(exchange, wanted.context, status);
+        nl_wanted_free(&wanted);
+        return result;
+    }
+    status = nl_queue_put(queue, exchange->context, &wanted, &job);
+    if (status != NL_OK)
+        return nl_answer_failure(exchange, exchange->context, status);
+    result = nl_answer_json(exchange, MHD_HTTP_ACCEPTED, job_json(exchange, job));
+    nl_queue_release(queue, job);
+    return result;
+}
+
+static enum MHD_Result get_job(nl_exchange *exchange)
+{
+    nl_queue *queue = exchange->server->queue;
+    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
+    if (!job)
+        return no_job(exchange);
+    enum MHD_Result result = nl_answer_json(exchange, MHD_HTTP_OK, job_json(exchange, job));
+    nl_queue_release(queue, job);
+    return result;
+}
+
+static enum MHD_Result delete_job(nl_exchange *exchange)
+{
+    nl_queue *queue = exchange->server->queue;
+    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
+    if (!job)
+        return no_job(exchange);
+    nl_queue_cancel(queue, job);
+    enum MHD_Result result = nl_answer_json(exchange, MHD_HTTP_OK, job_json(exchange, job));
+    nl_queue_release(queue, job);
+    return result;
+}
+
+static enum MHD_Result get_picture(nl_exchange *exchange)
+{
+    nl_queue *queue = exchange->server->queue;
+    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
+    enum MHD_Result result;
+    const uint8_t *png;
+    char *end;
+    size_t size;
+    if (!job)
+        return no_job(exchange);
+    const char *number = exchange->parts[1];
+    long long i = *number >= '0' && *number <= '9' && strlen(number) < 10
+                      ? strtoll(number, &end, 10)
+                      : (end = "x", -1);
+    if (*end || i >= job->wanted.task.count || !nl_queue_facts(queue, job, i))
+        result = nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such picture (yet)");
+    else if (nl_queue_png(queue, exchange->context, job, i, &png, &size) != NL_OK)
+        result = nl_answer_error(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for it now");
+    else
+        result = nl_answer_bytes(exchange, "image/png", png, size, 3600);
+    nl_queue_release(queue, job);
+    return result;
+}
+
+/* ---- Events */
+
+enum { EVENT_SECONDS = 5 /* between signs of life */, BLOCK = 32 << 10 };
+
+typedef struct nl_watch {
+    nl_exchange *exchange;
+    nl_queued_job *job;
+    bool cancels; /* the job ends with the stream */
+    uint64_t changes, previews;
+    int64_t told; /* pictures: all before */
+    bool *shown;  /* [count] */
+    bool ended;
+    char *text; /* that goes out next */
+    size_t size, at;
+} nl_watch;
+
+static nl_status add_event(nl_watch *watch, const char *name, const char *data)
+{
+    nl_context *context = watch->exchange->context;
+    char *longer = NULL;
+    nl_status status = nl_format(context, &longer, "%.*sevent: %s\ndata: %s\n\n", (int)watch->size,
+                                 watch->text ? watch->text : "", name, data);
+    if (status != NL_OK)
+        return status;
+    nl_free(context, watch->text);
+    watch->text = longer;
+    watch->size = strlen(longer);
+    return NL_OK;
+}
+
+static nl_status add_json_event(nl_watch *watch, const char *name, cJSON *json)
+{
+    char *text = nl_json_print(json, false);
+    nl_status status = text ? add_event(watch, name, text) : NL_ERROR_MEMORY;
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return status;
+}
+
+static nl_status add_preview(nl_watch *watch)
+{
+    nl_exchange *exchange = watch->exchange;
+    uint8_t *png = NULL;
+    char *text = NULL, *json = NULL;
+    size_t size;
+    nl_status status;
+    NL_TRY(nl_queue_preview(exchange->server->queue, exchange->context, watch->job, &png, &size));
+    NL_TRY(nl_base64(exchange->context, png, size, &text));
+    NL_TRY(nl_format(exchange->context, &json, "{\"png\":\"%s\"}", text));
+    NL_TRY(add_event(watch, "preview", json));
+cleanup:
+    nl_free(exchange->context, png);
+    nl_free(exchange->context, text);
+    nl_free(exchange->context, json);
+    return status;
+}
+
+/* What has become of the job since the last time. */
+static nl_status tell(nl_watch *watch)
+{
+    nl_exchange *exchange = watch->exchange;
+    nl_job_look look;
+    nl_status status = NL_OK;
+    nl_queue_look(exchange->server->queue, watch->job, &look);
+    if (look.previews != watch->previews)
+        NL_TRY(add_preview(watch));
+    watch->previews = look.previews;
+    for (int64_t i = watch->told; i < look.count; i++) {
+        cJSON *picture = watch->shown[i] ? NULL : picture_json(exchange, watch->job, i);
+        watch->shown[i] |= picture != NULL;
+        if (picture)
+            NL_TRY(add_json_event(watch, "picture", picture));
+        watch->told += watch->told == i && watch->shown[i];
+    }
+    cJSON *object = cJSON_CreateObject();
+    add_look(object, &look);
+    watch->ended = look.state >= NL_JOB_DONE;
+    NL_TRY(add_json_event(watch, watch->ended ? "end" : "progress", object));
+cleanup:
+    return status;
+}
+
+static ssize_t read_events(void *user, uint64_t position, char *to, size_t most)
+{
+    nl_watch *watch = user;
+    nl_exchange *exchange = watch->exchange;
+    double since = nl_seconds();
+    (void)position;
+    while (watch->at == watch->size) {
+        watch->at = watch->size = 0;
+        if (watch->ended)
+            return MHD_CONTENT_READER_END_OF_STREAM;
+        if (nl_has_gone(exchange))
+            return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (nl_queue_wait(exchange->server->queue, watch->job, &watch->changes, 0.2) ||
+            !watch->text) {
+            if (tell(watch) != NL_OK)
+                return MHD_CONTENT_READER_END_WITH_ERROR;
+        } else if (nl_seconds() - since > EVENT_SECONDS) {
+            memcpy(to, ":\n\n", 3);
+            return 3;
+        }
+    }
+    size_t size = NL_MIN(most, watch->size - watch->at);
+    memcpy(to, watch->text + watch->at, size);
+    watch->at += size;
+    return (ssize_t)size;
+}
+
+static void end_watch(void *user)
+{
+    nl_watch *watch = user;
+    nl_context *context = watch->exchange->context;
+    nl_queue *queue = watch->exchange->server->queue;
+    if (watch->cancels && !watch->ended)
+        nl_queue_cancel(queue, watch->job);
+    nl_queue_release(queue, watch->job);
+    nl_free(context, watch->shown);
+    nl_free(context, watch->text);
+    nl_free(context, watch);
+}
+
+static enum MHD_Result get_events(nl_exchange *exchange)
+{
+    nl_context *context = exchange->context;
+    nl_queue *queue = exchange->server->queue;
+    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
+    const char *cancels = nl_argument(exchange, "cancel");
+    nl_watch *watch = NULL;
+    nl_status status = NL_OK;
+    if (!job)
+        return no_job(exchange);
+    NL_TRY(NL_NEW(context, "events", &watch));
+    NL_TRY(NL_NEW_ZEROS(context, "events", job->wanted.task.count, &watch->shown));
+    watch->exchange = exchange;
+    watch->job = job;
+    watch->cancels = cancels && strcmp(cancels, "0") != 0;
+    MHD_set_connection_option(exchange->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, read_events, watch, end_watch);
+    if (!response) {
+        end_watch(watch);
+        return MHD_NO;
+    }
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    return nl_answer(exchange, MHD_HTTP_OK, "text/event-stream", response);
+cleanup:
+    nl_free(context, watch);
+    nl_queue_release(queue, job);
+    return nl_answer_failure(exchange, context, status);
+}
+
+/* ---- What there is */
+
+const nl_served_model *nl_model_argument(nl_exchange *exchange, int *number,
+                                         enum MHD_Result *answered)
+{
+    const nl_queue *queue = exchange->server->queue;
+    const char *name = nl_argument(exchange, "model");
+    const nl_served_model *model =
+        name ? nl_queue_find_model(queue, name, number) : nl_queue_model(queue, *number = 0);
+    if (!model)
+        *answered = nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such model here");
+    return model;
+}
+
+static cJSON *model_json(const nl_served_model *model)
+{
+    const nl_config *config = model->config;
+    const cJSON *facts = model->sizes[0].facts;
+    bool dit = config->architecture == NL_ARCH_DIT;
+    nl_sampling given = {.cfg_scale = -1}, usual;
+    nl_context *context;
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "name", model->name);
+    cJSON_AddStringToObject(object, "architecture",
+                            cJSON_GetObjectItemCaseSensitive(facts, "name")->valuestring);
+    cJSON_AddStringToObject(object, "sha256",
+                            cJSON_GetObjectItemCaseSensitive(facts, "sha256")->valuestring);
+    cJSON_AddNumberToObject(object, "height", model->sizes[0].height);
+    cJSON_AddNumberToObject(object, "width", model->sizes[0].width);
+    cJSON_AddNumberToObject(object, "unit", model->unit);
+    cJSON_AddNumberToObject(object, "classes", config->num_classes);
+    cJSON_AddBoolToObject(object, "guidance",
+                          config->num_classes && !config->no_null_class && !config->guided &&
+                              !config->flow_map);
+    cJSON *samplers = cJSON_AddArrayToObject(object, "samplers");
+    for (int i = 0; nl_method_names[i]; i++)
+        if (nl_method_is_diffusion((nl_method)i) == dit &&
+            ((nl_method)i == NL_METHOD_FLOW) <= config->flow_map) {
+            cJSON *sampler = cJSON_CreateObject();
+            cJSON_AddStringToObject(sampler, "name", nl_method_names[i]);
+            cJSON_AddNumberToObject(sampler, "steps", nl_methods[i].default_steps);
+            cJSON_AddItemToArray(samplers, sampler);
+        }
+    if (nl_core_context_create(NULL, &context) != NL_OK)
+        return object;
+    if (nl_sampling_resolve(context, config, &given, &usual) == NL_OK) {
+        cJSON *defaults = cJSON_AddObjectToObject(object, "defaults");
+        cJSON_AddStringToObject(defaults, "sampler", usual.sampler);
+        cJSON_AddNumberToObject(defaults, "steps", (double)usual.steps);
+        cJSON_AddNumberToObject(defaults, "cfg_scale", nl_sampling_scale(&usual));
+    }
+    nl_core_context_destroy(context);
+    return object;
+}
+
+static enum MHD_Result get_models(nl_exchange *exchange)
+{
+    const nl_queue *queue = exchange->server->queue;
+    cJSON *object = cJSON_CreateObject(), *models = cJSON_AddArrayToObject(object, "models");
+    for (int i = 0; i < nl_queue_models(queue); i++)
+        cJSON_AddItemToArray(models, model_json(nl_queue_model(queue, i)));
+    return nl_answer_json(exchange, MHD_HTTP_OK, object);
+}
+
+static enum MHD_Result get_classes(nl_exchange *exchange)
+{
+    enum MHD_Result answered;
+    int number;
+    const nl_served_model *model = nl_model_argument(exchange, &number, &answered);
+    if (!model)
+        return answered;
+    cJSON *object = cJSON_CreateObject(), *classes = cJSON_AddArrayToObject(object, "classes");
+    cJSON_AddStringToObject(object, "model", model->name);
+    for (int i = 0; i < model->config->num_classes; i++) {
+        char text[128];
+        cJSON *class = cJSON_CreateObject();
+        const nl_class_name *name =
+            model->config->class_names ? &model->config->class_names[i] : NULL;
+        cJSON_AddNumberToObject(class, "class", i);
+        cJSON_AddStringToObject(class, "name", nl_class_text(model->config, i, text, sizeof(text)));
+        if (name && name->wnid)
+            cJSON_AddStringToObject(class, "wnid", name->wnid);
+        cJSON_AddItemToArray(classes, class);
+    }
+    return nl_answer_json(exchange, MHD_HTTP_OK, object);
+}
+
+static enum MHD_Result get_device(nl_exchange *exchange)
+{
+    const nl_server *server = exchange->server;
+    const nl_context *device = server->device;
+    const nl_queue_limits *limits = nl_queue_get_limits(server->queue);
+    nl_queue_state state;
+    double seconds = nl_seconds() - server->started;
+    nl_queue_state_of(server->queue, &state);
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "version", nl_version());
+    cJSON_AddStringToObject(object, "device", device->device->name);
+    cJSON_AddStringToObject(object, "dtype", nl_dtype_name(device->device->dtype));
+    cJSON_AddNumberToObject(object, "threads", device->device->threads);
+    cJSON_AddNumberToObject(object, "memory", (double)atomic_load(&device->memory_used));
+    cJSON_AddNumberToObject(object, "memory_peak", (double)atomic_load(&device->memory_peak));
+    cJSON_AddNumberToObject(object, "memory_limit", (double)device->options.max_memory);
+    cJSON_AddNumberToObject(object, "seconds", seconds);
+    cJSON_AddNumberToObject(object, "busy", state.busy);
+    cJSON_AddNumberToObject(object, "queued", (double)state.queued);
+    cJSON_AddNumberToObject(object, "running", (double)state.running);
+    cJSON_AddNumberToObject(object, "jobs", (double)state.jobs);
+    cJSON_AddNumberToObject(object, "pictures", (double)state.pictures);
+    cJSON_AddNumberToObject(object, "batches", (double)state.batches);
+    cJSON_AddBoolToObject(object, "stopping", state.stopping);
+    cJSON_AddNumberToObject(object, "max_queue", (double)limits->jobs);
+    cJSON_AddNumberToObject(object, "max_pictures", (double)limits->pictures);
+    cJSON_AddNumberToObject(object, "max_size", (double)limits->side);
+    cJSON_AddNumberToObject(object, "max_seconds", limits->seconds);
+    return nl_answer_json(exchange, MHD_HTTP_OK, object);
+}
+
+static enum MHD_Result get_openapi(nl_exchange *exchange)
+{
+    cJSON *document;
+    nl_status status = nl_openapi(exchange->context, &document);
+    return status == NL_OK ? nl_answer_json(exchange, MHD_HTTP_OK, document)
+                           : nl_answer_failure(exchange, exchange->context, status);
+}
+
+const nl_route nl_api_routes[] = {
+    {"POST", "/api/jobs", post_job},
+    {"GET", "/api/jobs/*", get_job},
+    {"DELETE", "/api/jobs/*", delete_job},
+    {"GET", "/api/jobs/*/events", get_events},
+    {"GET", "/api/jobs/*/pictures/*", get_picture},
+    {"GET", "/api/models", get_models},
+    {"GET", "/api/classes", get_classes},
+    {"GET", "/api/device", get_device},
+    {"GET", "/api/openapi.json", get_openapi},
+    {0},
+};

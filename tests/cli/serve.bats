@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+# nalagen serve: its three interfaces, its limits, its guards, and how it ends. The clients are in tests/serve.py.
+load helper
+
+tiny() {
+    tiny=$BATS_FILE_TMPDIR/tiny.safetensors
+    [ -f "$tiny" ] || "$MAKE_MODEL" "$tiny"
+}
+
+# A server with these options: $server its process, $url where it is.
+start() {
+    [ -n "$NL_SERVE" ] || skip "this build has no server: no libmicrohttpd"
+    python3 -c 'import http.client, json, base64, zlib' 2>/dev/null || skip "python3 without http.client"
+    tiny
+    rm -f url
+    "$NALAGEN" serve -m "$tiny" --port 0 --device cpu --threads 2 "$@" >url 2>log 3>&- &
+    server=$!
+    for _ in $(seq 300); do
+        url=$(cat url 2>/dev/null || true)
+        [ -z "$url" ] || return 0
+        kill -0 "$server" || { cat log; return 1; }
+        sleep 0.1
+    done
+    return 1
+}
+
+client() {
+    SERVER=$server python3 "$NL_SOURCE_DIR/tests/serve.py" "$1" "$url"
+}
+
+teardown() {
+    [ -z "${server:-}" ] || kill -9 "$server" 2>/dev/null || true
+}
+
+@test "serve: jobs, their pictures, what there is; a picture is the one of sample" {
+    start
+    client jobs
+    "$NALAGEN" sample -m "$tiny" -c 1,3 -n 3 --seed 7 --steps 3 --device cpu -o all/ -q
+    "$NALAGEN" info --json served-2.png | json_lines 'x["parameters"]["index"] == 2 and x["parameters"]["class"] == 1'
+    "$NALAGEN" sample --from served-2.png -m "$tiny" --device cpu -o again.png -q
+    cmp all/class1-seed7-000002.png again.png
+}
+
+@test "serve: sizes other than the model's own" {
+    start
+    client sizes
+}
+
+@test "serve: jobs that agree share batches" {
+    start
+    client batches
+}
+
+@test "serve: events" {
+    start
+    client events
+}
+
+@test "serve: a job is cancelled, also when its client goes away" {
+    start
+    client cancel
+}
+
+@test "serve: OpenAI's interface" {
+    start
+    client openai
+}
+
+@test "serve: A1111's interface" {
+    start
+    client webui
+}
+
+@test "serve: what is wrong is refused, and the server goes on" {
+    start
+    client wrong
+}
+
+@test "serve: Host, Origin and where a request comes from; security headers" {
+    start --name known.example
+    client guards
+}
+
+@test "serve: the token" {
+    start --token secret-secret
+    TOKEN=secret-secret client token
+    kill "$server"
+    wait "$server"
+    echo from-a-file >token
+    start --token @token
+    TOKEN=from-a-file client token
+}
+
+@test "serve: limits of queue, pictures and time" {
+    start --max-queue 2 --max-pictures 4 --max-seconds 2
+    client queue
+}
+
+@test "serve: SIGTERM ends it when what it has taken is made" {
+    start
+    client stop
+    wait "$server"
+}
+
+@test "serve: a second signal ends it at once" {
+    start
+    python3 - "$url" <<'PY'
+import http.client, sys, urllib.parse
+url = urllib.parse.urlsplit(sys.argv[1])
+c = http.client.HTTPConnection(url.hostname, url.port)
+c.request("POST", "/api/jobs", '{"steps": 10000, "sampler": "euler", "n": 64}', {"Content-Type": "application/json"})
+assert c.getresponse().status == 202
+PY
+    kill "$server"
+    sleep 0.3
+    kill -0 "$server"
+    kill "$server"
+    wait "$server"
+}
+
+@test "serve: refused before there is a device" {
+    [ -n "$NL_SERVE" ] || skip "this build has no server: no libmicrohttpd"
+    run "$NALAGEN" serve --host 0.0.0.0
+    [ "$status" -eq 2 ]
+    [[ "$output" == *"give a --token"* ]]
+    run "$NALAGEN" serve --token short
+    [ "$status" -eq 2 ]
+    run "$NALAGEN" serve --token @nowhere
+    [ "$status" -eq 3 ]
+    run "$NALAGEN" serve --host nowhere.invalid
+    [ "$status" -eq 2 ]
+    run "$NALAGEN" serve -m nowhere.safetensors --port 0
+    [ "$status" -eq 3 ]
+}
+
+@test "serve: a port that is taken" {
+    start
+    run "$NALAGEN" serve -m "$tiny" --port "${url##*:}" --device cpu
+    [ "$status" -eq 5 ]
+    [[ "$output" == *"cannot be listened at"* ]]
+}
+
+@test "serve: a build without it says what to install" {
+    [ -z "$NL_SERVE" ] || skip "this build has a server"
+    run "$NALAGEN" serve
+    [ "$status" -eq 5 ]
+    [[ "$output" == *libmicrohttpd-dev* ]]
+}
