@@ -18,7 +18,7 @@
 
 typedef struct nl_serve_values {
     nl_machine_options machine;
-    nl_option_list models, names;
+    nl_option_list models, names, runs;
     const char *vae, *host, *token;
     int64_t port, queue, pictures, size, seconds, batch;
     bool open;
@@ -42,6 +42,8 @@ static const nl_option options_table[] = {
                "users do not see in a list of processes."},
     {"name", 0, NL_OPTION_TEXT, FIELD(names), "NAME", .where = NL_REPEATED,
      .help = "another name that clients know the server by"},
+    {"runs", 0, NL_OPTION_FILE, FIELD(runs), "FOLDER", .where = NL_REPEATED,
+     .help = "training runs to be shown: one, or a folder of them"},
     {"open", 0, NL_OPTION_FLAG, FIELD(open), .help = "show the page in the browser"},
 
     {"max-queue", 0, NL_OPTION_INT, FIELD(queue), "N", 1, 100000, .group = "Limits",
@@ -211,6 +213,7 @@ static nl_status serve(nl_command_line *line, void *user)
                                 .port = (int)values->port,
                                 .token = values->token,
                                 .names = values->names.items,
+                                .runs = values->runs.items,
                                 .limits = {.jobs = values->queue,
                                            .pictures = values->pictures,
                                            .side = values->size,
@@ -267,13 +270,14 @@ static nl_status serve_main(int argc, char **argv)
 
 const nl_command nl_serve_command = {
     .name = "serve",
-    .summary = "Make pictures for clients over HTTP",
+    .summary = "Serve a page and interfaces over HTTP",
     .arguments = "[OPTION...]",
     .operands = "models are given with --model",
-    .notes = "The address is printed when the server answers. Interfaces: /api, OpenAI's images,\n"
+    .notes = "The address is printed when the server answers. Interfaces: the page, /api, OpenAI's "
+             "images,\n"
              "  A1111's txt2img (docs/serve.md). SIGTERM ends it when running jobs are done.\n",
     .examples = "  nalagen serve --open\n"
-                "  nalagen serve -m NaLaSiT.safetensors -m few.safetensors --max-pictures 16\n"
+                "  nalagen serve -m NaLaSiT.safetensors -m few.safetensors --runs runs\n"
                 "  nalagen serve --host 0.0.0.0 --token @/etc/nalagen.token\n",
     .options = options_table,
     .run = serve_main,

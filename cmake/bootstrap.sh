@@ -88,7 +88,7 @@ is_built() {
     newer=$(find "$root/CMakeLists.txt" "$root/CMakePresets.json" "$root/cmake" "$root/include" "$root/core" "$root/kernels" \
         "$root/weights" "$root/vae" "$root/src" "$root/eval" "$root/serve" "$root/cli" "$root/tests" "$root/bench" "$root/examples" \
         -newer "$folder/.built" \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' -o -name '*.cmake' \
-        -o -name '*.json' -o -name '*.html' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
+        -o -name '*.json' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name CMakeLists.txt -o -type d \) 2>/dev/null | head -n 1)
     [ -z "$newer" ]
 }
 

@@ -340,6 +340,9 @@ static cJSON *model_json(const nl_served_model *model)
         cJSON_AddStringToObject(defaults, "sampler", usual.sampler);
         cJSON_AddNumberToObject(defaults, "steps", (double)usual.steps);
         cJSON_AddNumberToObject(defaults, "cfg_scale", nl_sampling_scale(&usual));
+        if (usual.cfg_interval[1] > 0)
+            cJSON_AddItemToObject(defaults, "cfg_interval",
+                                  cJSON_CreateDoubleArray(usual.cfg_interval, 2));
     }
     nl_core_context_destroy(context);
     return object;

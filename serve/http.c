@@ -26,8 +26,8 @@ enum {
     STACK = 512 << 10,      /* bytes of a thread */
 };
 
-static const nl_route *const tables[] = {nl_page_routes, nl_api_routes, nl_openai_routes,
-                                         nl_webui_routes};
+static const nl_route *const tables[] = {nl_page_routes,  nl_api_routes,  nl_openai_routes,
+                                         nl_webui_routes, nl_runs_routes, nl_thumbnail_routes};
 
 /* ---- Answers */
 
@@ -397,6 +397,7 @@ nl_status nl_server_create(nl_context *context, const nl_serve_options *options,
     server->options = options;
     nl_guard_init(options->host, options->names, local, options->token, &server->guard);
     NL_TRY(nl_queue_create(context, &options->limits, &server->queue));
+    NL_TRY(nl_thumbnails_create(context, &server->thumbnails));
     *out = server;
     server = NULL;
 cleanup:
@@ -467,5 +468,6 @@ void nl_server_destroy(nl_server *server)
         return;
     nl_server_end(server);
     nl_queue_destroy(server->queue);
+    nl_thumbnails_destroy(server->context, server->thumbnails);
     nl_free(server->context, server);
 }

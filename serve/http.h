@@ -9,6 +9,8 @@
 #include "nl_json.h"
 #include "nl_serve.h"
 
+typedef struct nl_thumbnails nl_thumbnails;
+
 struct nl_server {
     nl_context *context;
     const nl_serve_options *options;
@@ -19,6 +21,7 @@ struct nl_server {
     double started;
     _Atomic int webui_model; /* that A1111's interface has chosen */
     atomic_bool ending;
+    nl_thumbnails *thumbnails;
 };
 
 typedef struct nl_exchange {
@@ -42,7 +45,8 @@ typedef struct nl_route {
 
 /* The tables of the interfaces; ended by a route without a method. Those of the page are answered without the token and to
  * links of other pages: they hold nothing of this server. */
-extern const nl_route nl_api_routes[], nl_openai_routes[], nl_webui_routes[], nl_page_routes[];
+extern const nl_route nl_api_routes[], nl_openai_routes[], nl_webui_routes[], nl_page_routes[],
+    nl_runs_routes[], nl_thumbnail_routes[];
 
 /* ---- Answers. Each says everything: `return nl_answer(...)`. */
 
@@ -65,6 +69,9 @@ const char *nl_argument(nl_exchange *exchange, const char *name);
 bool nl_has_gone(nl_exchange *exchange);
 
 /* ---- What interfaces share */
+
+nl_status nl_thumbnails_create(nl_context *context, nl_thumbnails **thumbnails);
+void nl_thumbnails_destroy(nl_context *context, nl_thumbnails *thumbnails);
 
 /* The model that ?model= names; NULL: there is none, and *answered says so. */
 const nl_served_model *nl_model_argument(nl_exchange *exchange, int *number,

@@ -62,7 +62,8 @@ typedef struct nl_wanted {
     int model;         /* number of it */
     int height, width; /* in pixels */
     int64_t preview_every;
-    bool webui; /* came by A1111's interface, whose interrupt is for all that did */
+    bool background; /* made when nothing else waits */
+    bool webui;      /* came by A1111's interface, whose interrupt is for all that did */
 } nl_wanted;
 
 nl_status nl_wanted_create(nl_wanted *wanted);

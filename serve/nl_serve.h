@@ -11,8 +11,8 @@ typedef struct nl_serve_options {
     const char *
         token; /* that clients have to send; NULL: none, which another host than the loopback needs */
     const char *const *names; /* other names of the server, beside `host`; ended by NULL */
-    const char *const
-        *runs; /* folders of training runs, or folders of such folders; ended by NULL */
+    /* Folders of training runs, or of such folders; ended by NULL. */
+    const char *const *runs;
     nl_queue_limits limits;
 } nl_serve_options;
 

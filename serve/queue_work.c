@@ -116,14 +116,20 @@ static bool waits(const nl_queued_job *job)
 static nl_queued_job *first_waiting(nl_queue *queue)
 {
     double now = nl_seconds();
-    nl_queued_job *job = queue->jobs;
-    while (job && !(waits(job) && !late(queue, job, now))) {
-        bool too_late = waits(job);
-        if (too_late)
+    nl_queued_job *job = queue->jobs, *background = NULL;
+    while (job) {
+        bool wanted = waits(job), too_late = wanted && late(queue, job, now);
+        if (wanted && !too_late && !job->wanted.background)
+            return job;
+        if (wanted && !too_late && !background)
+            background = job;
+        if (too_late) { /* the list may be another one then */
             fail_late(queue, job);
-        job = too_late ? queue->jobs : job->next; /* the list may be another one */
+            background = NULL;
+        }
+        job = too_late ? queue->jobs : job->next;
     }
-    return job;
+    return background;
 }
 
 static bool together(const nl_queued_job *a, const nl_queued_job *b)

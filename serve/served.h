@@ -5,8 +5,8 @@
 
 #include "nl_json.h"
 
-extern const unsigned char nl_page_html[], nl_openapi_json[];
-extern const size_t nl_page_html_size, nl_openapi_json_size;
+extern const unsigned char nl_page_html[], nl_page_css[], nl_page_js[], nl_openapi_json[];
+extern const size_t nl_page_html_size, nl_page_css_size, nl_page_js_size, nl_openapi_json_size;
 
 /* The document, with the fields of a job as the table of options has them. */
 nl_status nl_openapi(nl_context *context, cJSON **document);

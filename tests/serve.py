@@ -137,6 +137,43 @@ def jobs():
     assert fields["steps"]["maximum"] == 10000 and "out" not in fields and "heun" in fields["sampler"]["enum"]
 
 
+def page():
+    """What a browser loads, within its budget, and a thumbnail of a class."""
+    total = 0
+    for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
+        status, headers, data = ask("GET", path)
+        assert status == 200 and headers["Content-Type"].startswith(kind), path
+        assert b"http://" not in data.replace(b"http://www.w3.org/2000/svg", b"") and b"https://" not in data, path
+        total += len(data)
+    assert total < 100000, total
+    for _ in range(2):
+        status, headers, data = ask("GET", "/api/classes/3/thumbnail")
+        assert status == 200 and png_facts(data)[0] == (16, 16)
+    assert get("/api/device")[1]["pictures"] == 1
+    for wrong in ("5", "x", "-1", "99999999999"):
+        assert ask("GET", "/api/classes/%s/thumbnail" % wrong)[0] == 404
+    assert ask("GET", "/api/classes/3/thumbnail?model=other")[0] == 404
+    assert get("/api/runs")[1]["runs"] == []
+
+
+def runs():
+    """Started with --runs runs --runs other: runs/one, runs/two, other/one."""
+    names = [run["name"] for run in get("/api/runs")[1]["runs"]]
+    assert names == ["one", "two", "one-2"], names
+    run = get("/api/runs/one")[1]
+    assert [line["step"] for line in run["log"]] == [2, 4, 6] and run["log"][0]["loss"] == 1.5, run
+    assert run["validation"][0]["val_loss"] == 2.5 and run["training"]["steps"] == 100 and not run["done"]
+    assert run["evaluations"] == [{"n": 64, "preset": "openai", "reference": "ref.npz", "metrics": {"fid": 12.5}, "step": 6},
+                                  {"n": 8, "metrics": {"fid": 9}, "file": "report.json"}], run["evaluations"]
+    assert run["grids"] == [4] and "/" not in json.dumps(run), run
+    status, headers, data = ask("GET", "/api/runs/one/grids/4")
+    assert status == 200 and headers["Content-Type"] == "image/png"
+    assert len(get("/api/runs/two")[1]["log"]) <= 1501 and get("/api/runs/two")[1]["log"][-1]["step"] == 5000
+    for wrong in ("/api/runs/three", "/api/runs/..", "/api/runs/one/grids/5", "/api/runs/one/grids/x", "/api/runs/one/grids/-4",
+                  "/api/runs/%2e%2e/grids/4", "/api/runs/one/grids/6"):
+        assert ask("GET", wrong)[0] == 404, wrong
+
+
 def sizes():
     for side, good in ((32, 202), (16, 202), (48, 202), (64, 202), (80, 202), (32, 202), (17, 400), (4096, 400)):
         status, job = post("/api/jobs", {"class": 0, "size": side, "steps": 2})
@@ -204,7 +241,9 @@ def cancel():
         s.sendall(b"GET /api/jobs/%s/events%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (job["id"].encode(), query.encode()))
         assert b"event: progress" in s.recv(65536) + s.recv(65536)
         s.close()
-        time.sleep(1)
+        until = time.time() + (10 if query else 1)
+        while time.time() < until and get("/api/jobs/" + job["id"])[1]["state"] != "cancelled":
+            time.sleep(0.05)
         assert get("/api/jobs/" + job["id"])[1]["state"] == state
     ask("DELETE", "/api/jobs/" + job["id"])
     # a client of the others' interfaces that goes away takes its job with it
@@ -326,7 +365,7 @@ def guards():
     for site, expected in ((b"cross-site", 403), (b"same-site", 403), (b"same-origin", 200), (b"none", 200)):
         assert code([own, b"Sec-Fetch-Site: " + site]) == expected
     assert code([own, b"Sec-Fetch-Site: cross-site"], b"/") == 200  # a link to the page
-    for path in ("/", "/api/device", "/nothing"):
+    for path in ("/", "/page.js", "/api/device", "/nothing"):
         _, headers, _ = ask("GET", path)
         assert "default-src 'none'" in headers["Content-Security-Policy"], path
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"

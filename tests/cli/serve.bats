@@ -41,6 +41,45 @@ teardown() {
     cmp all/class1-seed7-000002.png again.png
 }
 
+@test "serve: the page, and a thumbnail of a class" {
+    start
+    client page
+}
+
+@test "serve: training runs, their numbers and grids alone" {
+    tiny
+    mkdir -p runs/{one,two}/samples other/one runs/empty
+    printf '{"step": 2, "loss": 1.5, "out": "/secret"}\n{"step": 4, "loss": 1.25}\nnot JSON\n{"step": 6, "loss": 1}\n{"step": 8' >runs/one/log.jsonl
+    printf '%s\n' '{"step": 4, "val_loss": 2.5}' \
+        '{"step": 6, "checkpoint": "/secret/x", "evaluation": {"n": 64, "preset": "openai", "reference": "/secret/ref.npz", "metrics": {"fid": 12.5, "note": "/secret"}}}' \
+        >runs/one/metrics.jsonl
+    echo '{"training": {"steps": 100, "out": "/secret"}, "model": {}}' >runs/one/config.json
+    echo '{"n": 8, "metrics": {"fid": 9}}' >runs/one/report.json
+    echo '{"n": 8}' >runs/one/other.json
+    for ((i = 1; i <= 5000; i++)); do echo "{\"step\": $i, \"loss\": 1}"; done >runs/two/log.jsonl
+    cp runs/one/log.jsonl other/one
+    [ -n "$NL_SERVE" ] || skip "this build has no server: no libmicrohttpd"
+    "$NALAGEN" sample -m "$tiny" --device cpu -q -o runs/one/samples/step-0000004.png
+    ln -s /etc/passwd runs/one/samples/step-0000006.png.x
+    cp /etc/passwd runs/one/samples/step-6.png
+    start --runs runs --runs other
+    client runs
+}
+
+@test "serve: the page in a browser: makes, redraws, stops, takes a picture back, watches a training" {
+    local python
+    [ -x /usr/bin/chromedriver ] || skip "no chromedriver (Debian: chromium chromium-driver python3-selenium)"
+    for python in python3 /usr/bin/python3 ''; do
+        ! "$python" -c 'import selenium' 2>/dev/null || break
+    done
+    [ -n "$python" ] || skip "no selenium for Python (Debian: python3-selenium)"
+    mkdir run
+    printf '{"step": %d, "loss": 1, "seconds": %d}\n' 1 1 2 2 3 3 >run/log.jsonl
+    start --runs run
+    "$NALAGEN" sample -m "$tiny" -c 4 --seed 1234567 --steps 3 --device cpu -o dropped.png -q
+    "$python" "$NL_SOURCE_DIR/tests/serve_browser.py" "$url" "$PWD/run"
+}
+
 @test "serve: sizes other than the model's own" {
     start
     client sizes

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The page of `nalagen serve` in Chromium, by selenium: serve_browser.py URL RUN.
+RUN: folder of a run that this script lets grow; dropped.png: class 4, seed 1234567, 3 steps."""
+import base64
+import json
+import sys
+import time
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+URL, RUN = sys.argv[1:]
+
+
+def browser(width=1280, height=900):
+    options = webdriver.ChromeOptions()
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=%d,%d" % (width, height)):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+
+
+def until(condition, what, seconds=90):
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end, what + ": " + page.find_element(By.ID, "status").text
+        time.sleep(0.05)
+
+
+def element(name):
+    return page.find_element(By.ID, name)
+
+
+def value(script):
+    return page.execute_script("return " + script)
+
+
+def drag(name, to):
+    """A control is moved, as by a mouse."""
+    page.execute_script("const e = document.getElementById(arguments[0]); e.value = arguments[1];"
+                        "e.dispatchEvent(new Event('input', {bubbles: true}));", name, to)
+
+
+def gallery():
+    return len(page.find_elements(By.CSS_SELECTOR, "#gallery button"))
+
+
+page = browser()
+try:
+    page.get(URL)
+    until(lambda: len(page.find_elements(By.CSS_SELECTOR, "#classes button")) == 5, "classes")
+    until(lambda: page.find_elements(By.CSS_SELECTOR, "#classes img"), "thumbnails")
+
+    # make pictures of a class chosen by keyboard
+    page.find_element(By.CSS_SELECTOR, "#classes [aria-selected=true]").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    drag("number", 3)
+    element("go").click()
+    until(lambda: gallery() == 3, "three pictures")
+    until(lambda: not element("stop").is_enabled(), "the end")
+    assert "seed 0" in element("caption").text and element("caption").text.startswith("2 "), element("caption").text
+    assert "--seed 0" in element("command").get_attribute("value")
+    assert element("download").get_attribute("download").endswith(".png")
+
+    # a control that moves redraws, and the last value is the one that stays; nothing on the page jumps
+    top = element("command").rect["y"]
+    for steps in range(2, 30):
+        drag("steps", steps)
+    until(lambda: " 29 steps" in element("caption").text and not element("stop").is_enabled(), "the last value")
+    assert gallery() == 3 and element("command").rect["y"] == top
+
+    # stop
+    drag("number", 16)
+    page.execute_script("document.getElementById('live').checked = false; document.getElementById('steps').max = 10000;")
+    drag("steps", 10000)
+    element("go").click()
+    until(lambda: element("stop").is_enabled() and "of 16" in element("status").text, "a long job")
+    element("stop").click()
+    until(lambda: not element("stop").is_enabled() and element("status").text == "stopped", "stopped")
+    until(lambda: page.execute_async_script("const d = arguments[0]; fetch('/api/device').then(a => a.json()).then(s => d(s.running + s.queued));") == 0,
+          "the server has stopped it")
+
+    # a picture that is dropped is made again
+    with open("dropped.png", "rb") as file:
+        dropped = base64.b64encode(file.read()).decode()
+    page.execute_script("""
+        const data = new DataTransfer();
+        data.items.add(new File([Uint8Array.from(atob(arguments[0]), c => c.charCodeAt(0))], "x.png", {type: "image/png"}));
+        document.getElementById("frame").dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));""",
+                        dropped)
+    until(lambda: gallery() == 4 and not element("stop").is_enabled(), "made again")
+    assert element("seed").get_attribute("value") == "1234567" and element("steps").get_attribute("value") == "3"
+    assert element("caption").text.startswith("4 ") and "seed 1234567" in element("caption").text, element("caption").text
+
+    # a training that runs
+    element("tab-runs").click()
+    until(lambda: "Step" in element("run-facts").text, "the run")
+    before = value("document.querySelector('#chart path').getAttribute('d')")
+    with open(RUN + "/log.jsonl", "a") as log:
+        for step in range(100, 110):
+            print(json.dumps({"step": step, "loss": 1 / step, "seconds": step / 10}), file=log)
+    until(lambda: value("document.querySelector('#chart path').getAttribute('d')") != before, "the curve grows")
+    assert "109" in element("run-facts").text
+
+    # narrow, wide, dark: nothing reaches over the side
+    for width in (400, 1280, 2560):
+        for scheme in ("light", "dark"):
+            page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500})
+            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            for tab in ("make", "runs", "evaluation", "server"):
+                element("tab-" + tab).send_keys(Keys.ENTER)
+                assert value("document.documentElement.scrollWidth") <= width, (width, tab)
+    errors = [line for line in page.get_log("browser") if line["level"] == "SEVERE"]
+    assert not errors, errors
+finally:
+    page.quit()
