@@ -142,8 +142,11 @@ static enum MHD_Result get_picture(nl_exchange *exchange)
 
 enum { EVENT_SECONDS = 5 /* between signs of life */, BLOCK = 32 << 10 };
 
+/* It is freed after the exchange, and so owns its memory. */
 typedef struct nl_watch {
-    nl_exchange *exchange;
+    nl_context *context;
+    nl_queue *queue;
+    nl_exchange *exchange; /* while events are read */
     nl_queued_job *job;
     bool cancels; /* the job ends with the stream */
     uint64_t changes, previews;
@@ -156,7 +159,7 @@ typedef struct nl_watch {
 
 static nl_status add_event(nl_watch *watch, const char *name, const char *data)
 {
-    nl_context *context = watch->exchange->context;
+    nl_context *context = watch->context;
     char *longer = NULL;
     nl_status status = nl_format(context, &longer, "%.*sevent: %s\ndata: %s\n\n", (int)watch->size,
                                  watch->text ? watch->text : "", name, data);
@@ -250,19 +253,19 @@ static ssize_t read_events(void *user, uint64_t position, char *to, size_t most)
 static void end_watch(void *user)
 {
     nl_watch *watch = user;
-    nl_context *context = watch->exchange->context;
-    nl_queue *queue = watch->exchange->server->queue;
+    nl_context *context = watch->context;
     if (watch->cancels && !watch->ended)
-        nl_queue_cancel(queue, watch->job);
-    nl_queue_release(queue, watch->job);
+        nl_queue_cancel(watch->queue, watch->job);
+    nl_queue_release(watch->queue, watch->job);
     nl_free(context, watch->shown);
     nl_free(context, watch->text);
     nl_free(context, watch);
+    nl_core_context_destroy(context);
 }
 
 static enum MHD_Result get_events(nl_exchange *exchange)
 {
-    nl_context *context = exchange->context;
+    nl_context *context = NULL;
     nl_queue *queue = exchange->server->queue;
     nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
     const char *cancels = nl_argument(exchange, "cancel");
@@ -270,8 +273,11 @@ static enum MHD_Result get_events(nl_exchange *exchange)
     nl_status status = NL_OK;
     if (!job)
         return no_job(exchange);
+    NL_TRY(nl_core_context_create(NULL, &context));
     NL_TRY(NL_NEW(context, "events", &watch));
     NL_TRY(NL_NEW_ZEROS(context, "events", job->wanted.task.count, &watch->shown));
+    watch->context = context;
+    watch->queue = queue;
     watch->exchange = exchange;
     watch->job = job;
     watch->cancels = cancels && strcmp(cancels, "0") != 0;
@@ -286,8 +292,9 @@ static enum MHD_Result get_events(nl_exchange *exchange)
     return nl_answer(exchange, MHD_HTTP_OK, "text/event-stream", response);
 cleanup:
     nl_free(context, watch);
+    nl_core_context_destroy(context);
     nl_queue_release(queue, job);
-    return nl_answer_failure(exchange, context, status);
+    return nl_answer_error(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, "%s", nl_status_name(status));
 }
 
 /* ---- What there is */
