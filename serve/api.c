@@ -273,6 +273,10 @@ static enum MHD_Result get_events(nl_exchange *exchange)
     nl_status status = NL_OK;
     if (!job)
         return no_job(exchange);
+    if (cancels && strcmp(cancels, "0") != 0 && strcmp(cancels, "1") != 0) {
+        nl_queue_release(queue, job);
+        return nl_answer_error(exchange, MHD_HTTP_BAD_REQUEST, "cancel: expected 0 or 1");
+    }
     NL_TRY(nl_core_context_create(NULL, &context));
     NL_TRY(NL_NEW(context, "events", &watch));
     NL_TRY(NL_NEW_ZEROS(context, "events", job->wanted.task.count, &watch->shown));

@@ -222,6 +222,7 @@ def events():
     for name, value in zip(names, values):
         if name == "preview":
             png_facts(base64.b64decode(value["png"]))
+    assert ask("GET", "/api/jobs/%s/events?cancel=yes" % job["id"])[0] == 400
     # once it is over, everything is told at once
     _, _, again = ask("GET", "/api/jobs/%s/events" % job["id"])
     assert again.decode().count("event: picture") == 4
@@ -308,6 +309,10 @@ def webui():
     assert ask("POST", "/sdapi/v1/interrupt")[0] == 200
     thread.join(10)
     assert got and got[0][0] == 503, got
+
+
+def alive():
+    assert get("/api/device")[0] == 200
 
 
 # ---- Limits

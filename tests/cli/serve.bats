@@ -110,6 +110,34 @@ teardown() {
     client webui
 }
 
+# $python: one that has the module $1, from PyPI; NL_CLIENTS_PYTHON may name it.
+with_module() {
+    for python in "${NL_CLIENTS_PYTHON:-python3}" /usr/bin/python3; do
+        ! "$python" -c "import $1" 2>/dev/null || return 0
+    done
+    skip "no $1 for Python (PyPI; NL_CLIENTS_PYTHON may name a virtual environment's)"
+}
+
+@test "serve: the client openai" {
+    with_module openai
+    start
+    "$python" "$NL_SOURCE_DIR/tests/serve_clients.py" openai "$url"
+}
+
+@test "serve: the client webuiapi" {
+    with_module webuiapi
+    start
+    "$python" "$NL_SOURCE_DIR/tests/serve_clients.py" webuiapi "$url"
+}
+
+@test "serve: what openapi.json says holds (schemathesis)" {
+    with_module schemathesis
+    start --max-seconds 2
+    "$python" -m schemathesis.cli run "$url/api/openapi.json" --max-examples 20 --phases fuzzing --seed 1 --no-color \
+        --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,negative_data_rejection
+    python3 "$NL_SOURCE_DIR/tests/serve.py" alive "$url"
+}
+
 @test "serve: what is wrong is refused, and the server goes on" {
     start
     client wrong
