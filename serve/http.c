@@ -335,8 +335,10 @@ static void completed(void *user, struct MHD_Connection *connection, void **kept
                       enum MHD_RequestTerminationCode how)
 {
     nl_exchange *exchange = *kept;
-    (void)user, (void)connection, (void)how;
+    (void)user, (void)how;
     *kept = NULL;
+    /* A connection that stays for another request may have had all the time of the server's work. */
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)IDLE_SECONDS);
     if (!exchange)
         return;
     nl_context *context = exchange->context;

@@ -128,18 +128,17 @@ void nl_job_release(nl_queue *queue, nl_queued_job *job)
         free_job(queue, job);
 }
 
-/* The oldest jobs that are over go while too many, or too large ones, are kept. */
+/* Those that ended first go while too many, or too large ones, are kept. */
 static void forget(nl_queue *queue)
 {
-    for (nl_queued_job **at = &queue->jobs; *at;) {
-        nl_queued_job *job = *at;
-        if (queue->state.kept <= KEPT_JOBS && queue->kept <= queue->limits.bytes)
-            return;
-        if (!nl_job_over(job)) {
-            at = &job->next;
-            continue;
-        }
-        *at = job->next;
+    while (queue->state.kept > KEPT_JOBS ||
+           (queue->kept > queue->limits.bytes && queue->state.kept > 1)) {
+        nl_queued_job **oldest = NULL;
+        for (nl_queued_job **at = &queue->jobs; *at; at = &(*at)->next)
+            if (nl_job_over(*at) && (!oldest || (*at)->ended < (*oldest)->ended))
+                oldest = at;
+        nl_queued_job *job = *oldest;
+        *oldest = job->next;
         queue->state.kept--;
         queue->kept -= nl_job_bytes(job);
         nl_job_release(queue, job);
@@ -213,6 +212,12 @@ nl_status nl_queue_put(nl_queue *queue, nl_context *context, nl_wanted *wanted, 
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "a picture of %dx%d: this server makes sides of at most %lld pixels",
                        wanted->height, wanted->width, (long long)limits->side));
+    int64_t bytes = wanted->task.count * wanted->height * wanted->width * 3;
+    if (bytes > limits->bytes)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "%lld pictures of %dx%d: %lld MiB are more than this server holds",
+                       (long long)wanted->task.count, wanted->height, wanted->width,
+                       (long long)bytes >> 20));
     NL_TRY(NL_NEW(queue->context, "a job", &job));
     job->wanted = *wanted;
     *wanted = (nl_wanted){0};

@@ -209,6 +209,18 @@ def batches():
             assert len(x) == len(y) == 768 and max(abs(i - j) for i, j in zip(x, y)) <= 1
 
 
+def kept():
+    """A job that has just ended is kept, however many came and went while it was at work."""
+    _, long = post("/api/jobs", {"class": 0, "steps": 400, "sampler": "euler", "n": 9})
+    for i in range(300):
+        _, job = post("/api/jobs", {"class": 0, "steps": 2, "seed": i})
+        ask("DELETE", "/api/jobs/" + job["id"])
+    job = finished(long)
+    time.sleep(0.1)
+    assert get("/api/jobs/" + long["id"])[1]["state"] == "done" and ask("GET", job["pictures"][8]["url"])[0] == 200
+    assert get("/api/jobs/" + job["id"])[0] == 200
+
+
 def events():
     _, job = post("/api/jobs", {"class": "0-3", "steps": 6, "preview_every": 2})
     status, headers, data = ask("GET", "/api/jobs/%s/events" % job["id"])

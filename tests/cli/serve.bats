@@ -90,6 +90,11 @@ teardown() {
     client batches
 }
 
+@test "serve: what has just ended is kept" {
+    start
+    client kept
+}
+
 @test "serve: events" {
     start
     client events
