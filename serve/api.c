@@ -331,6 +331,7 @@ static cJSON *model_json(const nl_served_model *model)
     cJSON_AddNumberToObject(object, "height", model->sizes[0].height);
     cJSON_AddNumberToObject(object, "width", model->sizes[0].width);
     cJSON_AddNumberToObject(object, "unit", model->unit);
+    cJSON_AddBoolToObject(object, "shipped", !model->options.model);
     cJSON_AddNumberToObject(object, "classes", config->num_classes);
     cJSON_AddBoolToObject(object, "guidance",
                           config->num_classes && !config->no_null_class && !config->guided &&

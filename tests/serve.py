@@ -127,7 +127,7 @@ def jobs():
     assert get("/api/jobs/" + 32 * "0")[0] == 404
     status, models = get("/api/models")
     model = models["models"][0]
-    assert status == 200 and model["height"] == 16 and model["classes"] == 5, models
+    assert status == 200 and not model["shipped"] and model["height"] == 16 and model["classes"] == 5, models
     assert [c["class"] for c in get("/api/classes")[1]["classes"]] == [0, 1, 2, 3, 4]
     assert get("/api/classes?model=" + model["name"])[0] == 200
     assert get("/api/classes?model=other")[0] == 404

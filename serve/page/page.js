@@ -94,10 +94,13 @@ function quote(text) {
   return /^[\w.,:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-function commandOf(facts, picture) {
-  const words = ["nalagen sample", "-m", quote(facts.model || model.name), "-c", facts.class, "--seed", facts.seed, "--first-index", picture.index];
+function commandOf(facts) {
+  const words = ["nalagen sample"];
+  if (!models.some(one => one.shipped && one.sha256 === facts.sha256)) words.push("-m", quote(facts.model));
+  words.push("-c", facts.class, "--seed", facts.seed);
+  if (facts.index) words.push("--first-index", facts.index);
   for (const key of ["size", "sampler", "steps", "cfg_scale", "cfg_interval"])
-    if (facts[key] !== undefined) words.push("--" + key.replace("_", "-"), facts[key]);
+    if (facts[key] !== undefined) words.push("--" + key.replaceAll("_", "-"), quote(String(facts[key])));
   return words.join(" ");
 }
 
@@ -119,7 +122,7 @@ function show(entry) {
   $("picture").src = entry.url;
   $("picture").alt = captionOf(entry.facts);
   $("caption").textContent = captionOf(entry.facts);
-  $("command").value = commandOf(entry.facts, entry.facts);
+  $("command").value = commandOf(entry.facts);
   const link = $("download");
   link.href = entry.url;
   link.download = `${entry.facts.class_name || "picture"}-seed${entry.facts.seed}-${entry.facts.index}.png`.replaceAll(" ", "-");
