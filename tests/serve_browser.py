@@ -94,15 +94,17 @@ try:
     assert element("seed").get_attribute("value") == "1234567" and element("steps").get_attribute("value") == "3"
     assert element("caption").text.startswith("4 ") and "seed 1234567" in element("caption").text, element("caption").text
 
-    # a training that runs
+    # a training that runs; what is read anew takes no focus away
     element("tab-runs").click()
     until(lambda: "Step" in element("run-facts").text, "the run")
+    chosen = page.find_element(By.CSS_SELECTOR, "#run-list button")
+    chosen.send_keys("")
     before = value("document.querySelector('#chart path').getAttribute('d')")
     with open(RUN + "/log.jsonl", "a") as log:
         for step in range(100, 110):
             print(json.dumps({"step": step, "loss": 1 / step, "seconds": step / 10}), file=log)
     until(lambda: value("document.querySelector('#chart path').getAttribute('d')") != before, "the curve grows")
-    assert "109" in element("run-facts").text
+    assert "109" in element("run-facts").text and chosen.get_attribute("aria-pressed") == "true"
 
     # narrow, wide, dark: nothing reaches over the side
     for width in (400, 1280, 2560):

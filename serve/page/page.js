@@ -445,14 +445,17 @@ async function loadRuns() {
   $("no-runs").hidden = runs.length > 0;
   chosenRuns = chosenRuns.filter(name => runs.some(run => run.name === name));
   if (!chosenRuns.length && runs.length) chosenRuns = [[...runs].sort((a, b) => a.age - b.age)[0].name];
-  $("run-list").replaceChildren(...runs.map(run => {
-    const button = make("button", { type: "button", "aria-pressed": String(chosenRuns.includes(run.name)) }, run.name);
-    button.addEventListener("click", () => {
-      chosenRuns = chosenRuns.includes(run.name) ? chosenRuns.filter(name => name !== run.name) : [...chosenRuns, run.name].slice(-2);
-      loadRuns();
-    });
-    return button;
-  }));
+  const buttons = $("run-list").children; // that stay keep the focus
+  if ([...buttons].map(button => button.textContent).join("/") !== runs.map(run => run.name).join("/"))
+    $("run-list").replaceChildren(...runs.map(run => {
+      const button = make("button", { type: "button" }, run.name);
+      button.addEventListener("click", () => {
+        chosenRuns = chosenRuns.includes(run.name) ? chosenRuns.filter(name => name !== run.name) : [...chosenRuns, run.name].slice(-2);
+        loadRuns();
+      });
+      return button;
+    }));
+  for (const button of buttons) button.setAttribute("aria-pressed", chosenRuns.includes(button.textContent));
   for (const name of chosenRuns) details.set(name, await json("/api/runs/" + encodeURIComponent(name)));
   drawRuns();
 }
@@ -461,12 +464,15 @@ $("grid-step").addEventListener("input", showGrid);
 
 // ---- Evaluations
 
-let order = ["step", 1];
+let order = ["step", 1], evaluationsShown = "";
 
 async function loadEvaluations() {
   const rows = (await json("/api/runs")).runs.flatMap(run => run.evaluations.map(one => ({ run: run.name, ...one })));
   const metrics = [...new Set(rows.flatMap(row => Object.keys(row.metrics)))].filter(key => !/_(std|95)$/.test(key));
-  const before = $("metric").value;
+  const before = $("metric").value, state = JSON.stringify([rows, order, before]);
+  if (state === evaluationsShown) return;
+  evaluationsShown = state;
+  const focus = [...document.querySelectorAll("#table th button")].indexOf(document.activeElement);
   $("no-evaluations").hidden = rows.length > 0;
   $("metric").replaceChildren(...metrics.map(key => make("option", { value: key }, key)));
   if (metrics.includes(before)) $("metric").value = before;
@@ -490,6 +496,7 @@ async function loadEvaluations() {
     const cell = value(row, column);
     return make("td", {}, cell === undefined ? "" : typeof cell === "number" ? short(cell) : cell);
   }))));
+  document.querySelectorAll("#table th button")[focus]?.focus();
 }
 $("metric").addEventListener("change", loadEvaluations);
 
