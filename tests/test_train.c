@@ -872,6 +872,20 @@ static void trains_a_middle_head(void **state)
     options.model = "NaLaSiT-2x32x1/4";
     options.steps = 4;
     train(&options);
+    /* first, when both predict 0, its gradient is half the head's */
+    int64_t count;
+    options.config = in_folder("middle.json");
+    options.out = in_folder("first-step");
+    options.steps = 1;
+    train(&options);
+    float *half = trained(context, "first-step", "adam.m.middle_layer.linear.bias", &count);
+    float *whole = trained(context, "first-step", "adam.m.final_layer.linear.bias", &count);
+    for (int64_t i = 0; i < count; i++)
+        assert_true(whole[i] != 0 && half[i] == 0.5f * whole[i]);
+    free(half);
+    free(whole);
+    options.config = NULL;
+    options.steps = 4;
     options.init = in_folder("one-head/model.safetensors");
     options.out = in_folder("one-head-on");
     train(&options);
@@ -884,7 +898,6 @@ static void trains_a_middle_head(void **state)
     assert_true(a.points[1] == b.points[1] && a.points[7] != b.points[7]);
     nl_curve_free(context, &a);
     nl_curve_free(context, &b);
-    int64_t count;
     float *bias = trained(context, "two-heads", "middle_layer.linear.bias", &count);
     for (int64_t i = 0; i < count; i++)
         assert_true(bias[i] != 0);
