@@ -189,9 +189,9 @@ def load_pictures(paths, device):
             im = im.convert("RGB")
             if im.size != (SIDE, SIDE):
                 im = ImageOps.fit(im, (SIDE, SIDE), Image.Resampling.BICUBIC)
-            return torch.from_numpy(np.array(im)).permute(2, 0, 1)
+            return np.array(im)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        return torch.stack(list(pool.map(read, paths))).to(device)
+        return torch.from_numpy(np.stack(list(pool.map(read, paths)))).to(device).permute(0, 3, 1, 2).contiguous()
 
 
 def uniform(count, low, high, device):
