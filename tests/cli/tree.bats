@@ -88,7 +88,7 @@ src/image/bad.c includes src/data/d.h" ] || { echo "$output"; false; }
 
 @test "every source file begins with its licence and says what it is" {
     cd "$NL_SOURCE_DIR"
-    found=$(find CMakeLists.txt cmake include core kernels weights vae src eval serve cli examples bench tests -type f \
+    found=$(find CMakeLists.txt cmake include core kernels weights vae src eval serve cli python examples bench tests -path python/build -prune -o -type f \
         \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' -o -name '*.sh' -o -name '*.bash' -o \
         -name '*.bats' -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.py' \) -exec awk '
         FNR == 1 { line = 0 }
