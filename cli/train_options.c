@@ -130,6 +130,11 @@ const nl_option nl_train_rows[] = {
      .help = "steps (5000)"},
     {"val-count", 0, NL_OPTION_INT, TRAIN(validation_count), "N", 1, 1e12, .where = RECORD,
      .help = "samples of it (all)"},
+    {"patience", 0, NL_OPTION_INT, TRAIN(patience), "N", 1, 1e6, .where = RECORD,
+     .help = "validations without a better one that end the run",
+     .detail =
+         "Its model is then the average that had the best loss, and so it is where the run ends "
+         "earlier. The best one is in the checkpoints: --key best."},
     {"max-skipped", 0, NL_OPTION_INT, TRAIN(max_skipped), "N", 1, 1e6,
      .where = RECORD | NL_ONLY_MAN, .help = "steps in a row that may not be finite (10)"},
     {"dump", 0, NL_OPTION_INT, TRAIN(dump), "N", 1, 10000, .where = RECORD | NL_ONLY_MAN,

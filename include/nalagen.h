@@ -386,6 +386,9 @@ typedef struct nl_train_options {
     /* Steps between snapshots of the averages of power functions (0: none), from which `nalagen average` makes
      * others; where `ema` has none, power:0.05 and power:0.1 are kept beside it. As many stay at most (32). */
     int64_t snapshot_every, snapshots;
+    /* The run ends after so many validations without a better one (0: it does not), and its model is the
+     * average that had the best. */
+    int64_t patience;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */
@@ -399,6 +402,7 @@ typedef struct nl_training {
     double loss;       /* of the last step of this call that was finite; NaN: there was none */
     double validation; /* the last validation loss of this call; NaN: there was none */
     char model[1024];  /* path of the model, which nl_model_load takes; "": the run is not over */
+    int64_t best_step; /* with patience: where the validation loss was best; 0: not known */
 } nl_training;
 
 /* Trains until the run is over, or goes on with the run in options->out: bit by bit the one that was not stopped. nl_cancel,

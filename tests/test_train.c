@@ -226,6 +226,101 @@ static void watching_changes_nothing(void **state)
     nl_core_context_destroy(context);
 }
 
+static bool same_files(const char *a, const char *b)
+{
+    nl_context *context = test_context(NULL);
+    nl_mapping first, second;
+    assert_ok(context, nl_map_file(context, in_folder(a), &first));
+    assert_ok(context, nl_map_file(context, in_folder(b), &second));
+    bool same = first.size == second.size && !memcmp(first.data, second.data, (size_t)first.size);
+    nl_unmap(context, &first);
+    nl_unmap(context, &second);
+    nl_core_context_destroy(context);
+    return same;
+}
+
+/* The step of the least loss in metrics.jsonl. */
+static int best_of(const char *out, int *last)
+{
+    nl_context *context = test_context(NULL);
+    nl_curve curve = read_curve(context, out, "metrics.jsonl", "val_loss");
+    int best = 0;
+    for (int i = 1; i < curve.count; i++)
+        if (curve.points[2 * i + 1] < curve.points[2 * best + 1])
+            best = i;
+    int step = (int)curve.points[2 * best];
+    *last = (int)curve.points[2 * (curve.count - 1)];
+    nl_curve_free(context, &curve);
+    nl_core_context_destroy(context);
+    return step;
+}
+
+/* The run ends by its held-out loss, with the average that a run to the best step has, however often it was stopped. */
+static void patience(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    int last;
+    nl_train_options options = small_run("patient");
+    options.steps = 100;
+    options.rate = 0.1; /* soon too much */
+    options.validation = data_path;
+    options.validate_every = 2;
+    options.save_every = 3;
+    options.keep = 1;
+    options.patience = 3;
+    train(&options);
+    int best = best_of("patient", &last);
+    assert_true(best > 2 && last == best + 3 * 2 && last < 100);
+    assert_true(nl_path_exists(in_folder("patient/done")));
+    nl_train_options short_run = options;
+    short_run.out = in_folder("best");
+    short_run.steps = best;
+    short_run.patience = 0;
+    train(&short_run);
+    assert_true(same_files("best/model.safetensors", "patient/model.safetensors"));
+
+    options.out = in_folder("impatient");
+    run.cancel_at = "step 3/100";
+    assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_CANCELLED);
+    char stop[64];
+    snprintf(stop, sizeof(stop), "step %d/100", best + 1);
+    run.cancel_at = stop;
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_CANCELLED);
+    run.cancel_at = NULL;
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
+    snprintf(stop, sizeof(stop), "was that of step %d: the run is over", best);
+    assert_non_null(strstr(run.log, stop));
+    assert_true(compare_checkpoints(last_checkpoint("patient"), last_checkpoint("impatient")) == 0);
+    assert_true(same_files("best/model.safetensors", "impatient/model.safetensors"));
+    assert_true(same_files("patient/metrics.jsonl", "impatient/metrics.jsonl"));
+    train(&options); /* over already */
+    assert_true(same_files("patient/metrics.jsonl", "impatient/metrics.jsonl"));
+
+    /* An end between two validations: the last weights are looked at, and a longer run is none the wiser. */
+    options.out = in_folder("between");
+    options.steps = best + 1;
+    train(&options);
+    train(&options);
+    assert_int_equal(best_of("between", &last), best);
+    assert_int_equal(last, best + 1);
+    assert_true(same_files("best/model.safetensors", "between/model.safetensors"));
+    options.steps = 100;
+    train(&options);
+    assert_true(compare_checkpoints(last_checkpoint("patient"), last_checkpoint("between")) == 0);
+    assert_true(same_files("best/model.safetensors", "between/model.safetensors"));
+
+    /* More patience goes on, none forgets the best. */
+    options.patience = 4;
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
+    snprintf(stop, sizeof(stop), "step %d/100", best + 4 * 2);
+    assert_non_null(strstr(run.log, stop));
+    assert_true(same_files("best/model.safetensors", "between/model.safetensors"));
+    options.validation = NULL;
+    assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_ERROR_USAGE);
+    assert_non_null(strstr(run.log, "give --val"));
+}
+
 static void parts_make_the_batch(void **state)
 {
     (void)state;
@@ -1045,6 +1140,7 @@ int main(void)
         cmocka_unit_test(goes_on_exactly),
         cmocka_unit_test(same_for_any_threads),
         cmocka_unit_test(watching_changes_nothing),
+        cmocka_unit_test(patience),
         cmocka_unit_test(parts_make_the_batch),
         cmocka_unit_test(dropout_is_a_function),
         cmocka_unit_test(overfits),

@@ -17,11 +17,11 @@
 
 #define POINT_KEY "nalagen.training"
 
-enum { MAX_MODELS = 3 + NL_MAX_EMA, PREFIX_SIZE = 16 };
+enum { MAX_MODELS = 4 + NL_MAX_EMA, PREFIX_SIZE = 16 };
 
 /* The models of a file and their prefixes; texts live in `prefixes`. */
-static int list_models(const nl_train_state *state, nl_dit_named models[MAX_MODELS],
-                       char prefixes[NL_MAX_EMA][PREFIX_SIZE])
+static int list_models(const nl_train_state *state, const nl_run_point *point,
+                       nl_dit_named models[MAX_MODELS], char prefixes[NL_MAX_EMA][PREFIX_SIZE])
 {
     int count = 0;
     models[count++] = (nl_dit_named){state->master, ""};
@@ -29,6 +29,8 @@ static int list_models(const nl_train_state *state, nl_dit_named models[MAX_MODE
         snprintf(prefixes[i], PREFIX_SIZE, i ? "ema%d." : "ema.", i + 1);
         models[count++] = (nl_dit_named){state->ema[i], prefixes[i]};
     }
+    if (state->best && point->best_step)
+        models[count++] = (nl_dit_named){state->best, "best."};
     models[count++] = (nl_dit_named){state->first, "adam.m."};
     models[count++] = (nl_dit_named){state->second, "adam.v."};
     return count;
@@ -72,7 +74,11 @@ static nl_status print_point(nl_context *context, const nl_run_point *point, cha
                  cJSON_AddNumberToObject(json, "norm_sum", point->norm_sum) &&
                  cJSON_AddNumberToObject(json, "finite_steps", (double)point->finite_steps) &&
                  cJSON_AddNumberToObject(json, "bad_steps", (double)point->bad_steps) &&
-                 add_averages(json, point);
+                 add_averages(json, point) &&
+                 (!point->best_step ||
+                  (cJSON_AddNumberToObject(json, "best_step", (double)point->best_step) &&
+                   cJSON_AddNumberToObject(json, "best_loss", point->best_loss))) &&
+                 (!point->worse || cJSON_AddNumberToObject(json, "worse", (double)point->worse));
     *text = built ? nl_json_print(json, false) : NULL;
     cJSON_Delete(json);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a checkpoint's header");
@@ -135,6 +141,9 @@ nl_status nl_parse_point(nl_context *context, const char *path, const char *text
     NL_TRY(nl_json_double(&json, "norm_sum", 0, DBL_MAX, &point->norm_sum));
     NL_TRY(nl_json_int(&json, "finite_steps", 0, most, &point->finite_steps));
     NL_TRY(nl_json_int(&json, "bad_steps", 0, most, &point->bad_steps));
+    NL_TRY(nl_json_int(&json, "best_step", 0, most, &point->best_step));
+    NL_TRY(nl_json_double(&json, "best_loss", -DBL_MAX, DBL_MAX, &point->best_loss));
+    NL_TRY(nl_json_int(&json, "worse", 0, most, &point->worse));
     int64_t seen;
     if (!point->batch || !point->samples || !nl_mul_size(point->step, point->batch, &seen))
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
@@ -288,7 +297,7 @@ nl_status nl_try_saving(const nl_train_state *state, const char *folder)
     nl_status status = NL_OK;
     char *path = NULL, **points = NULL;
     int count = 0;
-    int64_t bytes = (3 + state->ema_count) * state->master->storage_bytes;
+    int64_t bytes = (3 + state->ema_count + (state->best != NULL)) * state->master->storage_bytes;
     NL_TRY(nl_make_folder(context, folder));
     NL_TRY(nl_list_points(context, folder, &points, &count));
     NL_TRY(unsaved_path(context, folder, &path));
@@ -317,7 +326,7 @@ nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, 
     nl_dit_named models[MAX_MODELS];
     char prefixes[NL_MAX_EMA][PREFIX_SIZE], name[NL_RUN_NAME];
     char *path = NULL, *text = NULL, *unsaved = NULL;
-    int count = list_models(state, models, prefixes);
+    int count = list_models(state, point, models, prefixes);
     /* for a model that is made of this checkpoint: what is said of it is the first one's */
     nl_describe_average(point, point->ema_count ? &point->ema[0] : NULL, &state->master->config);
     NL_TRY(nl_make_folder(context, folder));
@@ -368,11 +377,13 @@ nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *p
     nl_checkpoint *file = NULL;
     nl_dit_named models[MAX_MODELS];
     char prefixes[NL_MAX_EMA][PREFIX_SIZE];
-    int count = list_models(state, models, prefixes);
     NL_TRY(nl_checkpoint_open_shard(context, path, NULL, &file)); /* all prefixes */
     NL_TRY(nl_checkpoint_sort(file));
     NL_TRY(nl_parse_point(context, path, nl_checkpoint_metadata(file, POINT_KEY), point));
     NL_TRY(check_kind(state, file, point));
+    if (!state->best) /* nobody asks any more */
+        point->best_step = point->worse = 0;
+    int count = list_models(state, point, models, prefixes);
     for (int i = 0; i < count; i++)
         NL_TRY(nl_dit_load_named((nl_dit *)models[i].dit, file, models[i].prefix));
     int32_t counter[2] = {(int32_t)point->applied, (int32_t)point->skipped_now};

@@ -23,11 +23,14 @@ typedef struct nl_run_point {
     int64_t finite_steps, bad_steps;
     int ema_count;
     nl_average ema[NL_MAX_EMA];
+    /* With patience: the step whose validation loss was best (0: none yet), that loss, and validations since. */
+    int64_t best_step, worse;
+    double best_loss;
 } nl_run_point;
 
 /* Writes step-XXXXXXX.safetensors (nl_run.h) into `folder`, then removes the oldest so that `keep` stay (0: all). The
  * file holds the master weights under their names and, with a prefix before these, the moving averages ("ema.", "ema2.",
- * ...) and Adam's moments ("adam.m.", "adam.v."); its metadata has "nalagen" (the configuration) and "nalagen.training"
+ * ...), the best of the first one ("best.") and Adam's moments ("adam.m.", "adam.v."); its metadata has "nalagen" (the configuration) and "nalagen.training"
  * (the nl_run_point). */
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep);

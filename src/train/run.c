@@ -109,10 +109,15 @@ cleanup:
     return status;
 }
 
+static bool is_out_of_patience(const nl_trainer *trainer)
+{
+    return trainer->options->patience && trainer->point.worse >= trainer->options->patience;
+}
+
 bool nl_trainer_is_over(const nl_trainer *trainer)
 {
     bool over = trainer->steps && trainer->point.step >= trainer->steps;
-    return over ||
+    return over || is_out_of_patience(trainer) ||
            (trainer->options->minutes > 0 && trainer->elapsed >= 60 * trainer->options->minutes);
 }
 
@@ -130,7 +135,7 @@ static nl_status between_steps(nl_trainer *trainer)
     NL_TRY(nl_trainer_collect(trainer));
     double start = nl_seconds();
     if (validate)
-        NL_TRY(nl_trainer_validate(trainer));
+        NL_TRY(nl_trainer_validate(trainer, false));
     if (sample)
         NL_TRY(nl_trainer_sample(trainer));
     if (snapshot) /* before the checkpoint, so that what it goes on from has them */
@@ -142,7 +147,8 @@ cleanup:
     return status;
 }
 
-/* model.safetensors: the first moving average (or the weights), as nalagen sample takes it; then done. */
+/* model.safetensors: the first moving average (or the weights; with patience the best), as nalagen sample takes it; then
+ * done. */
 static nl_status finish(nl_trainer *trainer)
 {
     nl_status status = NL_OK;
@@ -150,11 +156,18 @@ static nl_status finish(nl_trainer *trainer)
     const char *out = trainer->options->out;
     nl_train_state *state = &trainer->state;
     nl_dit *best = state->ema_count ? state->ema[0] : state->master;
+    nl_run_point point = trainer->point;
     char *model = NULL, *done = NULL;
     NL_TRY(nl_path_join(context, out, NL_RUN_MODEL, &model));
     NL_TRY(nl_path_join(context, out, NL_RUN_DONE, &done));
-    nl_describe_average(&trainer->point, state->ema_count ? &trainer->point.ema[0] : NULL,
-                        &best->config);
+    if (state->best && point.best_step) {
+        best = state->best;
+        point.step = point.best_step;
+        nl_log(context, NL_LOG_INFO, "the best validation loss, %.5f, was that of step %lld%s",
+               point.best_loss, (long long)point.step,
+               is_out_of_patience(trainer) ? ": the run is over" : "");
+    }
+    nl_describe_average(&point, state->ema_count ? &point.ema[0] : NULL, &best->config);
     NL_TRY(nl_dit_save(best, model, true, NL_BF16));
     if (trainer->options->snapshot_every && !due(trainer, trainer->options->snapshot_every))
         NL_TRY(nl_trainer_snapshot(trainer));
@@ -218,10 +231,12 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     bool logged = trainer->point.finite_steps + trainer->point.bad_steps == 0;
     if (!stop && !logged && trainer->clock_step < trainer->point.step)
         NL_TRY(write_log(trainer));
-    /* the last weights, whatever the interval */
-    if (!stop && trainer->validation && first < trainer->point.step &&
+    /* The last weights, whatever the interval: the best may be among them. They are in no checkpoint as that, so that a
+     * run that becomes longer is the one that was so long from the first. */
+    bool again = first == trainer->point.step;
+    if (!stop && trainer->validation && (trainer->state.best || !again) &&
         !due(trainer, trainer->options->validate_every))
-        NL_TRY(nl_trainer_validate(trainer));
+        NL_TRY(nl_trainer_validate(trainer, again));
     if (stop)
         status = nl_fail(trainer->context, NL_CANCELLED,
                          "stopped at step %lld; the same command goes on",

@@ -62,6 +62,7 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
                    {"sample-steps", (double)o->sample_steps, 0, 1000},
                    {"snapshot-every", (double)o->snapshot_every, 0, 1e9},
                    {"snapshots", (double)o->snapshots, 2, 1000},
+                   {"patience", (double)o->patience, 0, 1e6},
                    {"max-skipped", (double)o->max_skipped, 1, 1e6},
                    {"dump", (double)o->dump, 0, 10000}};
     const struct {
@@ -133,6 +134,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
     if (options->vae && strcmp(options->vae, "none") != 0 && !nl_path_exists(options->vae))
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: the autoencoder for pictures (--vae) is not there", options->vae);
+    if (options->patience && (!options->validation || !options->validate_every))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--patience ends the run by its loss on held-out data: give --val");
     if (options->validate_every && options->validation && !options->ema)
         return nl_fail(context, NL_ERROR_USAGE, "--val measures the moving average: give --ema");
     return NL_OK;

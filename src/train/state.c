@@ -37,8 +37,8 @@ cleanup:
     return status;
 }
 
-nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count, uint64_t seed,
-                          double query_scale, nl_train_state *state)
+nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count,
+                          bool keeps_best, uint64_t seed, double query_scale, nl_train_state *state)
 {
     nl_status status = NL_OK;
     *state = (nl_train_state){.device = device, .ema_count = ema_count};
@@ -49,6 +49,8 @@ nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_co
     NL_TRY(nl_dit_create_flat(device, config, &state->gradient));
     for (int i = 0; i < ema_count; i++)
         NL_TRY(nl_dit_create_flat(device, config, &state->ema[i]));
+    if (keeps_best)
+        NL_TRY(nl_dit_create_flat(device, config, &state->best));
     NL_TRY(nl_dit_segments(state->model, state->master, (float)query_scale, &state->segments,
                            &state->segment_count));
     NL_TRY(create_numbers(state));
@@ -77,6 +79,7 @@ void nl_state_free(nl_train_state *state)
     nl_dit_destroy(state->gradient);
     for (int i = 0; i < state->ema_count; i++)
         nl_dit_destroy(state->ema[i]);
+    nl_dit_destroy(state->best);
     *state = (nl_train_state){0};
 }
 

@@ -18,6 +18,7 @@ typedef struct nl_train_state {
     nl_dit *model;                              /* what the network runs on: the device's types */
     nl_dit *master, *first, *second, *gradient; /* twins: F32 */
     nl_dit *ema[NL_MAX_EMA];
+    nl_dit *best; /* the first average where the validation loss was best; NULL: not kept */
     int ema_count;
     nl_segment *segments;
     int segment_count;
@@ -27,9 +28,10 @@ typedef struct nl_train_state {
 } nl_train_state;
 
 /* Initial weights by the seed; everything else zero, the averages equal to the weights. query_scale: see
- * nl_train_options. */
-nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count, uint64_t seed,
-                          double query_scale, nl_train_state *state);
+ * nl_train_options. keeps_best: with room for one average more. */
+nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count,
+                          bool keeps_best, uint64_t seed, double query_scale,
+                          nl_train_state *state);
 void nl_state_free(nl_train_state *state);
 
 /* Sets the weights, and starts the moving averages there. */

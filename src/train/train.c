@@ -346,8 +346,8 @@ static nl_status check_memory(nl_trainer *trainer)
     nl_feed feed = {0};
     nl_stepper stepper = {0};
     nl_device_measuring(trainer->device, &measuring);
-    NL_TRY(nl_state_create(&measuring, &trainer->config, trainer->point.ema_count, options->seed,
-                           options->query_scale, &state));
+    NL_TRY(nl_state_create(&measuring, &trainer->config, trainer->point.ema_count,
+                           options->patience > 0, options->seed, options->query_scale, &state));
     NL_TRY(open_steps(trainer, &state, &feed, &stepper));
     NL_TRY(nl_stepper_measure(&stepper, &trainer->arena));
     bool host = !nl_device_queues(trainer->device);
@@ -421,7 +421,8 @@ static nl_status open_trainer(nl_trainer *trainer)
     NL_TRY(nl_loss_create(context, &trainer->config, &loss, &trainer->loss));
     NL_TRY(check_memory(trainer));
     NL_TRY(nl_state_create(trainer->device, &trainer->config, trainer->point.ema_count,
-                           options->seed, options->query_scale, &trainer->state));
+                           options->patience > 0, options->seed, options->query_scale,
+                           &trainer->state));
     NL_TRY(start_weights(trainer, start));
     trainer->steps = options->steps;
     if (options->epochs) {
@@ -495,6 +496,7 @@ static void describe(const nl_trainer *trainer, nl_training *training)
                               .images = point->step * point->batch,
                               .skipped = point->skipped,
                               .loss = trainer->last_loss,
+                              .best_step = point->best_step,
                               .validation = trainer->validation_loss};
     if (trainer->finished)
         snprintf(training->model, sizeof(training->model), "%s/%s", trainer->options->out,

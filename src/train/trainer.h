@@ -63,8 +63,9 @@ nl_status nl_trainer_write_config(const nl_trainer *trainer);
 
 /* validate.c. Takes the memory of a validation and gives it back: what is missing is found before the first step. */
 nl_status nl_trainer_try_validation(nl_trainer *trainer);
-/* A line of metrics.jsonl. Changes nothing. */
-nl_status nl_trainer_validate(nl_trainer *trainer);
+/* A line of metrics.jsonl, unless it has this one (`again`). Changes nothing but, with patience, which average is the best
+ * and how long ago. */
+nl_status nl_trainer_validate(nl_trainer *trainer, bool again);
 /* snapshot.c: folders for the averages of power functions, with --snapshot-every; what later steps left there is set
  * aside. */
 nl_status nl_trainer_begin_snapshots(nl_trainer *trainer);

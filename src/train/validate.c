@@ -168,7 +168,28 @@ cleanup:
     return status;
 }
 
-nl_status nl_trainer_validate(nl_trainer *trainer)
+/* Whether the average is better than all before it. */
+static nl_status judge(nl_trainer *trainer, double loss)
+{
+    nl_run_point *point = &trainer->point;
+    nl_status status = NL_OK;
+    int64_t better = point->best_step ? loss < point->best_loss : isfinite(loss);
+    if (!trainer->state.best)
+        return NL_OK;
+    NL_TRY(nl_group_maximum(trainer->group,
+                            &better)); /* one word for all, whatever the sum's last bit */
+    point->worse++;
+    if (!better)
+        return NL_OK;
+    NL_TRY(nl_dit_copy(trainer->state.ema[0], trainer->state.best));
+    point->best_step = point->step;
+    point->best_loss = loss;
+    point->worse = 0;
+cleanup:
+    return status;
+}
+
+nl_status nl_trainer_validate(nl_trainer *trainer, bool again)
 {
     nl_status status = NL_OK;
     double loss = NAN;
@@ -183,7 +204,10 @@ nl_status nl_trainer_validate(nl_trainer *trainer)
     }
     NL_TRY(status);
     NL_TRY(back);
+    NL_TRY(judge(trainer, loss));
     trainer->validation_loss = loss;
+    if (again)
+        return NL_OK;
     nl_log(trainer->context, NL_LOG_INFO, "step %lld  validation loss %.5f",
            (long long)trainer->point.step, loss);
     nl_number numbers[] = {

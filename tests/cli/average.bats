@@ -35,3 +35,21 @@ load helper
     [[ $output == *"0.288"* ]]
     [ ! -e a.safetensors ]
 }
+
+@test "--patience ends a run by its held-out loss, and its model is the best average" {
+    one_colour
+    run -2 "$NALAGEN" train -m SiT-1x64x1/8 -d data -o run --steps 9 --patience 2 --device cpu
+    [[ $output == *"give --val"* ]]
+    [ ! -e run ]
+    "$NALAGEN" train -m SiT-1x64x1/8 -d data -o run --steps 400 --lr 0.3 --ema 0.5 --batch 4 --val data --val-every 1 --val-count 8 \
+        --patience 3 --sample-every 0 --device cpu 2>err
+    grep -q "the best validation loss, .*: the run is over" err
+    [ -f run/done ]
+    read -r best last < <(python3 -c '
+import json
+lines = [json.loads(line) for line in open("run/metrics.jsonl")]
+print(min(lines, key=lambda x: x["val_loss"])["step"], lines[-1]["step"])')
+    [ "$last" -eq $((best + 3)) ]
+    "$NALAGEN" info --json run/model.safetensors | json_lines "x['config']['images_seen'] == 4 * $best"
+    "$NALAGEN" info --json --key best run/checkpoints/step-*"$last".safetensors | json_lines "x['complete']"
+}
