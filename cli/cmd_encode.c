@@ -69,9 +69,7 @@ static const nl_option options_table[] = {
 typedef struct nl_encode_session {
     nl_command_line *line;
     nl_context *context;
-    nl_checkpoint *file, *other; /* of the autoencoder */
-    nl_vae *vae;                 /* NULL: pixels */
-    char sha256[65];
+    nl_vae_file vae;
     nl_encode_result result;
 } nl_encode_session;
 
@@ -87,58 +85,14 @@ static bool show_progress(void *user, const nl_progress *progress)
     return true;
 }
 
-/* sha256 of the file; of two halves, that of their hashes one behind the other. */
-static nl_status hash_vae(nl_encode_session *s)
-{
-    char other[65];
-    nl_sha256 sha;
-    nl_status status;
-    NL_TRY(nl_checkpoint_sha256(s->file, s->sha256));
-    if (!s->other)
-        goto cleanup;
-    NL_TRY(nl_checkpoint_sha256(s->other, other));
-    bool in_order = strcmp(s->file->path, s->other->path) < 0;
-    nl_sha256_init(&sha);
-    nl_sha256_update(&sha, in_order ? s->sha256 : other, 64);
-    nl_sha256_update(&sha, in_order ? other : s->sha256, 64);
-    nl_sha256_hex(&sha, s->sha256);
-cleanup:
-    return status;
-}
-
-static nl_status open_vae(nl_encode_session *s, const char *name)
-{
-    nl_context *context = s->context;
-    nl_status status = NL_OK;
-    char *found = NULL;
-    if (!strcmp(name, "none"))
-        return NL_OK;
-    if (!strcmp(name, "tiny")) {
-        NL_TRY(nl_find_data(context, NULL, "tae.safetensors", &found));
-        if (!found)
-            NL_TRY(nl_fail(
-                context, NL_ERROR_INPUT,
-                "tae.safetensors, the tiny autoencoder, was not found: put it into the folder "
-                "that NALAGEN_WEIGHTS names, or give a file with --vae FILE"));
-        name = found;
-    }
-    NL_TRY(nl_open_autoencoder(context, name, &s->file));
-    NL_TRY(nl_open_other_half(context, name, &s->other));
-    NL_TRY(nl_vae_load(context->device, s->file, s->other, 1, 0, &s->vae));
-    NL_TRY(hash_vae(s));
-cleanup:
-    nl_free(context, found);
-    return status;
-}
-
 static nl_status encode_source(nl_encode_session *s, const nl_encode_command_options *o,
                                const char *source)
 {
     nl_dataset *dataset = NULL;
     double scale = 1, shift = 0;
     nl_status status = NL_OK;
-    if (s->vae)
-        NL_TRY(nl_vae_latent_scale(s->vae, &scale, &shift));
+    if (s->vae.vae)
+        NL_TRY(nl_vae_latent_scale(s->vae.vae, &scale, &shift));
     NL_TRY(nl_encode_dataset(s->context,
                              &(nl_encode_options){.source = source,
                                                   .out = o->out,
@@ -148,8 +102,8 @@ static nl_status encode_source(nl_encode_session *s, const nl_encode_command_opt
                                                   .turn = o->exif_orientation,
                                                   .height = (int)o->size[0],
                                                   .width = (int)o->size[1],
-                                                  .vae = s->vae,
-                                                  .vae_sha256 = s->sha256,
+                                                  .vae = s->vae.vae,
+                                                  .vae_sha256 = s->vae.sha256,
                                                   .latent_scale = scale,
                                                   .latent_shift = shift,
                                                   .class_names = o->class_names,
@@ -188,14 +142,12 @@ static nl_status encode(nl_command_line *line, void *values)
                        "encode: name the folder to write with -o DATA"));
     NL_TRY(nl_command_take_device(line, &options->machine, show_progress, &s));
     s.context = line->context;
-    NL_TRY(open_vae(&s, options->vae));
+    NL_TRY(nl_vae_file_open(s.context, options->vae, &s.vae));
     NL_TRY(encode_source(&s, options, line->operands[0]));
 cleanup:
     if (status == NL_CANCELLED)
         nl_log(line->context, NL_LOG_INFO, "the same command goes on");
-    nl_vae_destroy(s.vae);
-    nl_checkpoint_close(s.file);
-    nl_checkpoint_close(s.other);
+    nl_vae_file_close(&s.vae);
     return status;
 }
 

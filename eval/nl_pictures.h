@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pictures in their order from an .npz (arr_0, uint8 [N, H, W, 3]) or from a folder of PNG and JPEG (with
- * those below it, in the order of their paths). They come in batches of one size, read and decoded by a
+ * Pictures in their order from an .npz (arr_0, uint8 [N, H, W, 3]), from a folder of PNG, JPEG and WebP (with
+ * those below it, in the order of their paths), or the one of a file. They come in batches of one size, read and decoded by a
  * thread of their own ahead of the one that takes them; memory does not grow with their number.
  */
 #ifndef NL_PICTURES_H
@@ -35,6 +35,24 @@ nl_status nl_pictures_open(nl_context *context, const char *path, int threads,
 nl_status nl_pictures_of(nl_context *context, const char *path, nl_arrays *arrays,
                          nl_pictures **pictures);
 void nl_pictures_close(nl_pictures *pictures); /* NULL is allowed */
+
+typedef enum nl_pictures_kind {
+    NL_PICTURES_ARCHIVE,
+    NL_PICTURES_FOLDER,
+    NL_PICTURES_FILE
+} nl_pictures_kind;
+nl_pictures_kind nl_pictures_get_kind(const nl_pictures *pictures);
+/* Of a file: its name below the folder; NULL of an archive's picture. */
+const char *nl_pictures_name(const nl_pictures *pictures, int64_t index);
+
+/* Before the first batch: pictures are turned as EXIF says, and fitted to a size as ADM, DiT and SiT do (0: as they
+ * are). */
+void nl_pictures_fit(nl_pictures *pictures, int height, int width, bool turn);
+typedef struct nl_picture_size {
+    int height, width;
+} nl_picture_size;
+/* Of all pictures, where that is known: of an archive, or fitted; otherwise 0. */
+nl_picture_size nl_pictures_size(const nl_pictures *pictures);
 
 int64_t nl_pictures_count(const nl_pictures *pictures);
 /* At most `most` pictures, the same in every call; count 0 at the end. */

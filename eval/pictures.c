@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pictures of a folder or an archive in batches, decoded ahead by threads. */
+/* Pictures of a folder, a file or an archive in batches, decoded ahead by threads. */
 #include "nl_image.h"
 #include "nl_pictures.h"
 #include "nl_thread.h"
@@ -26,6 +26,9 @@ struct nl_pictures {
     nl_array_stream *stream;
     int64_t height, width; /* of the array's pictures */
     int threads;
+    int fit_height, fit_width; /* 0: as they are */
+    bool turn;
+    bool one;                   /* a file alone */
     char **files;               /* of a folder */
     int64_t capacity, decoded;  /* decoded: files that have gone into the queue */
     int64_t lying, first_lying; /* files that EXIF says to turn */
@@ -106,6 +109,18 @@ static nl_status open_folder(nl_pictures *p)
     return NL_OK;
 }
 
+/* Turned and fitted, as was asked for. */
+static nl_status prepare(const nl_pictures *p, nl_image *image)
+{
+    nl_status status = NL_OK;
+    if (p->turn)
+        NL_TRY(nl_image_turn(p->context, image));
+    if (p->fit_height)
+        NL_TRY(nl_image_fit(p->context, p->fit_height, p->fit_width, image));
+cleanup:
+    return status;
+}
+
 /* Decodes the next files behind those in the queue. */
 static nl_status fill_queue(nl_pictures *p, int64_t most)
 {
@@ -116,12 +131,16 @@ static nl_status fill_queue(nl_pictures *p, int64_t most)
     for (int i = 0; i < want; i++) {
         nl_image *image = &p->queue[p->queued + i];
         nl_status status = nl_image_read(p->context, p->files[p->decoded + i], image);
-        if (status != NL_OK) {
+        bool lies = status == NL_OK && image->orientation > 1 && !p->turn;
+        if (status != NL_OK)
             *image = (nl_image){0};
+        else
+            status = prepare(p, image);
+        if (status != NL_OK) {
 #pragma omp critical(nl_pictures_failed)
             failed = status;
         }
-        if (image->orientation > 1) {
+        if (lies) {
             lying++;
             first = NL_MIN(first, p->decoded + i);
         }
@@ -189,14 +208,40 @@ static nl_status open_array(nl_pictures *p)
     return NL_OK;
 }
 
+/* In place: the pictures of the array before, the fitted ones after. */
+static nl_status fit_array(nl_pictures *p, int64_t count, picture_slot *slot)
+{
+    nl_status status = NL_OK;
+    int64_t bytes = 3 * p->height * p->width, fitted = 3 * (int64_t)p->fit_height * p->fit_width;
+    uint8_t *stored = NULL;
+    nl_image image = {0};
+    NL_TRY(NL_NEW_ARRAY(p->context, "pictures", bytes * count, &stored));
+    memcpy(stored, slot->buffer, (size_t)(bytes * count));
+    for (int64_t i = 0; i < count; i++) {
+        image = (nl_image){.height = (int)p->height, .width = (int)p->width};
+        NL_TRY(NL_NEW_ARRAY(p->context, "a picture", bytes, &image.rgb));
+        memcpy(image.rgb, stored + i * bytes, (size_t)bytes);
+        NL_TRY(nl_image_fit(p->context, p->fit_height, p->fit_width, &image));
+        memcpy(slot->buffer + i * fitted, image.rgb, (size_t)fitted);
+        nl_image_free(p->context, &image);
+    }
+cleanup:
+    nl_image_free(p->context, &image);
+    nl_free(p->context, stored);
+    return status;
+}
+
 static nl_status next_of_array(nl_pictures *p, int64_t most, picture_slot *slot)
 {
     nl_status status;
     int64_t bytes = 3 * p->height * p->width, count = NL_MIN(most, p->count - p->next);
-    NL_TRY(reserve(p->context, slot, bytes * count));
+    nl_picture_size size = nl_pictures_size(p);
+    NL_TRY(reserve(p->context, slot, NL_MAX(bytes, 3 * (int64_t)size.height * size.width) * count));
     NL_TRY(nl_array_read(p->stream, slot->buffer, bytes * count));
-    slot->batch.height = p->height;
-    slot->batch.width = p->width;
+    if (p->fit_height)
+        NL_TRY(fit_array(p, count, slot));
+    slot->batch.height = size.height;
+    slot->batch.width = size.width;
     slot->batch.count = count;
 cleanup:
     return status;
@@ -281,14 +326,39 @@ cleanup:
     return status;
 }
 
+/* Whether the file is a picture, by its content. */
+static nl_status is_picture(nl_context *context, const char *path, bool *picture)
+{
+    nl_mapping file;
+    nl_status status = nl_map_file(context, path, &file);
+    if (status != NL_OK)
+        return status;
+    *picture = nl_image_kind_of(file.data, file.size) != NL_IMAGE_NONE;
+    nl_unmap(context, &file);
+    return NL_OK;
+}
+
+static nl_status open_file(nl_pictures *p)
+{
+    char *path;
+    nl_status status = nl_strdup(p->context, p->path, &path);
+    p->one = true;
+    return status == NL_OK ? add_file(p, path) : status;
+}
+
 nl_status nl_pictures_open(nl_context *context, const char *path, int threads, nl_pictures **out)
 {
     nl_pictures *p = NULL;
     nl_status status;
     *out = NULL;
     NL_TRY(create(context, path, threads, &p));
-    if (nl_path_is_folder(path)) {
+    bool picture = false, folder = nl_path_is_folder(path);
+    if (!folder)
+        NL_TRY(is_picture(context, path, &picture));
+    if (folder) {
         NL_TRY(open_folder(p));
+    } else if (picture) {
+        NL_TRY(open_file(p));
     } else {
         NL_TRY(nl_arrays_open(context, path, &p->own_arrays));
         p->arrays = p->own_arrays;
@@ -336,6 +406,35 @@ void nl_pictures_close(nl_pictures *p)
     nl_free(context, p->files);
     nl_free(context, p->path);
     nl_free(context, p);
+}
+
+nl_pictures_kind nl_pictures_get_kind(const nl_pictures *p)
+{
+    return p->arrays ? NL_PICTURES_ARCHIVE : p->one ? NL_PICTURES_FILE : NL_PICTURES_FOLDER;
+}
+
+const char *nl_pictures_name(const nl_pictures *p, int64_t index)
+{
+    if (!p->files)
+        return NULL;
+    const char *slash = strrchr(p->path, '/'), *name = p->files[index];
+    if (p->one)
+        return slash ? name + (slash + 1 - p->path) : name;
+    name += strlen(p->path);
+    return name + strspn(name, "/");
+}
+
+void nl_pictures_fit(nl_pictures *p, int height, int width, bool turn)
+{
+    p->fit_height = height;
+    p->fit_width = width;
+    p->turn = turn;
+}
+
+nl_picture_size nl_pictures_size(const nl_pictures *p)
+{
+    return p->fit_height ? (nl_picture_size){p->fit_height, p->fit_width}
+                         : (nl_picture_size){(int)p->height, (int)p->width};
 }
 
 int64_t nl_pictures_count(const nl_pictures *p)
