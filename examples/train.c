@@ -19,6 +19,16 @@ static void stop(int signal_number)
     nl_cancel(context);
 }
 
+/* On a stack of its own: oneDNN keeps numbers where a handler's frame would lie (docs/pitfalls.md). */
+static void stop_at(int signal_number)
+{
+    static char room[1 << 16];
+    stack_t stack = {.ss_sp = room, .ss_size = sizeof(room)};
+    struct sigaction action = {.sa_handler = stop, .sa_flags = SA_ONSTACK};
+    sigaltstack(&stack, NULL);
+    sigaction(signal_number, &action, NULL);
+}
+
 static void show_message(void *user, nl_log_level level, const char *message)
 {
     (void)user, (void)level;
@@ -57,8 +67,8 @@ int main(int argc, char **argv)
     context_options.progress = show_progress;
     nl_status status = nl_context_create(&context_options, &context);
     if (status == NL_OK) {
-        signal(SIGINT, stop);
-        signal(SIGTERM, stop);
+        stop_at(SIGINT);
+        stop_at(SIGTERM);
         status = nl_train(context, &options, &training);
     }
     fprintf(stderr, "\n");
