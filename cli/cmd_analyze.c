@@ -242,7 +242,8 @@ static nl_status write_json(nl_analyzing *a, const nl_analysis *analysis)
     nl_sampling given = nl_sampling_of(&o->task), sampling;
     cJSON *facts = NULL, *object = NULL;
     char *path = NULL, *text = NULL;
-    NL_TRY(nl_sampling_resolve(context, nl_model_get_config(a->session.model), &given, &sampling));
+    NL_TRY(nl_sampling_resolve(context, nl_model_get_config(a->session.model),
+                               nl_model_guide_config(a->session.model), &given, &sampling));
     NL_TRY(nl_pictures_facts(&a->session, o, &sampling, &facts));
     NL_TRY(nl_analysis_json(analysis, facts, &object));
     NL_TRY(in_folder(a, "analysis.json", &path));

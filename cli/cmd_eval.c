@@ -118,8 +118,8 @@ static nl_status load_model(nl_session *session, nl_evaluation_options *o, nl_cl
     nl_sampling given = nl_sampling_of(&options->task);
     nl_status status;
     NL_TRY(nl_session_load(session));
-    NL_TRY(nl_sampling_resolve(session->context, nl_model_get_config(session->model), &given,
-                               &o->sampling));
+    NL_TRY(nl_sampling_resolve(session->context, nl_model_get_config(session->model),
+                               nl_model_guide_config(session->model), &given, &o->sampling));
     NL_TRY(nl_classes_parse(session->context, nl_model_get_config(session->model),
                             options->task.classes, classes));
     o->model = session->model;

@@ -8,8 +8,9 @@
 #include <string.h>
 
 /* Keys of the object that are no options. */
-static const char *const own_keys[] = {"version",    "model",  "name",  "sha256", "vae", "device",
-                                       "class_name", "config", "index", "noise",  NULL};
+static const char *const own_keys[] = {"version", "model",        "name",   "sha256",     "vae",
+                                       "guide",   "guide_sha256", "device", "class_name", "config",
+                                       "index",   "noise",        NULL};
 
 static nl_status no_memory(nl_context *context)
 {
@@ -97,11 +98,12 @@ nl_status nl_options_from_picture(nl_context *context, const char *path, const c
 {
     nl_status status = NL_OK;
     nl_json json = {.context = context, .where = path, .object = facts};
-    const char *model = NULL, *vae = NULL, *noise = NULL;
+    const char *model = NULL, *vae = NULL, *guide = NULL, *noise = NULL;
     if (!cJSON_IsObject(facts))
         return nl_fail(context, NL_ERROR_INPUT, "%s: its parameters are no JSON object", path);
     NL_TRY(nl_json_string(&json, "model", &model));
     NL_TRY(nl_json_string(&json, "vae", &vae));
+    NL_TRY(nl_json_string(&json, "guide", &guide));
     NL_TRY(nl_json_string(&json, "noise", &noise));
     NL_TRY(nl_json_int(&json, "index", 0, 1000000000000000, &options->task.first_index));
     NL_TRY(nl_options_apply(context, &nl_sample_command, path, facts, NL_IN_PICTURE, own_keys,
@@ -112,6 +114,8 @@ nl_status nl_options_from_picture(nl_context *context, const char *path, const c
         options->task.vae = "none";
     else if (vae)
         NL_TRY(find_file(context, path, vae, texts, &options->task.vae));
+    if (guide)
+        NL_TRY(find_file(context, path, guide, texts, &options->task.guide));
     if (noise)
         NL_TRY(find_file(context, path, noise, texts, &options->noise));
 cleanup:
@@ -123,7 +127,7 @@ nl_status nl_compare_facts(nl_session *session, const char *path, const cJSON *f
     nl_context *context = session->context;
     nl_json json = {.context = context, .where = path, .object = facts};
     nl_status status = NL_OK;
-    const char *theirs = NULL, *ours = NULL;
+    const char *theirs = NULL, *ours = NULL, *guided = NULL, *guide = NULL;
     cJSON *here = NULL;
     const cJSON *recorded = cJSON_GetObjectItemCaseSensitive(facts, "config");
     NL_TRY(nl_json_string(&json, "sha256", &theirs));
@@ -133,6 +137,15 @@ nl_status nl_compare_facts(nl_session *session, const char *path, const cJSON *f
                "%s: another model made it (sha256 %.12s, this one %.12s): the picture will differ; "
                "give its own with --model",
                path, theirs, ours);
+    NL_TRY(nl_json_string(&json, "guide_sha256", &guided));
+    NL_TRY(nl_model_guide_sha256(session->model, &guide));
+    if ((guided || guide) && (!guided || !guide || strcmp(guided, guide) != 0))
+        nl_log(
+            context, NL_LOG_WARNING,
+            "%s: %s made it (sha256 %.12s, here %.12s): the picture will differ; give its own with "
+            "--guide",
+            path, guided ? "another guide" : "no guide", guided ? guided : "none",
+            guide ? guide : "none");
     NL_TRY(nl_model_facts(session->model, &session->options->task, &here));
     if (recorded &&
         !cJSON_Compare(recorded, cJSON_GetObjectItemCaseSensitive(here, "config"), true))

@@ -197,8 +197,8 @@ nl_status nl_job_plan(nl_job *job)
     if (options->noise)
         NL_TRY(read_noise(job));
     int64_t usual = room ? room : job->noise ? job->noise_file.shape[0] : 0;
-    NL_TRY(nl_task_plan(context, nl_model_get_config(session->model), &options->task, usual,
-                        &job->task));
+    NL_TRY(nl_task_plan(context, nl_model_get_config(session->model),
+                        nl_model_guide_config(session->model), &options->task, usual, &job->task));
     NL_TRY(check_count(job));
     int64_t files = !pictures ? 0 : grid ? 1 : job->task.count;
     NL_TRY(nl_output_open(context, options, files, &job->output));

@@ -116,6 +116,9 @@ typedef struct nl_model_options {
     const char *vae;            /* autoencoder file, "none" (latents only), or NULL: the model's */
     int height, width;          /* of the picture in pixels; 0: the model's own size */
     const char *key; /* dict of a training checkpoint, "ema" or "model"; NULL: the best */
+    const char
+        *guide; /* another checkpoint of the same latents and classes, smaller or less trained, that
+                          guides it (autoguidance: nl_sampling.guide_scale), or NULL */
 } nl_model_options;
 
 NL_API nl_status nl_model_load(nl_context *context, const nl_model_options *options,
@@ -156,6 +159,10 @@ typedef struct nl_sampling { /* cleared: the model's defaults */
     /* Of a model trained with middle_head: wherever the network is asked, what it predicts becomes
      * middle + internal_guidance (head - middle), without another evaluation; cfg_scale then works on that. 0 or 1: none. */
     double internal_guidance;
+    /* Of a model with a guide, whose prediction is g where the model's is v: (guide_scale - 1) (v - g) is added
+     * to what is predicted, for t from the one to the other (both 0: everywhere). 1: nothing; 0: 2. Without a
+     * cfg_scale there is no other guidance then. */
+    double guide_scale, guide_interval[2];
 } nl_sampling;
 
 /* As cfg_scale: the unconditional prediction alone, a scale of 0. */

@@ -347,7 +347,7 @@ static cJSON *model_json(const nl_served_model *model)
         }
     if (nl_core_context_create(NULL, &context) != NL_OK)
         return object;
-    if (nl_sampling_resolve(context, config, &given, &usual) == NL_OK) {
+    if (nl_sampling_resolve(context, config, NULL, &given, &usual) == NL_OK) {
         cJSON *defaults = cJSON_AddObjectToObject(object, "defaults");
         cJSON_AddStringToObject(defaults, "sampler", usual.sampler);
         cJSON_AddNumberToObject(defaults, "steps", (double)usual.steps);

@@ -95,7 +95,7 @@ static nl_status put_job(nl_exchange *exchange, int number, const char *class, n
     NL_TRY(nl_strdup(wanted.context, class, &text));
     NL_TRY(nl_texts_add(&wanted.texts, text));
     options.classes = text;
-    NL_TRY(nl_task_plan(wanted.context, model->config, &options, 1, &wanted.task));
+    NL_TRY(nl_task_plan(wanted.context, model->config, NULL, &options, 1, &wanted.task));
     return nl_queue_put(queue, exchange->context, &wanted, job);
 cleanup:
     nl_wanted_free(&wanted);

@@ -74,7 +74,7 @@ static nl_status plan(const nl_queue *queue, const nl_fields *fields, nl_wanted 
     options.cfg_channels = asked->cfg_channels;
     options.rounding = asked->rounding;
     wanted->preview_every = fields->preview_every;
-    NL_TRY(nl_task_plan(context, model->config, &options, 0, &wanted->task));
+    NL_TRY(nl_task_plan(context, model->config, NULL, &options, 0, &wanted->task));
 cleanup:
     return status;
 }

@@ -228,6 +228,146 @@ static void test_ends_of_intervals(void **state)
     nl_context_destroy(f.context);
 }
 
+/* ---- Another network as guide */
+
+static int guide_calls;
+
+static float guide_output(float x, float t, int label, bool second_half)
+{
+    return second_half ? 7 - x : cosf(x) * (float)label - t;
+}
+
+/* The second network: the same arguments as `predict`, other values. */
+static nl_status predict_badly(void *user, const nl_tensor *x, const float *t, int64_t t_count,
+                               const float *s, const nl_tensor *class, const nl_tensor *prediction)
+{
+    labelled_network *network = user, unseen = {.device = network->device};
+    nl_device *device = network->device;
+    int64_t batch = x->shape[0], outputs = nl_tensor_count(prediction) / batch;
+    float input[BATCH * SIZE], output[BATCH * 2 * SIZE];
+    int32_t label[BATCH];
+    guide_calls++;
+    nl_status status = predict(&unseen, x, t, t_count, s, class, prediction);
+    network->bad_call |= unseen.bad_call;
+    if (status != NL_OK || device->measuring)
+        return status;
+    NL_TRY(device->ops->download(device, input, x->data, nl_tensor_bytes(x)));
+    NL_TRY(device->ops->download(device, label, class->data, batch * (int64_t)sizeof(*label)));
+    for (int64_t i = 0; i < batch * outputs; i++)
+        output[i] =
+            guide_output(input[i / outputs * SIZE + i % outputs % SIZE],
+                         t[t_count > 1 ? i / outputs : 0], label[i / outputs], i % outputs >= SIZE);
+    NL_TRY(device->ops->upload(device, prediction->data, output, nl_tensor_bytes(prediction)));
+cleanup:
+    return status;
+}
+
+static void evaluate(guidance_case *f, const float *t, int output_channels, float *result)
+{
+    nl_device *device = f->device;
+    int64_t mark = nl_arena_mark(device);
+    nl_tensor prediction;
+    nl_model_function model = nl_guidance_model(&f->guidance);
+    assert_ok(f->context, nl_arena_tensor(device, NL_F32, 4,
+                                          (int64_t[]){BATCH, output_channels, 2, 3}, &prediction));
+    int64_t before = nl_arena_mark(device);
+    assert_ok(f->context, model.call(model.user, &f->x, t, NULL, &prediction));
+    assert_int_equal(nl_arena_mark(device), before);
+    assert_ok(f->context,
+              device->ops->download(device, result, prediction.data, nl_tensor_bytes(&prediction)));
+    assert_false(f->network.bad_call);
+    nl_arena_release(device, mark);
+}
+
+/* v + (c - 1)(v - u) + (w - 1)(v - g), the first term on `channels`, the second on all, of the variance none. */
+static void check_guided(guidance_case *f, const float *t, int output_channels)
+{
+    const nl_guidance *guidance = &f->guidance;
+    int outputs = output_channels * SIZE / CHANNELS;
+    int channels = guidance->channels > 0 ? guidance->channels : CHANNELS;
+    float result[BATCH * 2 * SIZE], expected[BATCH * 2 * SIZE];
+    for (int i = 0; i < BATCH * outputs; i++) {
+        int image = i / outputs, place = i % outputs, channel = place / (SIZE / CHANNELS);
+        bool second = place >= SIZE;
+        float x = f->input[image * SIZE + place % SIZE], at = t[image];
+        double v = expected_output(x, at, labels[image], second);
+        double u = expected_output(x, at, NULL_CLASS, second);
+        double g = guide_output(x, at, labels[image], second), y = v;
+        if (channel < channels && nl_guided_between(guidance->low, guidance->high, at))
+            y += (guidance->scale - 1) * (v - u);
+        if (channel < CHANNELS && nl_guided_between(guidance->guide_low, guidance->guide_high, at))
+            y += (guidance->guide_scale - 1) * (v - g);
+        expected[i] = (float)y;
+    }
+    evaluate(f, t, output_channels, result);
+    assert_close(result, expected, BATCH * outputs, 1e-6);
+}
+
+static void test_guide(void **state)
+{
+    (void)state;
+    static const float mixed[] = {0.1f, 0.5f, 0.9f};
+    for (int d = 0; d < NL_COUNT(devices); d++)
+        for (int both = 0; both < 2; both++)
+            for (int output_channels = CHANNELS; output_channels <= 2 * CHANNELS;
+                 output_channels += CHANNELS) {
+                guidance_case f;
+                set_up(&f, devices[d]);
+                f.guidance.guide = predict_badly;
+                f.guidance.guide_scale = 2.25;
+                f.guidance.scale = both ? 3 : 1;
+                check_guided(&f, same, output_channels);
+                f.guidance.channels = 3; /* of class guidance alone */
+                check_guided(&f, mixed, output_channels);
+                f.guidance.guide_low = 0.4;
+                f.guidance.guide_high = 0.95;
+                check_guided(&f, mixed, output_channels);
+                f.guidance.low = 0.05;
+                f.guidance.high = 0.6;
+                check_guided(&f, mixed, output_channels);
+                f.guidance.guide_scale = 0.5; /* half way to the guide */
+                check_guided(&f, mixed, output_channels);
+                nl_context_destroy(f.context);
+            }
+}
+
+/* A scale of 1, or a time outside of its interval: the guide is not asked, and the bits are those without it. A guide
+ * that is the network itself changes nothing, bit by bit. */
+static void test_no_guide(void **state)
+{
+    (void)state;
+    float plain[BATCH * SIZE], other[BATCH * SIZE];
+    guidance_case f;
+    set_up(&f, NULL);
+    for (double scale = 1; scale <= 3; scale += 2) {
+        f.guidance.scale = scale;
+        f.guidance.guide = NULL;
+        evaluate(&f, same, CHANNELS, plain);
+        guide_calls = 0;
+        f.guidance.guide = predict_badly;
+        f.guidance.guide_scale = 1;
+        evaluate(&f, same, CHANNELS, other);
+        assert_memory_equal(plain, other, sizeof(plain));
+        f.guidance.guide_scale = 4;
+        f.guidance.guide_low = 0.6;
+        f.guidance.guide_high = 0.7;
+        evaluate(&f, same, CHANNELS, other);
+        assert_memory_equal(plain, other, sizeof(plain));
+        assert_int_equal(guide_calls, 0);
+        f.guidance.guide_low = f.guidance.guide_high = 0;
+        evaluate(&f, same, CHANNELS, other);
+        assert_int_equal(guide_calls, 1);
+        assert_memory_not_equal(plain, other, sizeof(plain));
+        f.guidance.guide = predict;
+        evaluate(&f, same, CHANNELS, other);
+        if (scale == 1)
+            assert_memory_equal(plain, other, sizeof(plain));
+        else /* a sum of three */
+            assert_close(other, plain, BATCH * SIZE, 1e-6);
+    }
+    nl_context_destroy(f.context);
+}
+
 static nl_status run_dopri5(nl_device *device, nl_sampler *sampler, const int32_t *class,
                             int64_t batch, const float *start, float *result)
 {
@@ -239,7 +379,11 @@ static nl_status run_dopri5(nl_device *device, nl_sampler *sampler, const int32_
                             .user = &network,
                             .scale = 2,
                             .low = 0.13,
-                            .high = 0.29};
+                            .high = 0.29,
+                            .guide = predict_badly,
+                            .guide_scale = 1.5,
+                            .guide_low = 0.2,
+                            .guide_high = 0.4};
     nl_tensor x;
     NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){2 * batch}, &guidance.labels));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, (int64_t[]){batch, CHANNELS, 2, 3}, &x));
@@ -293,6 +437,8 @@ int main(void)
         cmocka_unit_test(test_variance_is_not_guided),
         cmocka_unit_test(test_interval),
         cmocka_unit_test(test_ends_of_intervals),
+        cmocka_unit_test(test_guide),
+        cmocka_unit_test(test_no_guide),
         cmocka_unit_test(test_dopri5_through_an_interval),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

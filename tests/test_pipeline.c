@@ -527,22 +527,22 @@ static void defaults_by_kind_of_model(void **state)
         nl_context_options options = ON(0);
         nl_sampling sampling = NL_SAMPLING_DEFAULT;
         assert_int_equal(load(&options, paths[i], &context, &model), NL_OK);
-        assert_ok(context,
-                  nl_sampling_resolve(context, nl_model_get_config(model), &sampling, &sampling));
+        assert_ok(context, nl_sampling_resolve(context, nl_model_get_config(model), NULL, &sampling,
+                                               &sampling));
         assert_string_equal(sampling.sampler, samplers[i]);
         assert_int_equal(sampling.steps, steps[i]);
         assert_true(sampling.cfg_scale == (i ? 4 : 3));
         assert_true(sampling.cfg_interval[0] == (i ? 0 : 0.1) &&
                     sampling.cfg_interval[1] == (i ? 0 : 0.9));
         nl_sampling cleared = {0};
-        assert_ok(context,
-                  nl_sampling_resolve(context, nl_model_get_config(model), &cleared, &cleared));
+        assert_ok(context, nl_sampling_resolve(context, nl_model_get_config(model), NULL, &cleared,
+                                               &cleared));
         cleared.size = sampling.size;
         assert_memory_equal(&cleared, &sampling, sizeof(sampling));
         sampling = NL_SAMPLING_DEFAULT;
         sampling.cfg_scale = 3; /* given, so without the default's interval */
-        assert_ok(context,
-                  nl_sampling_resolve(context, nl_model_get_config(model), &sampling, &sampling));
+        assert_ok(context, nl_sampling_resolve(context, nl_model_get_config(model), NULL, &sampling,
+                                               &sampling));
         assert_true(sampling.cfg_interval[0] == 0 && sampling.cfg_interval[1] == 0);
         nl_model_destroy(model);
         nl_context_destroy(context);

@@ -47,7 +47,7 @@ class ContextOptions(Structure):
 class ModelOptions(Structure):
     _fields_ = [("size", c_size_t), ("path", c_char_p), ("config_path", c_char_p), ("architecture", c_char_p),
                 ("transport_path", c_char_p), ("prediction", c_char_p), ("vae", c_char_p), ("height", c_int),
-                ("width", c_int), ("key", c_char_p)]
+                ("width", c_int), ("key", c_char_p), ("guide", c_char_p)]
 
 
 class Sampling(Structure):
@@ -55,7 +55,8 @@ class Sampling(Structure):
                 ("cfg_scale", c_double), ("cfg_channels", c_int), ("cfg_interval", c_double * 2), ("eta", c_double),
                 ("atol", c_double), ("rtol", c_double), ("sde_form", c_char_p), ("sde_norm", c_double),
                 ("last_step", c_char_p), ("last_step_size", c_double), ("clip_denoised", c_bool),
-                ("crop", c_double * 3), ("internal_guidance", c_double)]
+                ("crop", c_double * 3), ("internal_guidance", c_double), ("guide_scale", c_double),
+                ("guide_interval", c_double * 2)]
 
 
 class Request(Structure):

@@ -49,7 +49,8 @@ class Picture(NamedTuple):
 def load(path: Optional[PathLike] = None, device: str = "auto", vae: Optional[PathLike] = None, *,
          size: Optional[Size] = None, dtype: Optional[str] = None, threads: int = 0, max_memory: int = 0,
          config: Optional[PathLike] = None, architecture: Optional[str] = None,
-         transport_path: Optional[str] = None, prediction: Optional[str] = None, key: Optional[str] = None) -> "Model":
+         transport_path: Optional[str] = None, prediction: Optional[str] = None, key: Optional[str] = None,
+         guide: Optional[PathLike] = None) -> "Model":
     """Loads a model.
 
     path: checkpoint (safetensors, torch's .pt, a folder of diffusers); None: the model that ships.
@@ -60,12 +61,13 @@ def load(path: Optional[PathLike] = None, device: str = "auto", vae: Optional[Pa
     threads: of the CPU; 0: all that this process may use. max_memory: bytes; 0: no limit.
     config: JSON over the checkpoint's own; architecture, transport_path, prediction: for files that do not say;
     key: "ema" or "model" of a training checkpoint (nl_model_options in nalagen.h).
+    guide: a smaller or less trained checkpoint that guides it (guide_scale of the sampling), or None.
 
     Raises a subclass of nalagen.Error, or LibraryNotFoundError.
     """
     context = Context(device=device, dtype=dtype, threads=threads, max_memory=max_memory)
     return Model(context, size, dict(path=path, vae=vae, config_path=config, architecture=architecture,
-                                     transport_path=transport_path, prediction=prediction, key=key))
+                                     transport_path=transport_path, prediction=prediction, key=key, guide=guide))
 
 
 def extent(size: Optional[Size]) -> Tuple[int, int]:

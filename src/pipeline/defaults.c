@@ -73,7 +73,32 @@ static nl_status check_internal_guidance(nl_context *context, const nl_config *c
     return NL_OK;
 }
 
-nl_status nl_sampling_resolve(nl_context *context, const nl_config *config,
+enum { GUIDE_SCALE = 2 };
+
+static nl_status resolve_guide(nl_context *context, const nl_config *guide,
+                               const nl_sampling *given, nl_sampling *resolved)
+{
+    bool asked =
+        given->guide_scale != 0 || given->guide_interval[0] != 0 || given->guide_interval[1] != 0;
+    if (asked && !guide)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "guide_scale and guide_interval belong to another model that guides this "
+                       "one: name it (--guide FILE)");
+    if (!(given->guide_scale >= 0 && given->guide_scale <= 1000))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "guide_scale is %g: expected 0 (the default, %d) to 1000",
+                       given->guide_scale, GUIDE_SCALE);
+    float crop[NL_CROP_NUMBERS];
+    if (guide && !guide->crop_conditioning && nl_sampling_crop(given, crop))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "the guide cannot be asked for a part of a picture: it was trained "
+                       "without \"crop_conditioning\"; leave out --crop or --guide");
+    if (guide && given->guide_scale == 0)
+        resolved->guide_scale = GUIDE_SCALE;
+    return NL_OK;
+}
+
+nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, const nl_config *guide,
                               const nl_sampling *given, nl_sampling *resolved)
 {
     nl_status status = NL_OK;
@@ -112,7 +137,9 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config,
         resolved->steps =
             NL_MIN(resolved->steps,
                    config->diffusion_steps - (nl_methods[method].family == NL_FAMILY_MULTISTEP));
-    if (given->cfg_scale <= 0 && (config->guided || config->flow_map)) {
+    NL_TRY(resolve_guide(context, guide, given, resolved));
+    bool autoguided = guide && resolved->guide_scale != 1;
+    if (given->cfg_scale <= 0 && (config->guided || config->flow_map || autoguided)) {
         resolved->cfg_scale = 1;
     } else if (given->cfg_scale <= 0) {
         resolved->cfg_scale = !config->num_classes || config->no_null_class ? 1 : dit ? 4 : 3;

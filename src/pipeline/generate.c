@@ -65,23 +65,43 @@ static nl_status show(nl_work *work, const nl_tensor *x, float t, const nl_tenso
     return work->observer->see(work->observer->user, &seen);
 }
 
-/* The network, once; with internal guidance its two heads' predictions become one. */
-static nl_status predict(nl_work *work, const nl_tensor *x, const nl_tensor *times,
-                         const nl_tensor *labels, const nl_tensor *prediction)
+/* The model's network or its guide's, once; with internal guidance the two heads' predictions of the model's own become
+ * one. */
+static nl_status predict(nl_work *work, const nl_dit *dit, const nl_tensor *x,
+                         const nl_tensor *times, const nl_tensor *labels,
+                         const nl_tensor *prediction)
 {
     nl_status status = NL_OK;
     nl_device *device = work->device;
     const nl_tensor *crop = work->crop.data ? &work->crop : NULL;
     int64_t mark = nl_arena_mark(device), batch = x->shape[0];
     nl_tensor both = *prediction;
-    if (!nl_sampling_guided_inside(&work->sampling))
-        return nl_dit_replay(work->model->dit, device, x, times, labels, crop, prediction, NULL);
+    if (dit != work->model->dit || !nl_sampling_guided_inside(&work->sampling))
+        return nl_dit_replay(dit, device, x, times, labels, crop, prediction, NULL);
     both.shape[0] *= 2;
     NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
     nl_tensor head = nl_tensor_rows(&both, 0, batch), middle = nl_tensor_rows(&both, batch, batch);
-    NL_TRY(nl_dit_replay(work->model->dit, device, x, times, labels, crop, &head, &middle));
+    NL_TRY(nl_dit_replay(dit, device, x, times, labels, crop, &head, &middle));
     NL_TRY(NL_OP(device, guide, .prediction = both, .y = *prediction,
                  .scale = (float)work->sampling.internal_guidance, .channels = x->shape[1]));
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
+}
+
+static nl_status ask(nl_work *work, const nl_dit *dit, const nl_tensor *x, const float *t,
+                     int64_t t_count, const float *s, const nl_tensor *labels,
+                     const nl_tensor *prediction)
+{
+    nl_device *device = work->device;
+    nl_status status = NL_OK;
+    int64_t mark = nl_arena_mark(device), both[] = {2, 1};
+    nl_tensor times;
+    NL_TRY(s ? nl_arena_tensor(device, NL_F32, 2, both, &times)
+             : nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
+    NL_TRY(device->ops->upload(device, times.data, s ? (float[]){t[0], *s} : t,
+                               nl_tensor_bytes(&times)));
+    NL_TRY(predict(work, dit, x, &times, labels, prediction));
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -91,19 +111,11 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
                          const float *s, const nl_tensor *labels, const nl_tensor *prediction)
 {
     nl_work *work = user;
-    nl_device *device = work->device;
     nl_status status = NL_OK;
-    int64_t mark = nl_arena_mark(device), both[] = {2, 1};
-    nl_tensor times;
     if (work->observer && !work->shown)
         NL_TRY(show(work, x, t[0], labels));
-    NL_TRY(s ? nl_arena_tensor(device, NL_F32, 2, both, &times)
-             : nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
-    NL_TRY(device->ops->upload(device, times.data, s ? (float[]){t[0], *s} : t,
-                               nl_tensor_bytes(&times)));
-    NL_TRY(predict(work, x, &times, labels, prediction));
+    NL_TRY(ask(work, work->model->dit, x, t, t_count, s, labels, prediction));
 cleanup:
-    nl_arena_release(device, mark);
     return status;
 }
 
@@ -122,6 +134,13 @@ static nl_status draw_noise(nl_work *work, uint64_t stream, const nl_tensor *y)
     }
 cleanup:
     return status;
+}
+
+static nl_status guide_network(void *user, const nl_tensor *x, const float *t, int64_t t_count,
+                               const float *s, const nl_tensor *labels, const nl_tensor *prediction)
+{
+    nl_work *work = user;
+    return ask(work, work->model->guide, x, t, t_count, s, labels, prediction);
 }
 
 static nl_status step_noise(void *user, int k, const nl_tensor *noise)
@@ -189,12 +208,16 @@ static nl_status sample_batch(nl_work *work)
     NL_TRY(start_noise(work, &x));
     nl_guidance guidance = {.device = device,
                             .network = network,
+                            .guide = work->model->guide ? guide_network : NULL,
                             .user = work,
                             .labels = labels,
                             .scale = nl_sampling_scale(sampling),
                             .channels = sampling->cfg_channels,
                             .low = sampling->cfg_interval[0],
-                            .high = sampling->cfg_interval[1]};
+                            .high = sampling->cfg_interval[1],
+                            .guide_scale = sampling->guide_scale,
+                            .guide_low = sampling->guide_interval[0],
+                            .guide_high = sampling->guide_interval[1]};
     nl_sample_job job = {.device = device,
                          .model = nl_guidance_model(&guidance),
                          .noise = {step_noise, work},
@@ -400,6 +423,11 @@ static nl_status check_request(const nl_model *model, const nl_request *request,
         if (request->indices && request->indices[i] < 0)
             return nl_fail(context, NL_ERROR_USAGE, "request: index %lld of picture %lld",
                            (long long)request->indices[i], (long long)i);
+    for (int64_t i = 0; model->guide && i < request->count; i++)
+        if (request->labels[i] >= nl_config_label_rows(&model->guide->config))
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "request: picture %lld is of no class, and the guide has no null class",
+                           (long long)i);
     for (int64_t i = 0; i < request->count; i++)
         if (request->labels[i] < 0 || request->labels[i] >= nl_config_label_rows(&model->config))
             return nl_fail(
@@ -456,7 +484,8 @@ nl_status nl_generate_observed(nl_model *model, const nl_request *request,
         .model = model, .request = request, .observer = observer, .device = context->device};
     nl_sampler_options options;
     NL_TRY(check_request(model, request, picture != NULL));
-    NL_TRY(nl_sampling_resolve(context, &model->config, &request->sampling, &work.sampling));
+    NL_TRY(nl_sampling_resolve(context, &model->config, nl_model_guide_config(model),
+                               &request->sampling, &work.sampling));
     NL_TRY(nl_sampler_options_for(context, &model->config, &work.sampling, &options));
     if (observer && nl_methods[options.method].family == NL_FAMILY_ADAPTIVE)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,

@@ -124,25 +124,37 @@ nl_status nl_checkpoint_read_sha256(const nl_checkpoint *checkpoint, char hex[65
     return checkpoint_sha256(checkpoint, true, hex);
 }
 
-static nl_status folder_sha256(nl_model *model)
+static nl_status folder_sha256(nl_context *context, const char *path, char hex[65])
 {
     nl_checkpoint *checkpoint = NULL;
-    nl_status status = nl_checkpoint_open(model->context, model->path, &checkpoint);
+    nl_status status = nl_checkpoint_open(context, path, &checkpoint);
     if (status == NL_OK)
-        status = nl_checkpoint_sha256(checkpoint, model->sha256);
+        status = nl_checkpoint_sha256(checkpoint, hex);
     nl_checkpoint_close(checkpoint);
+    return status;
+}
+
+/* hex: "" until it is known. */
+static nl_status weights_sha256(nl_context *context, const char *path, char hex[65])
+{
+    nl_status status = NL_OK;
+    if (!hex[0])
+        status = nl_path_is_folder(path) ? folder_sha256(context, path, hex)
+                                         : nl_file_sha256(context, path, hex);
+    if (status != NL_OK)
+        hex[0] = '\0';
     return status;
 }
 
 nl_status nl_model_sha256(nl_model *model, const char **hex)
 {
-    nl_status status = NL_OK;
-    if (!model->sha256[0])
-        status = nl_path_is_folder(model->path)
-                     ? folder_sha256(model)
-                     : nl_file_sha256(model->context, model->path, model->sha256);
-    if (status != NL_OK)
-        model->sha256[0] = '\0';
     *hex = model->sha256;
-    return status;
+    return weights_sha256(model->context, model->path, model->sha256);
+}
+
+nl_status nl_model_guide_sha256(nl_model *model, const char **hex)
+{
+    *hex = model->guide ? model->guide_sha256 : NULL;
+    return model->guide ? weights_sha256(model->context, model->guide_path, model->guide_sha256)
+                        : NL_OK;
 }

@@ -132,6 +132,8 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_m
                     "%s does not say how many pixels a latent stands for, and its autoencoder has "
                     "%d: for a size of pictures give {\"latent_factor\": %d} with --config",
                     model->path, nl_model_factor(&model->config), nl_model_factor(&model->config)));
+    if (options->guide)
+        NL_TRY(nl_model_open_guide(model, options));
     NL_TRY(nl_config_print(context, &model->config, &model->config_text));
     nl_log(context, NL_LOG_DEBUG, "the model is loaded");
     *out = model;
@@ -150,6 +152,8 @@ void nl_model_destroy(nl_model *model)
     nl_vae_destroy(model->vae);
     nl_dit_destroy(model->dit);
     nl_class_index_free(context, model->class_index);
+    nl_dit_destroy(model->guide);
+    nl_free(context, model->guide_path);
     nl_config_free(context, &model->config);
     nl_free(context, model->config_text);
     nl_free(context, model->path);

@@ -17,6 +17,9 @@ struct nl_model {
     char *config_text;           /* JSON */
     nl_class_index *class_index; /* NULL until a class is asked for */
     char sha256[65];             /* "" until it is asked for */
+    nl_dit *guide;               /* another network, for autoguidance, or NULL */
+    char *guide_path;
+    char guide_sha256[65];
 };
 
 /* Allocated: the file or folder that holds the backbone; of a whole diffusers pipeline its part. */
@@ -24,6 +27,9 @@ nl_status nl_backbone_path(nl_context *context, const char *path, char **found);
 
 /* The autoencoder by options->vae, the configuration and the data files. */
 nl_status nl_model_open_vae(nl_model *model, const char *path);
+
+/* options->guide: the network that guides this one; refused where it makes other latents or has other classes. */
+nl_status nl_model_open_guide(nl_model *model, const nl_model_options *options);
 
 /* `sampling`, resolved, as the samplers take it. */
 nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,

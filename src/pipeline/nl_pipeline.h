@@ -16,6 +16,10 @@ void nl_model_latent_shape(const nl_model *model, int shape[3]);
 /* Pixels for one latent: 8, or 1 in pixel space. */
 int nl_model_factor(const nl_config *config);
 bool nl_model_has_autoencoder(const nl_model *model);
+/* Of the network that guides it, or NULL. */
+const nl_config *nl_model_guide_config(const nl_model *model);
+/* The same as nl_model_sha256 of the network that guides it; NULL: there is none. */
+nl_status nl_model_guide_sha256(nl_model *model, const char **hex);
 
 /* Where data files lie: `folder` (may be NULL), $NALAGEN_WEIGHTS, the folder of the installation, weights/shipped/ of the
  * source tree. Allocated; NULL when there is none. */
@@ -39,9 +43,9 @@ nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65]);
 /* The same, read and not taken from the cache. */
 nl_status nl_checkpoint_read_sha256(const nl_checkpoint *checkpoint, char hex[65]);
 
-/* `given` with the defaults of a model of this configuration for what it leaves open: sampler, steps, cfg_scale. Checks
- * that the sampler belongs to the model. */
-nl_status nl_sampling_resolve(nl_context *context, const nl_config *config,
+/* `given` with the defaults of a model of this configuration for what it leaves open: sampler, steps, cfg_scale,
+ * guide_scale. guide: of the model that guides it, or NULL. Checks that the sampler belongs to the model. */
+nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, const nl_config *guide,
                               const nl_sampling *given, nl_sampling *resolved);
 /* What the sampler itself would refuse of what is resolved. Any thread that `context` belongs to. */
 nl_status nl_sampling_check(nl_context *context, const nl_config *config,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Classifier-free guidance around a network that takes labels. */
+/* Classifier-free guidance and autoguidance around networks that take labels. */
 #include <float.h>
 #include <math.h>
 
@@ -39,12 +39,34 @@ static nl_tensor twice(const nl_tensor *tensor)
     return doubled;
 }
 
-static nl_status evaluate_alone(nl_guidance *guidance, const nl_tensor *x, const float *t,
-                                const float *s, const nl_tensor *prediction)
+static bool autoguided_at(const nl_guidance *guidance, float t)
+{
+    return guidance->guide && guidance->guide_scale != 1 &&
+           nl_guided_between(guidance->guide_low, guidance->guide_high, t);
+}
+
+typedef bool (*acts_at)(const nl_guidance *guidance, float t);
+
+/* Whether it acts on one of the images at least; on a measuring device, whether it might at some time. */
+static bool acts(const nl_guidance *guidance, acts_at at, const float *t, int64_t batch)
+{
+    bool any = false;
+    if (guidance->device->measuring)
+        return at == guided_at ? guidance->scale != 1
+                               : guidance->guide && guidance->guide_scale != 1;
+    for (int64_t image = 0; image < batch; image++)
+        any |= at(guidance, t[image]);
+    return any;
+}
+
+/* Through one of the networks, with the labels. */
+static nl_status evaluate_alone(nl_guidance *guidance, nl_network_function network,
+                                const nl_tensor *x, const float *t, const float *s,
+                                const nl_tensor *prediction)
 {
     int64_t batch = x->shape[0];
     nl_tensor labels = nl_tensor_rows(&guidance->labels, 0, batch);
-    return guidance->network(guidance->user, x, t, time_count(t, batch), s, &labels, prediction);
+    return network(guidance->user, x, t, time_count(t, batch), s, &labels, prediction);
 }
 
 /* x and t twice, with the labels and with the null class, through the network as one batch. */
@@ -73,19 +95,62 @@ cleanup:
     return status;
 }
 
-/* Images outside the interval take their conditional half. */
-static nl_status restore_unguided(nl_guidance *guidance, const float *t, const nl_tensor *both,
+/* The images on which it acts, or the others. */
+static nl_status copy_where(nl_guidance *guidance, acts_at at, bool wanted, const float *t,
+                            const nl_tensor *from, const nl_tensor *to)
+{
+    nl_status status = NL_OK;
+    nl_device *device = guidance->device;
+    int64_t batch = to->shape[0];
+    for (int64_t first = 0, count; first < batch; first += count + 1) {
+        for (count = 0; first + count < batch; count++)
+            if (at(guidance, t[first + count]) != wanted)
+                break;
+        if (!count)
+            continue;
+        nl_tensor source = nl_tensor_rows(from, first, count);
+        nl_tensor target = nl_tensor_rows(to, first, count);
+        NL_TRY(device->ops->copy(device, target.data, source.data, nl_tensor_bytes(&target)));
+    }
+cleanup:
+    return status;
+}
+
+/* prediction: with classifier-free guidance; both [2B, ...] from the arena: its first half the prediction for the
+ * classes. */
+static nl_status guide_by_class(nl_guidance *guidance, const nl_tensor *x, const float *t,
+                                const float *s, const nl_tensor *both, const nl_tensor *prediction)
+{
+    nl_status status = NL_OK;
+    int64_t channels = x->shape[1];
+    if (guidance->channels > 0)
+        channels = NL_MIN(channels, guidance->channels);
+    NL_TRY(evaluate_both(guidance, x, t, s, both));
+    NL_TRY(NL_OP(guidance->device, guide, .prediction = *both, .y = *prediction,
+                 .scale = (float)guidance->scale, .channels = channels));
+    NL_TRY(copy_where(guidance, guided_at, false, t, both, prediction)); /* of the first half */
+cleanup:
+    return status;
+}
+
+/* Adds the other network's term. both: its first half is the prediction for the classes, the second is free. */
+static nl_status guide_by_network(nl_guidance *guidance, const nl_tensor *x, const float *t,
+                                  const float *s, bool by_class, const nl_tensor *both,
                                   const nl_tensor *prediction)
 {
     nl_status status = NL_OK;
     nl_device *device = guidance->device;
-    for (int64_t image = 0; image < prediction->shape[0]; image++) {
-        if (guided_at(guidance, t[image]))
-            continue;
-        nl_tensor from = nl_tensor_rows(both, image, 1);
-        nl_tensor to = nl_tensor_rows(prediction, image, 1);
-        NL_TRY(device->ops->copy(device, to.data, from.data, nl_tensor_bytes(&to)));
-    }
+    int64_t batch = x->shape[0];
+    nl_tensor own = nl_tensor_rows(both, 0, batch), other = nl_tensor_rows(both, batch, batch);
+    nl_tensor guided;
+    NL_TRY(evaluate_alone(guidance, guidance->guide, x, t, s, &other));
+    NL_TRY(nl_arena_tensor(device, NL_F32, prediction->ndim, prediction->shape, &guided));
+    NL_TRY(NL_OP(device, guide, .prediction = *both, .y = guided,
+                 .scale = (float)guidance->guide_scale, .channels = x->shape[1]));
+    if (by_class)
+        NL_TRY(NL_OP(device, combine, .terms = 3, .x = {guided, *prediction, own},
+                     .coefficients = (const double[]){1, 1, -1}, .y = guided));
+    NL_TRY(copy_where(guidance, autoguided_at, true, t, &guided, prediction));
 cleanup:
     return status;
 }
@@ -96,24 +161,23 @@ static nl_status guide(void *user, const nl_tensor *x, const float *t, const flo
     nl_status status = NL_OK;
     nl_guidance *guidance = user;
     nl_device *device = guidance->device;
-    int64_t batch = x->shape[0], channels = x->shape[1];
-    int64_t mark = nl_arena_mark(device);
-    bool any = device->measuring && guidance->scale != 1; /* some step may be guided */
+    int64_t batch = x->shape[0], mark = nl_arena_mark(device);
+    bool by_class = acts(guidance, guided_at, t, batch);
+    bool by_network = acts(guidance, autoguided_at, t, batch);
     nl_tensor both = twice(prediction);
-    for (int64_t image = 0; image < batch; image++)
-        any |= guided_at(guidance, t[image]);
-    if (guidance->labels.shape[0] < (any ? 2 * batch : batch))
+    if (guidance->labels.shape[0] < (by_class ? 2 * batch : batch))
         return nl_fail(device->context, NL_ERROR_INTERNAL, "guidance: %lld labels for %lld images",
                        (long long)guidance->labels.shape[0], (long long)batch);
-    if (!any)
-        return evaluate_alone(guidance, x, t, s, prediction);
-    if (guidance->channels > 0)
-        channels = NL_MIN(channels, guidance->channels);
-    NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
-    NL_TRY(evaluate_both(guidance, x, t, s, &both));
-    NL_TRY(NL_OP(device, guide, .prediction = both, .y = *prediction,
-                 .scale = (float)guidance->scale, .channels = channels));
-    NL_TRY(restore_unguided(guidance, t, &both, prediction));
+    if (by_class || by_network)
+        NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
+    if (by_class)
+        NL_TRY(guide_by_class(guidance, x, t, s, &both, prediction));
+    else
+        NL_TRY(evaluate_alone(guidance, guidance->network, x, t, s, prediction));
+    if (by_network && !by_class)
+        NL_TRY(device->ops->copy(device, both.data, prediction->data, nl_tensor_bytes(prediction)));
+    if (by_network)
+        NL_TRY(guide_by_network(guidance, x, t, s, by_class, &both, prediction));
 cleanup:
     nl_arena_release(device, mark);
     return status;

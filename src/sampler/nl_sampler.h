@@ -150,19 +150,28 @@ typedef struct nl_sample_job {
  * with NL_ERROR_NOT_FINITE and the number of the step. Runs on a measuring device too. */
 nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, const nl_tensor *x);
 
-/* ---- Guidance as a model function around a network that takes labels. Evaluates the conditional and the
- * unconditional half as one batch, and the conditional one alone where guidance is off. */
+/* ---- Guidance as a model function around a network that takes labels. With v the prediction for a class, u the
+ * unconditional one and g that of another network for the class (autoguidance: Karras et al. 2024, a smaller or less
+ * trained one), it predicts
+ *   v + (scale - 1) (v - u) + (guide_scale - 1) (v - g)
+ * each term where its interval has t. v and u are evaluated as one batch, v alone where only that is needed, g where it
+ * counts. */
+
+typedef nl_status (*nl_network_function)(void *user, const nl_tensor *x, const float *t,
+                                         int64_t t_count, const float *s, const nl_tensor *labels,
+                                         const nl_tensor *prediction);
 
 typedef struct nl_guidance {
     nl_device *device;
-    /* network(x, t, labels): t [t_count] with t_count 1 or B; s: NULL, or one number, as in nl_model_function */
-    nl_status (*network)(void *user, const nl_tensor *x, const float *t, int64_t t_count,
-                         const float *s, const nl_tensor *labels, const nl_tensor *prediction);
-    void *user;
+    /* network(x, t, labels): t [t_count] with t_count 1 or B; s: NULL, or one number, as in nl_model_function. guide:
+     * the other network, or NULL. */
+    nl_network_function network, guide;
+    void *user;       /* of both */
     nl_tensor labels; /* I32 [2B] on the device: B labels, then B times the null class */
     double scale;     /* 1: none */
     int channels;     /* 0: all of C (the variance channels are never guided) */
     double low, high; /* guidance only for low <= t <= high; both 0: everywhere */
+    double guide_scale, guide_low, guide_high; /* the same of the other network, on all of C */
 } nl_guidance;
 
 /* Whether guidance of this interval acts at t, both ends included; both 0: everywhere. */

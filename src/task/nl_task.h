@@ -11,7 +11,7 @@
 
 /* The values of nl_sampling_options. Texts stay their owner's. */
 typedef struct nl_task_options {
-    const char *model, *key, *config, *arch, *path, *prediction, *vae;
+    const char *model, *key, *config, *arch, *path, *prediction, *vae, *guide;
     int64_t size[2]; /* height, width in pixels; 0: the model's */
     const char *classes;
     int64_t n; /* 0: one for each class */
@@ -59,10 +59,11 @@ typedef struct nl_task {
     int64_t count; /* pictures */
 } nl_task;
 
-/* Works out `options` for a model of that configuration, so that what can be refused is refused before the first step. usual: pictures where
+/* Works out `options` for a model of that configuration, so that what can be refused is refused before the first step. guide: of
+ * the model that guides it, or NULL. usual: pictures where
  * the options do not say how many; 0: one for each class. Any thread, as above. nl_task_free is due in every case. */
-nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_task_options *options,
-                       int64_t usual, nl_task *task);
+nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_config *guide,
+                       const nl_task_options *options, int64_t usual, nl_task *task);
 void nl_task_free(nl_context *context, nl_task *task);
 /* The class of picture i: 0 <= i < count. */
 int nl_task_label(const nl_task *task, int64_t i);

@@ -14,17 +14,18 @@ nl_status nl_task_load(nl_context *context, const nl_task_options *options, nl_m
                                  .prediction = options->prediction,
                                  .vae = options->vae,
                                  .height = (int)options->size[0],
-                                 .width = (int)options->size[1]};
+                                 .width = (int)options->size[1],
+                                 .guide = options->guide};
     return nl_model_load(context, &of_model, model);
 }
 
-nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_task_options *options,
-                       int64_t usual, nl_task *task)
+nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_config *guide,
+                       const nl_task_options *options, int64_t usual, nl_task *task)
 {
     nl_sampling given = nl_sampling_of(options);
     nl_status status = NL_OK;
     *task = (nl_task){.options = *options};
-    NL_TRY(nl_sampling_resolve(context, config, &given, &task->sampling));
+    NL_TRY(nl_sampling_resolve(context, config, guide, &given, &task->sampling));
     NL_TRY(nl_sampling_check(context, config, &task->sampling));
     NL_TRY(nl_classes_parse(context, config, options->classes, &task->classes));
     task->count = options->n ? options->n : usual ? usual : NL_MAX(task->classes.count, 1);

@@ -35,12 +35,13 @@ nl_status nl_model_facts(nl_model *model, const nl_task_options *options, cJSON 
 {
     nl_context *context = nl_model_context(model);
     nl_status status = NL_OK;
-    const char *sha = NULL;
+    const char *sha = NULL, *guide = NULL;
     char name[64];
     cJSON *object = cJSON_CreateObject(), *config = NULL;
     const char *file = options->model ? options->model : nl_shipped_model;
     nl_config_name(nl_model_get_config(model), name, sizeof(name));
     NL_TRY(nl_model_sha256(model, &sha));
+    NL_TRY(nl_model_guide_sha256(model, &guide));
     NL_TRY(config_json(context, model, &config));
     if (!cJSON_AddStringToObject(object, "version", nl_version()) ||
         !cJSON_AddStringToObject(object, "model", nl_base_name(file)) ||
@@ -48,6 +49,8 @@ nl_status nl_model_facts(nl_model *model, const nl_task_options *options, cJSON 
         !cJSON_AddStringToObject(object, "sha256", sha) ||
         !cJSON_AddStringToObject(object, "device", context->device->name) ||
         (options->vae && !cJSON_AddStringToObject(object, "vae", nl_base_name(options->vae))) ||
+        (guide && (!cJSON_AddStringToObject(object, "guide", nl_base_name(options->guide)) ||
+                   !cJSON_AddStringToObject(object, "guide_sha256", guide))) ||
         !cJSON_AddItemToObject(object, "config", config))
         NL_TRY(no_memory(context));
     config = NULL;

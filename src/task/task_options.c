@@ -24,6 +24,11 @@ const nl_option nl_sampling_options[] = {
     {"prediction", 0, NL_OPTION_CHOICE, FIELD(prediction), "NAME", .choices = nl_prediction_names,
      .where = NL_IN_PICTURE, .help = "SiT: velocity, noise or score"},
     {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder, or none: latents only"},
+    {"guide", 0, NL_OPTION_FILE, FIELD(guide), "FILE",
+     .help = "smaller or earlier model that guides it",
+     .detail =
+         "Of the same latents, classes and path, such as an earlier checkpoint of the same run "
+         "(its average). Pictures move away from its mistakes."},
     {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 1, 16384, .where = NL_IN_PICTURE,
      .help = "pixels, N or HxW (the model's own)"},
 
@@ -67,12 +72,12 @@ const nl_option nl_sampling_options[] = {
     {"rtol", 0, NL_OPTION_REAL, FIELD(sampling.rtol), "X", 1e-12, 1, .where = NL_IN_BOTH,
      .help = "dopri5: relative tolerance (1e-3)"},
     {"sde-form", 0, NL_OPTION_CHOICE, FIELD(sampling.sde_form), "NAME",
-     .choices = nl_sde_form_names, .where = NL_IN_BOTH,
+     .choices = nl_sde_form_names, .where = NL_IN_BOTH | NL_ONLY_MAN,
      .help = "sigma, constant, sbdm, linear, decreasing, ..."},
     {"sde-norm", 0, NL_OPTION_REAL, FIELD(sampling.sde_norm), "X", 1e-9, 1000,
      .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "SDE: size of the diffusion (1)"},
     {"last-step", 0, NL_OPTION_CHOICE, FIELD(sampling.last_step), "NAME",
-     .choices = nl_last_step_names, .where = NL_IN_BOTH,
+     .choices = nl_last_step_names, .where = NL_IN_BOTH | NL_ONLY_MAN,
      .help = "SDE: mean, none, tweedie or euler (mean)"},
     {"last-step-size", 0, NL_OPTION_REAL, FIELD(sampling.last_step_size), "X", 1e-6, 0.5,
      .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "SDE: length of the last step (0.04)"},
@@ -98,6 +103,13 @@ const nl_option nl_sampling_options[] = {
          "Of a model trained with \"crop_conditioning\". SIDE is the part's over the whole "
          "picture's, Y and X say how far its centre is below and to the right of the "
          "picture's, in sides of the picture: 0.5,-0.25,0.25 is the quarter at the top right."},
+    {"guide-scale", 0, NL_OPTION_REAL, FIELD(sampling.guide_scale), "W", 0.001, 1000,
+     .where = NL_IN_BOTH, .help = "of --guide; 1: none (2)",
+     .detail =
+         "v is the model's prediction, g the guide's: (W - 1) (v - g) is added, to class guidance "
+         "too, which with --guide is off unless --cfg-scale is given."},
+    {"guide-interval", 0, NL_OPTION_INTERVAL, FIELD(sampling.guide_interval), "A,B", 0, 1e6,
+     .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "--guide only for A <= t <= B (everywhere)"},
     {0},
 };
 

@@ -103,6 +103,9 @@ assert next(p.preview for p in seen if p.preview is not None).shape == noise.sha
 assert not np.array_equal(x, model.sample_latents(3, 3, steps=4))
 assert np.array_equal(model.sample_latents(None, steps=4, seed=2, cfg_scale=1),
                       model.sample_latents(3, steps=4, seed=2, cfg_scale=0))
+guided = nalagen.load('run/model.safetensors', vae='none', guide='run/model.safetensors') # itself: nothing
+assert np.array_equal(guided.sample_latents(3, steps=4, guide_scale=3),
+                      model.sample_latents(3, steps=4, cfg_scale=1))
 "
 }
 
