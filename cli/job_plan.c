@@ -51,6 +51,18 @@ static nl_status check_count(const nl_job *job)
     return NL_OK;
 }
 
+/* Room for the latents, which are written at the end: asked before the memory for them. */
+static nl_status check_space(const nl_job *job)
+{
+    const int *shape = job->latent_shape;
+    int64_t bytes = (int64_t)sizeof(float) * shape[0] * shape[1] * shape[2];
+    if (!job->options->latents)
+        return NL_OK;
+    if (!nl_mul_size(job->task.count, bytes, &bytes))
+        bytes = INT64_MAX;
+    return nl_check_space(job->session->context, job->options->latents, bytes);
+}
+
 nl_status nl_job_picture_name(nl_job *job, int64_t i, char **path)
 {
     const nl_session *session = job->session;
@@ -200,6 +212,7 @@ nl_status nl_job_plan(nl_job *job)
     NL_TRY(nl_task_plan(context, nl_model_get_config(session->model),
                         nl_model_guide_config(session->model), &options->task, usual, &job->task));
     NL_TRY(check_count(job));
+    NL_TRY(check_space(job));
     int64_t files = !pictures ? 0 : grid ? 1 : job->task.count;
     NL_TRY(nl_output_open(context, options, files, &job->output));
     NL_TRY(make_work_list(job));

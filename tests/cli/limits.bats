@@ -96,6 +96,11 @@ in_group() {
     [[ "$output" == "nalagen: error: data: the disk is too full: need "*" MiB, have "*" MiB" ]]
     run ls data
     [ "$output" = "" ]
+    "$MAKE_MODEL" tiny.safetensors
+    run -7 timeout -s KILL 20 "$NALAGEN" sample -m tiny.safetensors --vae none --size 256 -c 1 -n 1000000000 \
+        --latents latents.npy --device cpu -q
+    [[ "$output" == "nalagen: error: latents.npy: the disk is too full: need "*" MiB, have "*" MiB" ]]
+    [ ! -e latents.npy ]
 }
 
 @test "what a message advises is there: units of a small limit, options that a command has" {
