@@ -136,10 +136,9 @@ NL_API nl_status nl_model_class(nl_model *model, const char *text, int *index);
 
 typedef struct nl_sampling { /* cleared: the model's defaults */
     size_t size;
-    const char
-        *sampler;  /* ddpm ddim dpmpp-2m dpmpp-2m-sde unipc euler midpoint heun heun2 rk4 dopri5
-                            sde-euler sde-heun flow; NULL: the model's default */
-    int64_t steps; /* steps taken; 0: the sampler's default */
+    const char *sampler;   /* ddpm ddim dpmpp-2m dpmpp-2m-sde unipc euler midpoint heun heun2 rk4
+                            dopri5 sde-euler sde-heun flow; NULL: the model's default */
+    int64_t steps;         /* steps taken; 0: the sampler's default */
     const char *respacing; /* of a DiT: "250", "ddim50", or NULL: from steps */
     double
         cfg_scale; /* guidance; 1: none; 0 or less: the model's default, for SiT with its interval */
@@ -163,6 +162,8 @@ typedef struct nl_sampling { /* cleared: the model's defaults */
      * to what is predicted, for t from the one to the other (both 0: everywhere). 1: nothing; 0: 2. Without a
      * cfg_scale there is no other guidance then. */
     double guide_scale, guide_interval[2];
+    double time_shift; /* SiT, fixed steps: above 1 more of them in the noise, as SD3; 0: 1, even */
+    double rho; /* SiT with fixed steps, dpmpp-2m, unipc: noise levels as EDM's, 7 usual; 0: not */
 } nl_sampling;
 
 /* As cfg_scale: the unconditional prediction alone, a scale of 0. */

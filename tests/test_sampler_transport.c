@@ -199,13 +199,22 @@ static double direct_drift(const direct_sampler *direct, double x, double t, dou
     return velocity + *weight * score;
 }
 
+/* The share t of the way when u = 1 - t of an even grid becomes shift u / (1 + (shift - 1) u), as in SD3. */
+static double shifted(double t, double shift)
+{
+    double u = 1 - t;
+    return 1 - shift * u / (1 + (shift - 1) * u);
+}
+
 /* moves from t0 to 1 - size, then x + size * drift (mean) */
 static double direct_sde(const direct_sampler *direct, bool heun, int moves, double t0, double size,
-                         double x, const float *noise, int stride)
+                         double shift, double x, const float *noise, int stride)
 {
-    double h = (1 - size - t0) / moves, weight, unused;
+    double weight, unused;
     for (int k = 0; k < moves; k++) {
-        double t = t0 + k * h, drift = direct_drift(direct, x, t, &weight);
+        double t = t0 + (1 - size - t0) * shifted((double)k / moves, shift);
+        double h = t0 + (1 - size - t0) * shifted((k + 1.0) / moves, shift) - t;
+        double drift = direct_drift(direct, x, t, &weight);
         double kick = sqrt(2 * weight * h) * noise[k * stride];
         if (heun) {
             x += kick;
@@ -235,6 +244,7 @@ static void test_sde_forms_directly(void **state)
             heun ? NL_METHOD_SDE_HEUN : NL_METHOD_SDE_EULER, 12, direct.path, direct.prediction);
         options.sde_form = direct.form;
         options.sde_norm = direct.norm;
+        options.time_shift = c % 5 ? 1 : 2.5;
         options.last_step_size = 0.05;
         options.sample_eps = 0.01;
         double t0 = direct.path != NL_PATH_VP && (direct.prediction != NL_PREDICTION_VELOCITY ||
@@ -246,14 +256,136 @@ static void test_sde_forms_directly(void **state)
         assert_ok(context,
                   stand_in_sample(context, &options, &network, 4, shape, initial, NULL, result));
         for (int i = 0; i < COUNT; i++)
-            expected[i] =
-                (float)direct_sde(&direct, heun, 11, t0, 0.05, initial[i], noise + i, COUNT);
+            expected[i] = (float)direct_sde(&direct, heun, 11, t0, 0.05, options.time_shift,
+                                            initial[i], noise + i, COUNT);
         assert_close(result, expected, COUNT, 1e-5);
         assert_int_equal(network.draws, 11);
         assert_int_equal(network.last_draw, 10);
     }
     free(initial);
     free(noise);
+    nl_checkpoint_close(golden);
+    nl_context_destroy(context);
+}
+
+/* Where each of the steps arrives. */
+typedef struct nl_arrivals {
+    int count;
+    double t[64];
+} nl_arrivals;
+
+static nl_status note_arrival(void *user, int step, int steps, double t, const nl_tensor *x)
+{
+    nl_arrivals *arrivals = user;
+    (void)steps, (void)x;
+    assert_int_equal(step, arrivals->count + 1);
+    arrivals->t[arrivals->count++] = t;
+    return NL_OK;
+}
+
+static nl_arrivals arrivals_of(nl_context *context, const nl_sampler_options *options)
+{
+    nl_arrivals arrivals = {0};
+    nl_device *device = context->device;
+    nl_sampler *sampler;
+    nl_tensor x;
+    float start[4] = {1, -1, 0.5f, 0.2f};
+    int64_t mark = nl_arena_mark(device);
+    stand_in network = {.device = device, .output = golden_output};
+    nl_sample_job job = {.device = device,
+                         .model = {stand_in_predict, &network},
+                         .noise = {stand_in_draw, &network},
+                         .step = note_arrival,
+                         .user = &arrivals};
+    assert_ok(context, nl_sampler_create(context, options, &sampler));
+    if (mark == 0)
+        assert_ok(context, nl_arena_reserve(device, 1 << 16));
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 2, (int64_t[]){1, 4}, &x));
+    assert_ok(context, device->ops->upload(device, x.data, start, sizeof(start)));
+    assert_ok(context, nl_sampler_run(sampler, &job, &x));
+    nl_arena_release(device, mark);
+    nl_sampler_destroy(sampler);
+    return arrivals;
+}
+
+/* diffusers' FlowMatchEulerDiscreteScheduler with shift 3 (make_solvers_golden.py), and its times. */
+static void test_time_shift(void **state)
+{
+    (void)state;
+    for (int d = 0; d < NL_COUNT(devices); d++) {
+        nl_context *context = test_context(devices[d] ? devices[d] : test_device());
+        nl_checkpoint *golden = test_golden(context, "solvers.safetensors");
+        nl_tensor rows;
+        float *start = test_read(golden, "x", NULL),
+              *sigmas = test_read(golden, "flow_shift_3_sigmas", NULL),
+              *expected = test_read(golden, "flow_shift_3", &rows), result[32];
+        int64_t count = nl_tensor_count(&rows) / 10;
+        assert_int_equal(count, NL_COUNT(result));
+        stand_in network = {.output = golden_output};
+        nl_sampler_options options =
+            transport_options(NL_METHOD_EULER, 10, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        options.time_shift = 3;
+        assert_ok(context, stand_in_sample(context, &options, &network, 4, rows.shape + 1, start,
+                                           NULL, result));
+        assert_close(result, expected + 9 * count, count, 1e-5);
+        nl_arrivals arrivals = arrivals_of(context, &options);
+        for (int k = 0; k < 10; k++)
+            assert_true(fabs(1 - arrivals.t[k] - sigmas[k + 1]) < 1e-6);
+        free(start);
+        free(sigmas);
+        free(expected);
+        nl_checkpoint_close(golden);
+        nl_context_destroy(context);
+    }
+}
+
+/* The levels of diffusers' EDMEulerScheduler (0.002 to 80, rho 7), the first of which is the path's beginning here; and what
+ * follows where a path ends before its data. */
+static void test_rho(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    nl_checkpoint *golden = test_golden(context, "solvers.safetensors");
+    float *sigmas = test_read(golden, "edm_sigmas", NULL);
+    for (int c = 0; c < 6; c++) {
+        nl_path path = (nl_path)(c % 3);
+        bool sde = c >= 3;
+        nl_sampler_options options = transport_options(sde ? NL_METHOD_SDE_EULER : NL_METHOD_HEUN,
+                                                       10 + sde, path, NL_PREDICTION_VELOCITY);
+        options.rho = 7;
+        nl_arrivals arrivals = arrivals_of(context, &options);
+        double t_1 = sde ? 0.96 : path == NL_PATH_VP ? 0.999 : 1;
+        nl_path_point end = nl_path_at(path, t_1);
+        assert_int_equal(arrivals.count, 10 + sde);
+        for (int k = 0; k < 10; k++) {
+            nl_path_point at = nl_path_at(path, arrivals.t[k]);
+            double ratio = at.sigma / at.alpha;
+            /* What has noise left at its end goes there in 10 steps, not in 9 and one to no noise. */
+            double expected =
+                t_1 < 1 ? pow(pow(80, 1.0 / 7) +
+                                  (k + 1) / 10.0 *
+                                      (pow(end.sigma / end.alpha, 1.0 / 7) - pow(80, 1.0 / 7)),
+                              7)
+                        : (double)sigmas[k + 1];
+            assert_true(fabs(ratio - expected) <= 2e-6 * expected + 1e-12);
+        }
+        assert_true(fabs(arrivals.t[9] - t_1) < 1e-12);
+    }
+    for (int path = 0; path < 3; path++)
+        for (double ratio = 1e-3; ratio < 100; ratio *= 3) {
+            nl_path_point at = nl_path_at((nl_path)path, nl_path_time((nl_path)path, ratio));
+            assert_true(fabs(at.sigma / at.alpha - ratio) < 1e-9 * ratio);
+        }
+    for (int steps = 1; steps <= 3; steps++) {
+        nl_sampler_options options =
+            transport_options(NL_METHOD_EULER, steps, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        options.rho = 7;
+        nl_arrivals arrivals = arrivals_of(context, &options);
+        assert_int_equal(arrivals.count, steps);
+        assert_true(arrivals.t[steps - 1] == 1);
+        assert_true(steps == 1 || fabs(arrivals.t[steps - 2] - 1 / 1.002) < 1e-9);
+    }
+    free(sigmas);
     nl_checkpoint_close(golden);
     nl_context_destroy(context);
 }
@@ -584,6 +716,24 @@ static void test_refusals(void **state)
     options.respacing = NULL;
     options.sample_eps = NAN;
     assert_refused(context, &options, "sample_eps is nan");
+    options = transport_options(NL_METHOD_HEUN, 10, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+    options.time_shift = 0;
+    assert_refused(context, &options, "time_shift is 0");
+    options.time_shift = NAN;
+    assert_refused(context, &options, "time_shift is nan");
+    options.time_shift = 3;
+    options.rho = 7;
+    assert_refused(context, &options, "rho 7 and time_shift both say where steps lie");
+    options.method = NL_METHOD_DOPRI5;
+    assert_refused(context, &options,
+                   "time_shift 3 is for the fixed steps of a SiT: dopri5 has none");
+    options.time_shift = 1;
+    assert_refused(context, &options, "does not fit dopri5");
+    options.method = NL_METHOD_EULER;
+    options.rho = 0.5;
+    assert_refused(context, &options, "rho is 0.5");
+    options.rho = NAN;
+    assert_refused(context, &options, "rho is nan");
     options = transport_options(NL_METHOD_DOPRI5, 0, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
     options.atol = 0;
     assert_refused(context, &options, "atol is 0");
@@ -677,6 +827,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_rows),
         cmocka_unit_test(test_sde_forms_directly),
+        cmocka_unit_test(test_time_shift),
+        cmocka_unit_test(test_rho),
         cmocka_unit_test(test_evaluations),
         cmocka_unit_test(test_flow_map),
         cmocka_unit_test(test_orders),

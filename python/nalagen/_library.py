@@ -56,7 +56,7 @@ class Sampling(Structure):
                 ("atol", c_double), ("rtol", c_double), ("sde_form", c_char_p), ("sde_norm", c_double),
                 ("last_step", c_char_p), ("last_step_size", c_double), ("clip_denoised", c_bool),
                 ("crop", c_double * 3), ("internal_guidance", c_double), ("guide_scale", c_double),
-                ("guide_interval", c_double * 2)]
+                ("guide_interval", c_double * 2), ("time_shift", c_double), ("rho", c_double)]
 
 
 class Request(Structure):

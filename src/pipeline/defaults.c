@@ -190,6 +190,9 @@ nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
         options->sde_norm = sampling->sde_norm;
     if (sampling->last_step_size != 0)
         options->last_step_size = sampling->last_step_size;
+    if (sampling->time_shift != 0)
+        options->time_shift = sampling->time_shift;
+    options->rho = sampling->rho;
     if (sampling->atol != 0)
         options->atol = sampling->atol;
     if (sampling->rtol != 0)

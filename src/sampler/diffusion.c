@@ -6,13 +6,43 @@
 
 #include "nl_plan.h"
 
-nl_status nl_diffusion_plan(nl_sampler *sampler)
+/* Karras' noise levels, as diffusers has them: from the highest of the schedule to the lowest, each with the timestep whose
+ * level is nearest (between two, in the logarithm). */
+static nl_status plan_rho(nl_sampler *sampler, const nl_noise_schedule *schedule)
+{
+    nl_status status = NL_OK;
+    nl_diffusion_level *all = NULL;
+    double *logs = NULL;
+    int count, steps = sampler->options.steps, low = 0;
+    NL_TRY(nl_diffusion_levels(sampler->context, schedule, NULL, &all, &count));
+    NL_TRY(NL_NEW_ARRAY(sampler->context, "noise levels", count, &logs));
+    for (int i = 0; i < count; i++)
+        logs[i] = (log1p(-all[i].alpha_bar) - log(all[i].alpha_bar)) / 2;
+    NL_TRY(NL_NEW_ARRAY(sampler->context, "noise schedule", steps, &sampler->levels));
+    for (int i = 0; i < steps; i++) { /* ascending */
+        double fraction = steps > 1 ? (steps - 1.0 - i) / (steps - 1) : 0;
+        double sigma =
+            nl_rho_between(exp(logs[count - 1]), exp(logs[0]), sampler->options.rho, fraction);
+        while (low < count - 2 && logs[low + 1] <= log(sigma))
+            low++;
+        double above = count > 1 ? (log(sigma) - logs[low]) / (logs[low + 1] - logs[low]) : 0;
+        sampler->levels[i] =
+            (nl_diffusion_level){.timestep = (int)rint(low + fmin(fmax(above, 0), 1)),
+                                 .alpha_bar = 1 / (1 + sigma * sigma)};
+    }
+    sampler->steps = steps;
+cleanup:
+    nl_free(sampler->context, logs);
+    nl_free(sampler->context, all);
+    return status;
+}
+
+/* Those kept of the schedule. */
+static nl_status plan_kept(nl_sampler *sampler, const nl_noise_schedule *schedule)
 {
     nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
     static const char *const spacings[] = {"", "leading", "trailing"};
-    nl_noise_schedule schedule = {options->schedule, options->diffusion_steps, options->beta_start,
-                                  options->beta_end};
     nl_diffusion_level *all = NULL;
     char steps[48];
     int offset = options->spacing == NL_SPACING_LEADING ? options->steps_offset : 0, count;
@@ -25,21 +55,32 @@ nl_status nl_diffusion_plan(nl_sampler *sampler)
                               : spacings[options->spacing];
     snprintf(steps, sizeof(steps), offset ? "%s%d+%d" : "%s%d", spacing, options->steps + surplus,
              offset);
-    NL_TRY(nl_diffusion_levels(sampler->context, &schedule,
+    NL_TRY(nl_diffusion_levels(sampler->context, schedule,
                                options->respacing ? options->respacing : steps, &sampler->levels,
                                &sampler->steps));
     if (surplus)
         memmove(sampler->levels, sampler->levels + surplus,
                 (size_t)(sampler->steps -= surplus) * sizeof(*sampler->levels));
     if (options->final_alpha_first && options->method == NL_METHOD_DDIM) {
-        NL_TRY(nl_diffusion_levels(sampler->context, &schedule, NULL, &all, &count));
+        NL_TRY(nl_diffusion_levels(sampler->context, schedule, NULL, &all, &count));
         sampler->levels[0].alpha_bar_before = all[0].alpha_bar;
     }
+cleanup:
+    nl_free(sampler->context, all);
+    return status;
+}
+
+nl_status nl_diffusion_plan(nl_sampler *sampler)
+{
+    nl_status status = NL_OK;
+    const nl_sampler_options *options = &sampler->options;
+    nl_noise_schedule schedule = {options->schedule, options->diffusion_steps, options->beta_start,
+                                  options->beta_end};
+    NL_TRY(options->rho != 0 ? plan_rho(sampler, &schedule) : plan_kept(sampler, &schedule));
     NL_TRY(NL_NEW_ARRAY(sampler->context, "timesteps", sampler->steps, &sampler->timesteps));
     for (int i = 0; i < sampler->steps; i++)
         sampler->timesteps[i] = sampler->levels[i].timestep;
 cleanup:
-    nl_free(sampler->context, all);
     return status;
 }
 

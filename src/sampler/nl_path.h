@@ -20,6 +20,12 @@ typedef struct nl_path_point {
 /* Infinite where the path divides by zero; NaN on the VP path beyond t = 1. */
 nl_path_point nl_path_at(nl_path path, double t);
 
+/* The time at which sigma / alpha is `ratio`, from 0 (data) to infinity (noise; on the VP path that lies before t = 0). */
+double nl_path_time(nl_path path, double ratio);
+
+/* From `first` to `last`, both above 0, evenly in the power 1 / rho (Karras 2022, equation 5): where `fraction`, 0 to 1, lies. */
+double nl_rho_between(double first, double last, double rho, double fraction);
+
 /* x * state + f * prediction */
 typedef struct nl_linear_form {
     double x, f;

@@ -95,6 +95,8 @@ typedef struct nl_sampler_options {
     nl_method method;
     int steps; /* steps taken; an SDE's last step, if it has one, counts; of a DiT: the respaced
                               length */
+    double
+        rho; /* multistep and fixed steps: noise levels sigma / alpha evenly in their power 1 / rho; 0: not */
     /* diffusion (DiT) */
     const char *respacing; /* "250", "ddim50", "10,15,20"; NULL: from steps */
     nl_schedule schedule;
@@ -112,6 +114,8 @@ typedef struct nl_sampler_options {
     nl_path path;
     nl_prediction prediction;
     double sample_eps; /* negative: by docs/public-code.md B3 */
+    double
+        time_shift; /* fixed steps: u = 1 - t at even times becomes s u / (1 + (s - 1) u); 1: even times */
     nl_sde_form sde_form;
     double sde_norm;
     nl_last_step last_step;

@@ -5,6 +5,7 @@
 #include <math.h>
 
 static const double pi = 3.14159265358979323846;
+static const double vp_min = 0.1, vp_max = 20; /* beta */
 
 static nl_path_point linear_at(double t)
 {
@@ -25,10 +26,9 @@ static nl_path_point gvp_at(double t)
 /* log alpha = -(1 - t)^2 (max - min) / 4 - (1 - t) min / 2, beta(t) = min + (1 - t)(max - min) */
 static nl_path_point vp_at(double t)
 {
-    const double min = 0.1, max = 20;
     double s = 1 - t;
-    double log_alpha = -0.25 * s * s * (max - min) - 0.5 * s * min;
-    double half_beta = 0.5 * (s * (max - min) + min);
+    double log_alpha = -0.25 * s * s * (vp_max - vp_min) - 0.5 * s * vp_min;
+    double half_beta = 0.5 * (s * (vp_max - vp_min) + vp_min);
     return (nl_path_point){.alpha = exp(log_alpha),
                            .sigma = sqrt(-expm1(2 * log_alpha)),
                            .ratio = 1 / half_beta,
@@ -43,6 +43,23 @@ nl_path_point nl_path_at(nl_path path, double t)
                                                  : vp_at(t);
     point.drift_var = point.rho * point.variance;
     return point;
+}
+
+double nl_path_time(nl_path path, double ratio)
+{
+    if (path == NL_PATH_LINEAR)
+        return 1 / (1 + ratio);
+    if (path == NL_PATH_GVP)
+        return 2 / pi * atan(1 / ratio);
+    /* -log alpha = log(1 + ratio^2) / 2 is a quadratic in 1 - t */
+    double rise = vp_max - vp_min;
+    return 1 - (sqrt(vp_min * vp_min + 2 * rise * log1p(ratio * ratio)) - vp_min) / rise;
+}
+
+double nl_rho_between(double first, double last, double rho, double fraction)
+{
+    double from = pow(first, 1 / rho), to = pow(last, 1 / rho);
+    return pow(from + fraction * (to - from), rho);
 }
 
 nl_linear_form nl_path_velocity(nl_path path, nl_prediction prediction, double t)

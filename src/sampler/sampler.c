@@ -22,6 +22,7 @@ void nl_sampler_options_init(nl_sampler_options *options)
         .path = NL_PATH_LINEAR,
         .prediction = NL_PREDICTION_VELOCITY,
         .sample_eps = -1,
+        .time_shift = 1,
         .sde_form = NL_SDE_SIGMA,
         .sde_norm = 1,
         .last_step = NL_LAST_MEAN,
@@ -90,6 +91,36 @@ cleanup:
     return status;
 }
 
+/* What places the steps, of those methods that have steps to place. */
+static nl_status check_grid(nl_context *context, const nl_sampler_options *options)
+{
+    nl_status status = NL_OK;
+    nl_family family = nl_methods[options->method].family;
+    bool levels = family == NL_FAMILY_MULTISTEP;
+    bool times = !nl_method_is_diffusion(options->method) && family != NL_FAMILY_ADAPTIVE;
+    bool shifted = options->time_shift != 1, by_rho = options->rho != 0;
+    const char *method = nl_method_names[options->method];
+    if (shifted && !times)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "time_shift %g is for the fixed steps of a SiT: %s has none",
+                       options->time_shift, method);
+    if (by_rho && !times && !levels)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "rho %g is for dpmpp-2m, dpmpp-2m-sde, unipc and the fixed steps of a SiT: "
+                       "it does not fit %s",
+                       options->rho, method);
+    if (by_rho && (shifted || options->respacing))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "rho %g and %s both say where steps lie: choose one", options->rho,
+                       shifted ? "time_shift" : "respacing");
+    if (shifted)
+        NL_TRY(check_range(context, "time_shift", options->time_shift, 0.01, 100));
+    if (by_rho)
+        NL_TRY(check_range(context, "rho", options->rho, 1, 100));
+cleanup:
+    return status;
+}
+
 nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *options,
                             nl_sampler **sampler)
 {
@@ -102,6 +133,7 @@ nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *optio
     made->options = *options;
     NL_TRY(diffusion ? check_diffusion_options(context, options)
                      : check_transport_options(context, options));
+    NL_TRY(check_grid(context, options));
     NL_TRY(diffusion ? nl_diffusion_plan(made) : nl_transport_plan(made));
     made->options.respacing = NULL; /* the caller's memory */
     *sampler = made;

@@ -62,6 +62,25 @@ cleanup:
     return status;
 }
 
+/* Where step k of `move_count` begins on a grid that is not even; the ends are the path's. */
+static double uneven_time(const nl_sampler *sampler, int k)
+{
+    const nl_sampler_options *options = &sampler->options;
+    double t0 = sampler->t0, t1 = sampler->t1, shift = options->time_shift;
+    int count = sampler->move_count;
+    if (k == 0 || k == count)
+        return k ? t1 : t0;
+    if (options->rho == 0) /* u = 1 - fraction becomes shift u / (1 + (shift - 1) u) */
+        return t0 + (t1 - t0) * k / (k + shift * (count - k));
+    /* EDM's noise levels, of which the first is pure noise here; a step to no noise at all comes after the least. */
+    const double most = 80, least = 0.002;
+    nl_path_point from = nl_path_at(options->path, t0), to = nl_path_at(options->path, t1);
+    double first = fmin(most, from.sigma / from.alpha), last = to.sigma / to.alpha;
+    return nl_path_time(options->path,
+                        nl_rho_between(first, fmax(last, least), options->rho,
+                                       (double)k / (last < least ? count - 1 : count)));
+}
+
 static nl_status plan_moves(nl_sampler *sampler)
 {
     nl_status status = NL_OK;
@@ -69,24 +88,26 @@ static nl_status plan_moves(nl_sampler *sampler)
     const nl_method_row *method = &nl_methods[options->method];
     bool sde = nl_method_is_sde(options->method);
     int count = sampler->move_count;
-    double h = (sampler->t1 - sampler->t0) / count;
+    bool even = options->time_shift == 1 && options->rho == 0;
+    double h = (sampler->t1 - sampler->t0) / count, t = sampler->t0;
     NL_TRY(NL_NEW_ARRAY(sampler->context, "sampling plan", count, &sampler->moves));
     for (int k = 0; k < count; k++) {
         bool last = k == count - 1;
         nl_move *move = &sampler->moves[k];
-        *move = (nl_move){.t = sampler->t0 + k * h,
-                          .h = h,
-                          .tableau = last ? method->last_tableau : method->tableau};
+        double next = even ? sampler->t0 + (k + 1) * h : uneven_time(sampler, k + 1);
+        if (!even)
+            h = next - t;
+        *move = (nl_move){.t = t, .h = h, .tableau = last ? method->last_tableau : method->tableau};
         for (int stage = 0; stage < move->tableau->stages; stage++) {
             double c = move->tableau->c[stage];
-            double t =
-                last && c == 1 ? sampler->t1 : move->t + c * h; /* the end without rounding */
-            NL_TRY(drift_at(sampler, t, &move->drift[stage]));
+            bool end = last && c == 1; /* without rounding */
+            NL_TRY(drift_at(sampler, end ? sampler->t1 : t + c * h, &move->drift[stage]));
         }
         if (sde)
             move->noise = sqrt(
                 2 * h *
                 nl_path_diffusion(options->path, options->sde_form, options->sde_norm, move->t));
+        t = next;
     }
 cleanup:
     return status;

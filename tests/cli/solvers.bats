@@ -38,6 +38,31 @@ tiny() { # dit|sit OPTION...
     [[ $output == *dpmpp-2m* ]]
 }
 
+@test "--time-shift and --rho place the steps, are recorded, and are refused where there is nothing to place" {
+    for options in "--time-shift 3" "--rho 7"; do
+        # shellcheck disable=SC2086 # words
+        tiny sit --sampler heun --steps 4 $options -o placed.png --force --json |
+            json_lines "x['evaluations'] == 7 and 3 == x.get('time_shift', 3) and 7 == x.get('rho', 7) and
+                ('time_shift' in x) + ('rho' in x) == 1"
+        "$NALAGEN" sample -m "$BATS_FILE_TMPDIR/sit.safetensors" --threads 1 --from placed.png -o again.png --force
+        cmp placed.png again.png
+        cp placed.png "placed${options// /}.png"
+    done
+    tiny sit --sampler heun --steps 4 -o even.png
+    [ "$(for i in placed-*.png even.png; do "$NALAGEN" info --json "$i" | sha256sum; done | sort -u | wc -l)" -eq 3 ]
+    echo '{"class": 1, "sampler": "heun", "steps": 4, "rho": 7, "out": "r.png"}' |
+        "$NALAGEN" sample -m "$BATS_FILE_TMPDIR/sit.safetensors" --threads 1 --requests - >/dev/null
+    cmp r.png placed--rho7.png
+    tiny dit --sampler unipc --steps 4 --rho 7 -o karras.png
+    run -2 tiny dit --sampler ddim --steps 4 --rho 7 -o no.png
+    [[ $output == *"does not fit ddim"* ]]
+    run -2 tiny dit --sampler unipc --time-shift 3 -o no.png
+    [[ $output == *"time_shift 3 is for the fixed steps of a SiT"* ]]
+    run -2 tiny sit --sampler dopri5 --rho 7 -o no.png
+    run -2 tiny sit --sampler heun --time-shift 3 --rho 7 -o no.png
+    [[ $output == *"choose one"* ]]
+}
+
 @test "the noise of the SDE is a function of seed and picture" {
     for n in 1 3; do
         tiny dit --sampler dpmpp-2m-sde --steps 4 -n 4 --batch $n -s 5 -o $n/
