@@ -132,8 +132,8 @@ static void same_pictures(const nl_album *a, int first, const nl_album *b, int c
     }
 }
 
-static const char *const sit_samplers[] = {"euler",  "midpoint",  "heun",     "heun2", "rk4",
-                                           "dopri5", "sde-euler", "sde-heun", NULL};
+static const char *const sit_samplers[] = {"euler", "midpoint", "heun",      "heun2",    "rk4",
+                                           "ab2",   "dopri5",   "sde-euler", "sde-heun", NULL};
 static const char *const dit_samplers[] = {"ddpm",         "ddim",  "dpmpp-2m",
                                            "dpmpp-2m-sde", "unipc", NULL};
 

@@ -399,6 +399,7 @@ static void test_evaluations(void **state)
     } expected[] = {
         {NL_METHOD_EULER, 1, 1}, {NL_METHOD_EULER, 7, 7},     {NL_METHOD_MIDPOINT, 7, 14},
         {NL_METHOD_HEUN, 1, 1},  {NL_METHOD_HEUN, 7, 13},     {NL_METHOD_HEUN2, 7, 14},
+        {NL_METHOD_AB2, 1, 2},   {NL_METHOD_AB2, 2, 4},       {NL_METHOD_AB2, 7, 9},
         {NL_METHOD_RK4, 7, 28},  {NL_METHOD_SDE_EULER, 7, 7}, {NL_METHOD_SDE_HEUN, 7, 13}};
     nl_context *context = test_context("reference");
     float start[COUNT], result[COUNT];
@@ -414,6 +415,96 @@ static void test_evaluations(void **state)
         assert_int_equal(evaluations[0], 100 + expected[c].evaluations);
         assert_int_equal(evaluations[1], 200 + expected[c].evaluations);
         assert_true(network.largest_t <= 1);
+    }
+    nl_context_destroy(context);
+}
+
+/* Adams-Bashforth 2 by its formula for steps of any length, in double: the trapezoid where `anew` says so. */
+static double direct_ab2(double x, int steps, double shift, const bool *anew)
+{
+    double before = 0, length = 1;
+    for (int k = 0; k < steps; k++) {
+        double t = shifted((double)k / steps, shift), next = shifted((k + 1.0) / steps, shift);
+        double h = next - t, drift = golden_output_double(x, t);
+        if (anew[k])
+            x += h / 2 * (drift + golden_output_double(x + h * drift, next));
+        else
+            x += h * (drift + h / (2 * length) * (drift - before));
+        before = drift;
+        length = h;
+    }
+    return x;
+}
+
+static void test_adams(void **state)
+{
+    (void)state;
+    static const struct {
+        double low, high, shift;
+        double guide[2]; /* interval of the guiding network */
+        bool anew[10];   /* beside the first and the last */
+    } cases[] = {
+        {0, 0, 1, {0}, {0}},
+        {0, 0, 3, {0}, {0}},
+        {0.3, 0.6, 1, {0}, {[3] = true, [7] = true}},   /* guided from 0.3 to 0.6, both included */
+        {0.25, 0.65, 1, {0}, {[3] = true, [7] = true}}, /* switched within a step */
+        {0.05, 1, 1, {0}, {[1] = true}},
+        {0, 0.5, 0.5, {0}, {[4] = true}}, /* which begins at 0.571, the one before at 0.462 */
+        {0, 0, 1, {0.3, 0.6}, {[3] = true, [7] = true}},
+        {0.2, 1, 1, {0.3, 0.6}, {[2] = true, [3] = true, [7] = true}},
+    };
+    for (int d = 0; d < NL_COUNT(devices); d++) {
+        nl_context *context = test_context(devices[d] ? devices[d] : test_device());
+        float start[COUNT], result[COUNT], expected[COUNT];
+        start_numbers(start, COUNT);
+        for (int c = 0; c < NL_COUNT(cases); c++) {
+            bool anew[10];
+            int evaluations = 10;
+            for (int k = 0; k < 10; k++) {
+                anew[k] = cases[c].anew[k] || k == 0 || k == 9;
+                evaluations += anew[k];
+            }
+            for (int i = 0; i < COUNT; i++)
+                expected[i] = (float)direct_ab2(start[i], 10, cases[c].shift, anew);
+            stand_in network = {.output = golden_output};
+            nl_sampler_options options =
+                transport_options(NL_METHOD_AB2, 10, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+            options.time_shift = cases[c].shift;
+            options.cfg_interval[0] = cases[c].low;
+            options.cfg_interval[1] = cases[c].high;
+            memcpy(options.guide_interval, cases[c].guide, sizeof(options.guide_interval));
+            assert_ok(context,
+                      stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+            assert_close(result, expected, COUNT, 1e-5);
+            assert_int_equal(network.calls, evaluations);
+        }
+        nl_context_destroy(context);
+    }
+}
+
+static float jumps(float x, float t)
+{
+    (void)x;
+    return t > 0.45f && t < 0.85f ? 3 : 1;
+}
+
+/* A field that is constant on both sides of a switch: begun anew, the method is exact where it falls on the grid; unknown, the
+ * step after it is off by half the jump. */
+static void test_adams_at_a_switch(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    float start[COUNT] = {0}, result[COUNT];
+    for (int known = 0; known < 2; known++) {
+        stand_in network = {.output = jumps};
+        nl_sampler_options options =
+            transport_options(NL_METHOD_AB2, 10, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        options.cfg_interval[0] = known ? 0.5 : 0;
+        options.cfg_interval[1] = known ? 0.8 : 0;
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+        /* Four steps of 3 and six of 1; the last one is trapezoidal in any case. */
+        assert_true(fabs(result[0] - (known ? 1.8 : 1.8 + 0.1 * 2 / 2)) < 1e-5);
     }
     nl_context_destroy(context);
 }
@@ -489,11 +580,8 @@ static void test_orders(void **state)
     static const struct {
         nl_method method;
         int steps, order;
-    } expected[] = {{NL_METHOD_EULER, 40, 1},
-                    {NL_METHOD_MIDPOINT, 20, 2},
-                    {NL_METHOD_HEUN, 20, 2},
-                    {NL_METHOD_HEUN2, 20, 2},
-                    {NL_METHOD_RK4, 6, 4}};
+    } expected[] = {{NL_METHOD_EULER, 40, 1}, {NL_METHOD_MIDPOINT, 20, 2}, {NL_METHOD_HEUN, 20, 2},
+                    {NL_METHOD_HEUN2, 20, 2}, {NL_METHOD_AB2, 80, 2},      {NL_METHOD_RK4, 6, 4}};
     nl_context *context = test_context("reference");
     float start[COUNT], exact[COUNT];
     direct_sampler velocity = {NL_PATH_LINEAR, NL_PREDICTION_VELOCITY, NL_SDE_SIGMA, 1};
@@ -830,6 +918,8 @@ int main(void)
         cmocka_unit_test(test_time_shift),
         cmocka_unit_test(test_rho),
         cmocka_unit_test(test_evaluations),
+        cmocka_unit_test(test_adams),
+        cmocka_unit_test(test_adams_at_a_switch),
         cmocka_unit_test(test_flow_map),
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_dopri5_checkpoint),

@@ -193,6 +193,10 @@ nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
     if (sampling->time_shift != 0)
         options->time_shift = sampling->time_shift;
     options->rho = sampling->rho;
+    for (int end = 0; end < 2 && nl_sampling_scale(sampling) != 1; end++)
+        options->cfg_interval[end] = sampling->cfg_interval[end];
+    for (int end = 0; end < 2 && sampling->guide_scale != 1; end++)
+        options->guide_interval[end] = sampling->guide_interval[end];
     if (sampling->atol != 0)
         options->atol = sampling->atol;
     if (sampling->rtol != 0)

@@ -28,6 +28,8 @@ typedef struct nl_move {
     const nl_tableau *tableau;
     nl_drift drift[4]; /* of each stage */
     double noise;      /* sqrt(2 w h); 0 without noise */
+    double
+        before; /* Adams: weight of the first drift of the step before, beside 1 - before of this one's; or 0 */
 } nl_move;
 
 struct nl_sampler {

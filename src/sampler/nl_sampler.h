@@ -25,12 +25,13 @@ typedef struct nl_noise_function {
     void *user;
 } nl_noise_function;
 
-/* How a method works: by the noise levels of a diffusion, alone or two at a time; along a flow by a Runge-Kutta tableau with fixed steps, with steps
- * of its own choice, or with noise; or by a network that predicts whole steps (nl_config.flow_map). */
+/* How a method works: by the noise levels of a diffusion, alone or two at a time; along a flow by a Runge-Kutta tableau with fixed steps, by the
+ * drift of the step before as well, with steps of its own choice, or with noise; or by a network that predicts whole steps (nl_config.flow_map). */
 typedef enum nl_family {
     NL_FAMILY_DIFFUSION, /* of a DiT, one level after the other */
     NL_FAMILY_MULTISTEP, /* of a DiT, by what was predicted at two levels; all others: of a SiT */
     NL_FAMILY_ODE,
+    NL_FAMILY_ADAMS,
     NL_FAMILY_ADAPTIVE,
     NL_FAMILY_SDE,
     NL_FAMILY_FLOW
@@ -50,6 +51,7 @@ typedef enum nl_family {
     X(NL_METHOD_HEUN, "heun", ODE, 10, NEVER, trapezoid, euler)                                    \
     X(NL_METHOD_HEUN2, "heun2", ODE, 10, NEVER, trapezoid, trapezoid)                              \
     X(NL_METHOD_RK4, "rk4", ODE, 10, NEVER, three_eighths, three_eighths)                          \
+    X(NL_METHOD_AB2, "ab2", ADAMS, 16, NEVER, euler, trapezoid)                                    \
     X(NL_METHOD_DOPRI5, "dopri5", ADAPTIVE, 0, NEVER, none, none)                                  \
     X(NL_METHOD_SDE_EULER, "sde-euler", SDE, 250, ALWAYS, euler, euler)                            \
     X(NL_METHOD_SDE_HEUN, "sde-heun", SDE, 250, ALWAYS, trapezoid, trapezoid)                      \
@@ -63,7 +65,8 @@ typedef struct nl_method_row {
     nl_family family;
     int default_steps; /* 0: the method chooses its steps */
     enum { NL_NOISE_NEVER, NL_NOISE_ETA, NL_NOISE_ALWAYS } noise;
-    const struct nl_tableau *tableau, *last_tableau; /* ODE, SDE: of the steps, of the last one */
+    const struct nl_tableau *tableau,
+        *last_tableau; /* of the steps, of the last one (Adams: and the first) */
 } nl_method_row;
 extern const nl_method_row nl_methods[];
 extern const char *const nl_method_names[]; /* ended by NULL */
@@ -120,6 +123,9 @@ typedef struct nl_sampler_options {
     double sde_norm;
     nl_last_step last_step;
     double last_step_size;
+    /* ab2: where guidance by class and by a network act, so that no step takes a drift from the other side; both ends 0: it
+     * does not switch */
+    double cfg_interval[2], guide_interval[2];
     double atol, rtol;  /* dopri5 */
     bool batch_control; /* dopri5: one step size for the whole batch, as torchdiffeq (tests) */
 } nl_sampler_options;

@@ -219,6 +219,7 @@ nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, co
         NL_TRY(nl_dopri5_run(&run));
         break;
     case NL_FAMILY_ODE:
+    case NL_FAMILY_ADAMS:
     case NL_FAMILY_SDE:
     case NL_FAMILY_FLOW:
         NL_TRY(nl_transport_run(&run));

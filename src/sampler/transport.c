@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Transports with fixed steps: probability-flow ODEs and SDEs (docs/public-code.md B3 to B5). */
+/* Transports with fixed steps: probability-flow ODEs and SDEs (docs/public-code.md B3 to B5), Adams-Bashforth 2. */
 #include <math.h>
 
 #include "nl_plan.h"
@@ -81,12 +81,30 @@ static double uneven_time(const nl_sampler *sampler, int k)
                                        (double)k / (last < least ? count - 1 : count)));
 }
 
+static bool switched(const double interval[2], double before, double t)
+{
+    return nl_guided_between(interval[0], interval[1], (float)before) !=
+           nl_guided_between(interval[0], interval[1], (float)t);
+}
+
+/* Adams-Bashforth 2 takes the drift of the step before for a slope. The first step has none, and where guidance was switched
+ * since it is another field's: these steps are trapezoidal, and so is the last one. */
+static bool begins_anew(const nl_sampler *sampler, int k)
+{
+    const nl_sampler_options *options = &sampler->options;
+    if (k == 0 || k == sampler->move_count - 1)
+        return true;
+    double before = sampler->moves[k - 1].t, t = sampler->moves[k].t;
+    return switched(options->cfg_interval, before, t) ||
+           switched(options->guide_interval, before, t);
+}
+
 static nl_status plan_moves(nl_sampler *sampler)
 {
     nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
     const nl_method_row *method = &nl_methods[options->method];
-    bool sde = nl_method_is_sde(options->method);
+    bool sde = nl_method_is_sde(options->method), adams = method->family == NL_FAMILY_ADAMS;
     int count = sampler->move_count;
     bool even = options->time_shift == 1 && options->rho == 0;
     double h = (sampler->t1 - sampler->t0) / count, t = sampler->t0;
@@ -98,6 +116,10 @@ static nl_status plan_moves(nl_sampler *sampler)
         if (!even)
             h = next - t;
         *move = (nl_move){.t = t, .h = h, .tableau = last ? method->last_tableau : method->tableau};
+        if (adams && begins_anew(sampler, k))
+            move->tableau = method->last_tableau;
+        else if (adams)
+            move->before = -h / (2 * sampler->moves[k - 1].h);
         for (int stage = 0; stage < move->tableau->stages; stage++) {
             double c = move->tableau->c[stage];
             bool end = last && c == 1; /* without rounding */
@@ -157,24 +179,23 @@ static nl_status advance(nl_run *run, double h, int stages, const double *weight
                          const nl_tensor *y)
 {
     double coefficients[NL_MAX_TERMS] = {1};
-    nl_combine_args args = {.terms = 1, .x = {run->x}, .coefficients = coefficients, .y = *y};
+    nl_tensor x[NL_MAX_TERMS] = {run->x};
     for (int stage = 0; stage < stages; stage++) {
-        if (weights[stage] == 0)
-            continue;
-        coefficients[args.terms] = h * weights[stage];
-        args.x[args.terms++] = k[stage];
+        coefficients[stage + 1] = h * weights[stage];
+        x[stage + 1] = k[stage];
     }
     if (scale != 0) {
-        coefficients[args.terms] = scale;
-        args.x[args.terms++] = *noise;
+        coefficients[stages + 1] = scale;
+        x[stages + 1] = *noise;
     }
-    return nl_op_combine(run->job->device, &args);
+    return nl_run_combine(run, stages + 2, x, coefficients, y);
 }
 
 typedef struct nl_workspace {
     nl_tensor k[4];
-    nl_tensor stage; /* with more than one stage */
-    nl_tensor noise; /* SDE */
+    nl_tensor stage;  /* with more than one stage */
+    nl_tensor noise;  /* SDE */
+    nl_tensor before; /* Adams: the first drift of the step before */
 } nl_workspace;
 
 /* Euler-Maruyama adds the noise after its drift, Heun before its first. */
@@ -200,6 +221,9 @@ static nl_status run_move(nl_run *run, int index, const nl_workspace *work)
             NL_TRY(advance(run, move->h, stage, tableau->a[stage], work->k, 0, NULL, x));
         NL_TRY(evaluate_drift(run, &move->drift[stage], x, &work->k[stage]));
     }
+    if (move->before != 0)
+        return advance(run, move->h, 2, (double[]){1 - move->before, move->before},
+                       (nl_tensor[]){work->k[0], work->before}, 0, NULL, &run->x);
     NL_TRY(
         advance(run, move->h, tableau->stages, tableau->b, work->k, noise, &work->noise, &run->x));
 cleanup:
@@ -210,6 +234,7 @@ nl_status nl_transport_run(nl_run *run)
 {
     nl_status status = NL_OK;
     const nl_sampler *sampler = run->sampler;
+    nl_device *device = run->job->device;
     int stages = sampler->moves[0].tableau->stages;
     nl_workspace work = {0};
     for (int stage = 0; stage < stages; stage++)
@@ -218,9 +243,15 @@ nl_status nl_transport_run(nl_run *run)
         NL_TRY(nl_run_tensor(run, &work.stage));
     if (nl_sampler_needs_noise(sampler))
         NL_TRY(nl_run_tensor(run, &work.noise));
+    if (nl_methods[sampler->options.method].family == NL_FAMILY_ADAMS)
+        NL_TRY(nl_run_tensor(run, &work.before));
     for (int index = 0; index < sampler->move_count; index++) {
         const nl_move *move = &sampler->moves[index];
         NL_TRY(run_move(run, index, &work));
+        if (index + 1 < sampler->move_count &&
+            move[1].before != 0) /* k[0] stays in its place: nl_replay */
+            NL_TRY(device->ops->copy(device, work.before.data, work.k[0].data,
+                                     nl_tensor_bytes(&work.before)));
         NL_TRY(nl_run_step_done(run, index + 1, move->t + move->h));
     }
     if (sampler->steps > sampler->move_count) {

@@ -38,6 +38,20 @@ tiny() { # dit|sit OPTION...
     [[ $output == *dpmpp-2m* ]]
 }
 
+@test "ab2 takes an evaluation a step, and two at both ends and where guidance was switched" {
+    tiny sit --sampler ab2 --cfg-scale 1 -o plain.png --json | json_lines 'x["evaluations"] == 18'
+    tiny sit --sampler ab2 --steps 10 -o default.png --json | # guided from 0.1 to 0.9
+        json_lines 'x["evaluations"] == 13'
+    tiny sit --sampler ab2 --steps 10 --cfg-scale 3 --cfg-interval 0.2,0.6 -o twice.png --json |
+        json_lines 'x["evaluations"] == 14'
+    tiny sit --sampler ab2 --steps 10 --cfg-scale 3 -o everywhere.png --json |
+        json_lines 'x["evaluations"] == 12'
+    "$NALAGEN" sample -m "$BATS_FILE_TMPDIR/sit.safetensors" --threads 1 --from twice.png -o again.png
+    cmp twice.png again.png
+    run -2 tiny dit --sampler ab2 -o no.png
+    [[ $output == *"ab2 does not fit a DiT"* ]]
+}
+
 @test "--time-shift and --rho place the steps, are recorded, and are refused where there is nothing to place" {
     for options in "--time-shift 3" "--rho 7"; do
         # shellcheck disable=SC2086 # words
