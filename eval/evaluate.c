@@ -36,6 +36,7 @@ static nl_status of_model(nl_fid_network *network, const nl_evaluation_options *
     NL_TRY(nl_model_pictures_open(network->context, options, &pictures));
     nl_picture_source source = nl_model_pictures_source(pictures);
     NL_TRY(nl_measure(network->net, &network->options, &source, options->reference, evaluation));
+    evaluation->evaluations = nl_model_pictures_evaluations(pictures);
 cleanup:
     nl_model_pictures_close(pictures);
     return status;

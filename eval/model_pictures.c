@@ -21,6 +21,7 @@ struct nl_model_pictures {
     uint8_t *rgb;          /* [most, height, width, 3] */
     int64_t most, waiting; /* pictures in rgb: room and how many there are */
     int64_t made, taken;   /* pictures */
+    int64_t evaluations;   /* of the network for those made */
     int64_t height, width;
     nl_status stopped; /* by the evaluation's context, which has the message */
 };
@@ -107,6 +108,7 @@ static nl_status collect(void *user, const nl_picture *picture)
     memcpy(p->rgb + (size_t)p->waiting * bytes, picture->rgb, bytes);
     p->waiting++;
     p->made++;
+    p->evaluations += picture->evaluations;
     return p->waiting == p->most ? hand_over(p) : NL_OK;
 }
 
@@ -159,6 +161,11 @@ static nl_status run(void *user, int64_t most, nl_picture_taker take, void *take
     nl_status status = make_all(p);
     *callbacks = p->before;
     return status;
+}
+
+int64_t nl_model_pictures_evaluations(const nl_model_pictures *p)
+{
+    return p->evaluations;
 }
 
 nl_picture_source nl_model_pictures_source(nl_model_pictures *p)

@@ -31,6 +31,8 @@ nl_status nl_evaluate_with(nl_fid_network *network, const nl_evaluation_options 
 typedef struct nl_model_pictures nl_model_pictures;
 nl_status nl_model_pictures_open(nl_context *context, const nl_evaluation_options *options,
                                  nl_model_pictures **pictures);
+/* Of the network, for the pictures made so far. */
+int64_t nl_model_pictures_evaluations(const nl_model_pictures *pictures);
 void nl_model_pictures_close(nl_model_pictures *pictures); /* NULL is allowed */
 /* Can run once. */
 nl_picture_source nl_model_pictures_source(nl_model_pictures *pictures);

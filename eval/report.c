@@ -105,6 +105,8 @@ nl_status nl_evaluation_json(nl_context *context, const nl_evaluation_options *o
     cJSON_AddBoolToObject(object, "small", e->small);
     cJSON_AddNumberToObject(object, "repeated", (double)e->repeated);
     cJSON_AddNumberToObject(object, "copied", (double)e->copied);
+    if (e->evaluations) /* of the network, for a picture on average */
+        cJSON_AddNumberToObject(object, "evaluations", (double)e->evaluations / (double)e->samples);
     cJSON_AddStringToObject(object, "device", context->device->name);
     cJSON_AddNumberToObject(object, "seconds", nl_evaluation_seconds(e));
     cJSON_AddNumberToObject(object, "seconds_first_batch", e->seconds.first_batch);

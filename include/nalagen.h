@@ -310,6 +310,7 @@ typedef struct nl_evaluation {
     const char *features, *preset, *preprocessing, *precision; /* in words; they stay */
     char weights[1024], weights_sha256[65];
     char reference_sha256[65]; /* "" of a folder */
+    int64_t evaluations;       /* of the network, for all samples of a model; 0: of files */
 } nl_evaluation;
 
 /* Measures pictures against others. The context's dtype has to be "f32"; a model on a GPU has a context of its own where

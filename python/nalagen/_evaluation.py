@@ -46,6 +46,7 @@ class Evaluation:
     weights: str
     weights_sha256: str
     reference_sha256: str
+    evaluations: int  # of the network, for all samples of a model; 0: of files
     seconds: Dict[str, float]
 
     def __getitem__(self, name: str) -> float:
@@ -127,4 +128,5 @@ def describe(library, e):
                  for name, m in values.items() if m.known},
         missing={name: m.missing.decode("utf-8", "replace") for name, m in values.items() if m.missing and not m.known},
         samples=e.samples, reference=e.reference, small=e.small, repeated=e.repeated, copied=e.copied,
+        evaluations=e.evaluations,
         seconds={name: getattr(e.seconds, name) for name, _ in e.seconds._fields_}, **texts)

@@ -89,7 +89,7 @@ class Evaluation(Structure):
     _fields_ = [("metrics", MetricValue * METRICS), ("samples", c_int64), ("reference", c_int64), ("small", c_bool),
                 ("repeated", c_int64), ("copied", c_int64), ("seconds", Seconds), ("features", c_char_p),
                 ("preset", c_char_p), ("preprocessing", c_char_p), ("precision", c_char_p), ("weights", c_char * 1024),
-                ("weights_sha256", c_char * 65), ("reference_sha256", c_char * 65)]
+                ("weights_sha256", c_char * 65), ("reference_sha256", c_char * 65), ("evaluations", c_int64)]
 
 
 STRUCTURES = {"nl_progress": Progress, "nl_picture": Picture, "nl_context_options": ContextOptions,

@@ -281,6 +281,7 @@ for x in stored, made:
     s = x["sampling"]
     assert (s["sampler"], s["steps"], s["cfg_scale"], s["seed"], s["number"]) == ("euler", 3, 1.5, 3, 70), s
 assert made["sampling"]["sha256"] == stored["sampling"]["sha256"] and "config" not in made["sampling"]
+assert made["evaluations"] == 3 and "evaluations" not in stored
 assert made["metrics"] != adm["metrics"] and "sampling" not in foreign'
     [ "$(ls ./*.png ./*.part ./*.journal 2>/dev/null | wc -l)" -eq 0 ]
     "$NALAGEN" eval -q -w "$inception" --features pool_64 --metrics fid -m "$tiny" "${sampling[@]}" --ref b.npz >table
