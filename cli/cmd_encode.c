@@ -146,7 +146,7 @@ static nl_status encode(nl_command_line *line, void *values)
     NL_TRY(encode_source(&s, options, line->operands[0]));
 cleanup:
     if (status == NL_CANCELLED)
-        nl_log(line->context, NL_LOG_INFO, "the same command goes on");
+        nl_log(line->context, NL_LOG_INFO, "run the same command to resume");
     nl_vae_file_close(&s.vae);
     return status;
 }
@@ -167,7 +167,7 @@ const nl_command nl_encode_command = {
     .options = options_table,
     .notes = "FOLDER: a folder for each class with PNG and JPEG, or pictures alone; CIFAR-10's\n"
              "  binary batches; IDX files (MNIST). DATA: latents of the pictures and their\n"
-             "  mirror images, for 'nalagen train'. A run that was stopped goes on where it was.\n",
+             "  mirror images, for 'nalagen train'. A run that was stopped resumes where it was.\n",
     .examples = "  nalagen encode imagenet/train -o imagenet-256 --vae sd-vae-ft-ema.safetensors\n"
                 "  nalagen encode cifar-10-batches-bin --split train -o cifar --vae none\n",
     .run = nl_encode_main,

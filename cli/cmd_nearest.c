@@ -133,9 +133,11 @@ static nl_status report_table(const nl_fid_network *network, const nl_nearness *
                f->median);
         if (n->held_out)
             printf("; held out: least %.4g, median %.4g\n"
-                   "%-8s  a sample is nearer than a held-out picture: %.3f (alike: 0.5); nearer "
-                   "than 99 %% of them: %.4f (alike: 0.01)",
-                   f->held_out_least, f->held_out_median, "", f->nearer, f->very_near);
+                   "%-8s  a sample is nearer than a held-out picture: %.3f (0.5 if both are "
+                   "equally near)\n"
+                   "%-8s  nearer than 99 %% of the held-out pictures: %.4f of the samples (0.01 if "
+                   "both are)",
+                   f->held_out_least, f->held_out_median, "", f->nearer, "", f->very_near);
         printf("\n");
     }
     return nl_finish_stdout(network->context);

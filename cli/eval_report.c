@@ -82,7 +82,7 @@ nl_status nl_report_table(const nl_report *r)
     printf("\nsamples    ");
     nl_print_plain(stdout, r->samples);
     printf(", %lld pictures%s\n", (long long)e->samples,
-           e->small ? " (TOO FEW: compares with nothing)" : "");
+           e->small ? " (TOO FEW: not comparable with other results)" : "");
     if (r->sampling)
         print_sampling(r->sampling);
     printf("reference  ");

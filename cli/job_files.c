@@ -163,7 +163,7 @@ static nl_status finish_archive(nl_job *job)
         return NL_OK;
     nl_log(context, NL_LOG_INFO, "%lld of %lld pictures are in %s.part%s", (long long)there,
            (long long)job->task.count, job->options->out,
-           share->ranks > 1 ? "" : ": the same command goes on");
+           share->ranks > 1 ? "" : ": run the same command to resume");
 cleanup:
     return status;
 }

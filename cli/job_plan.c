@@ -189,7 +189,7 @@ static nl_status look_for_files(nl_job *job, int64_t files)
     } else if (files) {
         NL_TRY(nl_work_list_scan(context, &job->work, is_there, job));
         if (job->work.there && session->share.ranks == 1)
-            nl_log(context, NL_LOG_INFO, "going on: %lld of %lld pictures are there",
+            nl_log(context, NL_LOG_INFO, "resuming: %lld of %lld pictures are there",
                    (long long)job->work.there, (long long)(job->work.there + job->work.todo));
     }
 cleanup:

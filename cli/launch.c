@@ -187,11 +187,11 @@ static void tell_failure(const nl_crew *crew, int child)
     int state = crew->children[child].state;
     if (WIFSIGNALED(state))
         fprintf(stderr,
-                "nalagen: error: process %d of %d was ended by signal %d (%s): %s when the same "
-                "command is run again\n",
+                "nalagen: error: process %d of %d was ended by signal %d (%s): run the same "
+                "command to %s\n",
                 child, crew->count, WTERMSIG(state), strsignal(WTERMSIG(state)),
-                crew->together ? "the last checkpoint is gone on from"
-                               : "what it had not finished is done");
+                crew->together ? "resume from the last checkpoint"
+                               : "make what it had not finished");
     else
         fprintf(stderr, "nalagen: error: process %d of %d ended with code %d (%s)\n", child,
                 crew->count, (int)code_of(crew, child), nl_status_name(code_of(crew, child)));

@@ -29,9 +29,8 @@ static const nl_option options_table[] = {
      .detail =
          "A folder is one that exists or a name that ends in a slash; a pattern holds the picture "
          "index; - is one PNG on standard output. NAME.npz takes all pictures as uint8 arr_0 "
-         "[N, H, W, 3] and their classes as arr_1; what is stopped goes on when the same command "
-         "is "
-         "run again."},
+         "[N, H, W, 3] and their classes as arr_1; run the same command to resume one "
+         "that was stopped."},
     {"latents", 0, NL_OPTION_FILE, FIELD(latents), "FILE.npy", .where = REQUEST,
      .help = "write the final latents [n, C, H, W]"},
     {"grid", 0, NL_OPTION_EXTENT, FIELD(grid), "RxC", 1, 1000, .where = BOTH,
@@ -46,7 +45,7 @@ static const nl_option options_table[] = {
     FLAG("force", 'f', force, .where = REQUEST, .help = "overwrite files (never without)"),
     FLAG("resume", 0, resume, .help = "make only the pictures that are not there yet",
          .detail = "A picture that is there has to be one that this command would write. Archives "
-                   "(.npz) go on without this option."),
+                   "(.npz) resume without this option."),
     {"requests", 0, NL_OPTION_FILE, FIELD(requests), "FILE|-",
      .help = "JSON lines: {\"class\": 4, \"seed\": 1, \"out\": \"a.png\"}",
      .detail =

@@ -30,7 +30,7 @@ const nl_option nl_train_rows[] = {
      .help = "weights to start from; classes and size may differ"},
     {"resume", 0, NL_OPTION_FILE, TRAIN(resume), "HOW", .help = "auto, none or a checkpoint (auto)",
      .detail =
-         "auto goes on from the newest checkpoint in RUN that is whole, exactly as if the run "
+         "auto resumes from the newest checkpoint in RUN that is whole, exactly as if the run "
          "had not been stopped, or starts."},
 
     {"steps", 0, NL_OPTION_INT, TRAIN(steps), "N", 1, 1e12, .where = RECORD, .group = "Length",
@@ -166,8 +166,8 @@ const nl_command nl_train_command = {
     .arguments = "--model NAME --data FOLDER --out RUN [OPTION...]",
     .notes =
         "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/, TensorBoard's\n"
-        "event files and, at the end, model.safetensors and done. The same command goes on\n"
-        "with a run that was stopped, exactly. SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGXCPU\n"
+        "event files and, at the end, model.safetensors and done. The same command resumes\n"
+        "a run that was stopped, exactly. SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGXCPU\n"
         "save and stop (code 130); a second one of the first three stops at once. The\n"
         "defaults are the published recipe.\n",
     .examples = "  nalagen encode imagenet/train -o data        once\n"

@@ -26,9 +26,10 @@ typedef struct nl_neighbours {
 typedef struct nl_nearest_facts {
     double least, median;                   /* of the samples */
     double held_out_least, held_out_median; /* NaN without held-out pictures, as the two below */
-    double nearer; /* the chance that a sample is nearer than a held-out picture; 0.5: alike */
     double
-        very_near; /* part of the samples nearer than 99 % of the held-out pictures; 0.01: alike */
+        nearer; /* the chance that a sample is nearer than a held-out picture; 0.5: equally near */
+    double
+        very_near; /* part of the samples nearer than 99 % of the held-out pictures; 0.01: equally near */
 } nl_nearest_facts;
 
 typedef struct nl_nearness {

@@ -41,7 +41,8 @@ int main(int argc, char **argv)
     NL_INIT(&options);
     options.reference = argv[2];
     options.weights = argc > 3 ? argv[3] : NULL;
-    options.allow_small = true; /* to try it with few pictures; such numbers compare with nothing */
+    options.allow_small =
+        true; /* to try it with few pictures; such numbers are not comparable with other results */
     NL_INIT(&model_options);
     model_options.path = argv[1];
     NL_INIT(&context_options);

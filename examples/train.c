@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Trains a small model, shows how far it is, and stops at Ctrl-C so that the same command goes on.
+ * Trains a small model, shows how far it is, and stops at Ctrl-C so that the same command resumes.
  *
  *   nalagen encode pictures/ -o data
  *   cc train.c $(pkg-config --cflags --libs nalagen) -o train

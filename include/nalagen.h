@@ -276,7 +276,8 @@ typedef struct nl_evaluation_options { /* cleared: the defaults in brackets */
 
     const char *metrics; /* "fid,kid": these alone; NULL: all but fid_infinity */
     bool fid_infinity;   /* that one as well */
-    bool allow_small;    /* fewer pictures than a feature has numbers: compares with nothing */
+    bool
+        allow_small; /* fewer pictures than a feature has numbers: not comparable with other results */
     bool half_distances; /* precision and recall from distances in fp16, as the public evaluator */
     int64_t is_split;    /* pictures of a split of the Inception Score; 0: the preset's */
     int64_t kid_subsets, kid_subset_size; /* (100 of 1000) */
@@ -414,7 +415,7 @@ typedef struct nl_training {
     int64_t best_step; /* with patience: where the validation loss was best; 0: not known */
 } nl_training;
 
-/* Trains until the run is over, or goes on with the run in options->out: bit by bit the one that was not stopped. nl_cancel,
+/* Trains until the run is over, or resumes the run in options->out: bit by bit the one that was not stopped. nl_cancel,
  * or a progress callback that returns false, stops it: it is saved, and NL_CANCELLED returned. Progress has the stage
  * "training" (step of steps, image of images). training: filled in as far as the run came, also after a failure; or NULL. */
 NL_API nl_status nl_train(nl_context *context, const nl_train_options *options,

@@ -146,7 +146,7 @@ static void test_crops(void **state)
     assert_encode_fails(context, &options, NL_ERROR_WRITE, "\"crops\" differs");
     options.crops = 1;
     assert_encode_fails(context, &options, NL_ERROR_WRITE, "\"crops\" differs");
-    /* nor is a folder gone on with whose parts were chosen otherwise */
+    /* nor is a folder resumed whose parts were chosen otherwise */
     options.crops = CROPS;
     replace_in_file(context, "data/shard-00000.safetensors", "to half the side",
                     "to a 1.2th of it");
@@ -753,7 +753,7 @@ static void test_foreign_formats(void **state)
 }
 
 /* Pictures that were written anew, of the same size, are not those of the shards; an encoding of an earlier version,
- * which knew sizes alone, is gone on with. */
+ * which knew sizes alone, is resumed. */
 static void test_rewritten_pictures(void **state)
 {
     (void)state;

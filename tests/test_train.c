@@ -164,7 +164,7 @@ static void goes_on_exactly(void **state)
     options.save_every = 5;
     run.cancel_at = "step 6/10";
     assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_CANCELLED);
-    assert_non_null(strstr(run.log, "going on at step 3"));
+    assert_non_null(strstr(run.log, "resuming at step 3"));
     train(&options);
     assert_true(compare_checkpoints(last_checkpoint("whole"), last_checkpoint("parts")) == 0);
     assert_same_log("whole", "parts");
@@ -517,7 +517,7 @@ static void truncated_checkpoint(void **state)
     assert_int_equal(truncate(in_folder("torn/checkpoints/step-0000006.safetensors"), 20000), 0);
     assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
     assert_non_null(strstr(run.log, "trying the one before"));
-    assert_non_null(strstr(run.log, "going on at step 4"));
+    assert_non_null(strstr(run.log, "resuming at step 4"));
     assert_true(compare_checkpoints(last_checkpoint("torn"), whole) == 0);
 }
 
@@ -668,7 +668,7 @@ static void one_at_a_time(void **state)
     assert_ok(context, nl_lock_folder(context, options.out, &lock));
     assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_ERROR_WRITE);
     assert_non_null(strstr(run.log, "another process is writing there"));
-    assert_null(strstr(run.log, "going on at step")); /* nothing was read before it was ours */
+    assert_null(strstr(run.log, "resuming at step")); /* nothing was read before it was ours */
     nl_unlock_folder(lock);
     for (int i = 0; i < NL_COUNT(left); i++)
         assert_true(nl_path_exists(in_folder(left[i])));
@@ -681,7 +681,7 @@ static void one_at_a_time(void **state)
     nl_core_context_destroy(context);
 }
 
-/* A run that goes on from an older checkpoint is not overtaken by those that it left. */
+/* A run that resumes from an older checkpoint is not overtaken by those that it left. */
 static void from_an_older_checkpoint(void **state)
 {
     (void)state;
@@ -718,8 +718,8 @@ static void full_disk(void **state)
         nl_status status = train_with(&options, 1, &run, n, 0);
         bool noticed = strstr(run.log, "No space left") != NULL;
         went_on += status == NL_OK && noticed;
-        saves +=
-            status == NL_OK && strstr(run.log, "the checkpoint was not written, training goes on");
+        saves += status == NL_OK &&
+                 strstr(run.log, "the checkpoint was not written, training continues");
         failed += status == NL_ERROR_WRITE;
         if (status != NL_OK && status != NL_ERROR_WRITE)
             fail_msg("write %lld: %s: %s", (long long)n, nl_status_name(status), run.log);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * From a source of pictures to a data set. The work is cut into shards of a fixed range of the source; a run
- * that was stopped goes on with the first shard that is not there, or with the part of it that is. Within a
+ * that was stopped resumes with the first shard that is not there, or with the part of it that is. Within a
  * shard a thread reads the next chunk of pictures while the device encodes the present one.
  */
 #include <stdio.h>

@@ -74,7 +74,7 @@ nl_status nl_shard_builder_create(const nl_encode_job *job, nl_shard_builder *bu
 void nl_shard_builder_free(nl_context *context, nl_shard_builder *builder);
 /* Encodes a chunk and appends it. */
 nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, nl_chunk *chunk);
-/* Under the shard's name when it is whole, otherwise as its part, which nl_shard_begin goes on with. */
+/* Under the shard's name when it is whole, otherwise as its part, which nl_shard_begin resumes. */
 nl_status nl_shard_write(const nl_encode_job *job, int64_t number, const nl_shard_builder *builder);
 /* Begins a shard: empty, or with the part that an earlier run has left. */
 nl_status nl_shard_begin(const nl_encode_job *job, int64_t number, nl_shard_builder *builder);

@@ -4,7 +4,7 @@
  * of it. docs/data.md has the files.
  *
  * Everything that training draws at random is a function of (seed, sample number); the sample number
- * counts the samples of all ranks since the start of the run. So a run can be stopped and gone on with
+ * counts the samples of all ranks since the start of the run. So a run can be stopped and resumed
  * at any step, on any number of ranks, and no state but the step has to be kept.
  */
 #ifndef NL_DATA_H
@@ -72,7 +72,7 @@ typedef struct nl_loader_options {
     uint64_t seed;
     int64_t batch;        /* samples of all ranks together; a multiple of `ranks` */
     int rank, ranks;      /* ranks 0 counts as 1 */
-    int64_t first_step;   /* of the first batch; a run that goes on gives the steps behind it */
+    int64_t first_step;   /* of the first batch; a run that resumes gives the steps behind it */
     bool in_order;        /* index = sample mod count, for validation; otherwise nl_data_order */
     bool flip;            /* mirror every other sample, by (seed, sample) */
     double label_dropout; /* share of labels that become the null class, by (seed, sample) */

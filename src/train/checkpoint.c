@@ -355,7 +355,7 @@ static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *fi
         return nl_fail(
             context, NL_ERROR_USAGE,
             "%s: has %d moving averages, and --ema asks for %d (--snapshot-every for two "
-            "more): a run goes on with the same number of them",
+            "more): a run resumes with the same number of them",
             file->path, point->ema_count, state->ema_count);
     NL_TRY(nl_config_from_checkpoint(file, NULL, &config));
     const char *key = nl_config_difference(&config, &state->master->config);
@@ -363,7 +363,7 @@ static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *fi
     if (key)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "%s: of another model than --model and --config ask for (\"%s\" differs): "
-                       "such a run cannot be gone on with; choose another --out",
+                       "such a run cannot be resumed; choose another --out",
                        file->path, key));
 cleanup:
     return status;

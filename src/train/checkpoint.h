@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checkpoints of a run: all that it needs to go on, in one file for each step that is kept. */
+/* Checkpoints of a run: all that it needs to resume, in one file for each step that is kept. */
 #ifndef NL_TRAIN_CHECKPOINT_H
 #define NL_TRAIN_CHECKPOINT_H
 
@@ -7,7 +7,7 @@
 #include "state.h"
 
 /* The part of a checkpoint that is no tensor. Seed, batch, samples and data_sha256 decide which samples a step takes,
- * teacher_sha256 what they are worth: a run goes on only where these are the same. */
+ * teacher_sha256 what they are worth: a run resumes only where these are the same. */
 typedef struct nl_run_point {
     uint64_t seed;
     int64_t batch;             /* of all processes */
@@ -57,7 +57,7 @@ nl_status nl_parse_point(nl_context *context, const char *path, const char *text
 nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count);
 /* The step of such a path. */
 int64_t nl_point_step(const char *path);
-/* Renames checkpoints of later steps to NAME.old: what a run that goes on at `step` writes must not be older. */
+/* Renames checkpoints of later steps to NAME.old: what a run that resumes at `step` writes must not be older. */
 nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step);
 void nl_free_points(nl_context *context, char **paths, int count);
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Training: a run folder, made by `nalagen train` and gone on with by the same command.
+ * Training: a run folder, made by `nalagen train` and resumed by the same command.
  *
  *   config.json      the model, the options, the data
  *   log.jsonl        a line every log_every steps
  *   metrics.jsonl    a line for each validation
- *   checkpoints/     step-XXXXXXX.safetensors, everything that a run needs to go on
+ *   checkpoints/     step-XXXXXXX.safetensors, everything that a run needs to resume
  *   samples/         step-XXXXXXX.png
  *   snapshots/       sigma-S/step-XXXXXXX.safetensors, of averages
  *   events.out.tfevents...   the same numbers and pictures for TensorBoard
  *   model.safetensors, done  when it is over
  *
  * Everything drawn at random is a function of the seed and the number of the sample since the start, so a run
- * that was stopped and went on is the one that was not, bit by bit.
+ * that was stopped and resumed is the one that was not, bit by bit.
  */
 #ifndef NL_TRAIN_H
 #define NL_TRAIN_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a run writes about itself, cut back to the step that it goes on from. */
+/* What a run writes about itself, cut back to the step that it resumes from. */
 #include "record.h"
 
 #include <math.h>
@@ -91,7 +91,7 @@ void nl_record_close(nl_record *record)
 static void note(nl_record *record, nl_status status)
 {
     if (status != NL_OK && !record->failing)
-        nl_log(record->context, NL_LOG_ERROR, "%s; training goes on, the record has a gap",
+        nl_log(record->context, NL_LOG_ERROR, "%s; training continues, the record has a gap",
                nl_last_error(record->context));
     else if (status == NL_OK && record->failing)
         nl_log(record->context, NL_LOG_INFO, "the record can be written again");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a run writes about itself: log.jsonl, metrics.jsonl, TensorBoard's events. A file that cannot be written
- * is complained about, and the run goes on. */
+ * is complained about, and the run continues. */
 #ifndef NL_RECORD_H
 #define NL_RECORD_H
 

@@ -50,7 +50,7 @@ static nl_status write_log(nl_trainer *trainer)
     return NL_OK;
 }
 
-/* A checkpoint that cannot be written is tried again at the next interval; training goes on. */
+/* A checkpoint that cannot be written is tried again at the next interval; training continues. */
 static nl_status save(nl_trainer *trainer)
 {
     nl_status status = NL_OK;
@@ -72,7 +72,7 @@ static nl_status save(nl_trainer *trainer)
             NL_TRY(saved);
         if (saved != NL_OK)
             nl_log(context, NL_LOG_ERROR,
-                   "step %lld: the checkpoint was not written, training goes on: %s",
+                   "step %lld: the checkpoint was not written, training continues: %s",
                    (long long)point.step, nl_last_error(context));
         else if (trainer->save_failed)
             nl_log(context, NL_LOG_INFO, "step %lld: the checkpoint is written again",
@@ -138,7 +138,7 @@ static nl_status between_steps(nl_trainer *trainer)
         NL_TRY(nl_trainer_validate(trainer, false));
     if (sample)
         NL_TRY(nl_trainer_sample(trainer));
-    if (snapshot) /* before the checkpoint, so that what it goes on from has them */
+    if (snapshot) /* before the checkpoint, so that a run that resumes from it has them */
         NL_TRY(nl_trainer_snapshot(trainer));
     if (store)
         NL_TRY(save(trainer));
@@ -239,13 +239,13 @@ nl_status nl_trainer_run(nl_trainer *trainer)
         NL_TRY(nl_trainer_validate(trainer, again));
     if (stop)
         status = nl_fail(trainer->context, NL_CANCELLED,
-                         "stopped at step %lld; the same command goes on",
+                         "stopped at step %lld; run the same command to resume",
                          (long long)trainer->point.step);
     else if (trainer->group->rank == 0)
         status =
             trainer->save_failed
                 ? nl_fail(trainer->context, NL_ERROR_WRITE,
-                          "the last checkpoint of %s was not written; the same command goes on "
+                          "the last checkpoint of %s was not written; the same command resumes "
                           "from the one before",
                           trainer->options->out)
                 : finish(trainer);

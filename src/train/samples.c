@@ -123,7 +123,7 @@ nl_status nl_trainer_sample(nl_trainer *trainer)
         } else if (status == NL_OK) {
             status = write_grid(trainer, &grid);
             if (status == NL_ERROR_WRITE) {
-                nl_log(context, NL_LOG_ERROR, "step %lld: training goes on: %s",
+                nl_log(context, NL_LOG_ERROR, "step %lld: training continues: %s",
                        (long long)trainer->point.step, nl_last_error(context));
                 status = NL_OK;
             }

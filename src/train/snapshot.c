@@ -97,7 +97,7 @@ nl_status nl_trainer_snapshot(nl_trainer *trainer)
         nl_status status = write_one(trainer, i);
         if (status == NL_ERROR_WRITE)
             nl_log(trainer->context, NL_LOG_ERROR,
-                   "step %lld: a snapshot was not written, training goes on: %s",
+                   "step %lld: a snapshot was not written, training continues: %s",
                    (long long)trainer->point.step, nl_last_error(trainer->context));
         else if (status != NL_OK)
             return status;

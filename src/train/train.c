@@ -98,7 +98,7 @@ static nl_status check_same_run(const nl_trainer *trainer, const char *path,
     return nl_fail(
         context, NL_ERROR_USAGE,
         "%s: made with seed %llu, batch %lld and %lld samples%s, asked for are %llu, "
-        "%lld and %lld: such a run cannot be gone on with; to start from its weights, "
+        "%lld and %lld: such a run cannot be resumed; to start from its weights, "
         "give it as --init with another --out",
         path, (unsigned long long)found->seed, (long long)found->batch, (long long)found->samples,
         strcmp(found->data_sha256, point->data_sha256) ? " of other data" : "",
@@ -130,7 +130,7 @@ static nl_status load(nl_trainer *trainer, const char *path)
         return status;
     memcpy(found.ema, trainer->point.ema, sizeof(found.ema));
     trainer->point = found;
-    nl_log(trainer->context, NL_LOG_INFO, "%s: going on at step %lld", path, (long long)found.step);
+    nl_log(trainer->context, NL_LOG_INFO, "%s: resuming at step %lld", path, (long long)found.step);
     return NL_OK;
 }
 
@@ -168,7 +168,7 @@ static nl_status by_first_rank(nl_trainer *trainer, nl_status (*work)(nl_trainer
     return status;
 }
 
-/* Before its checkpoints are looked at: two processes that go on from the same one would undo each other's steps. */
+/* Before its checkpoints are looked at: two processes that resume from the same one would undo each other's steps. */
 static nl_status lock_folder(nl_trainer *trainer)
 {
     const char *out = trainer->options->out;
@@ -231,7 +231,7 @@ static nl_status refuse_remains(nl_trainer *trainer, const char *checkpoints)
         NL_TRY(nl_path_join(context, out, remains[i], &path));
         if (strcmp(remains[i], NL_RUN_DONE) ? holds_something(path) : nl_path_exists(path))
             NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                           "%s: a run was here (%s), and there is no checkpoint to go on from in "
+                           "%s: a run was here (%s), and there is no checkpoint to resume from in "
                            "%s: put its checkpoints back, name one with --resume, or choose "
                            "another --out",
                            out, remains[i], checkpoints));

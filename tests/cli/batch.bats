@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Archives and folders of many pictures: going on after a stop, several processes, full disks.
+# Archives and folders of many pictures: resuming after a stop, several processes, full disks.
 load helper
 
 # Many pictures of a small random model.
@@ -74,7 +74,7 @@ import json
 assert np.load("r.npz")["arr_1"].tolist() == [json.loads(l)["class"] for l in open("r.jsonl")]'
 }
 
-@test "killed at any moment, an archive goes on to the same bytes" {
+@test "killed at any moment, an archive resumes to the same bytes" {
     need_tiny
     many -o whole.npz
     for pictures in 0 1 3 20 50 90 120 150; do
@@ -85,7 +85,7 @@ assert np.load("r.npz")["arr_1"].tolist() == [json.loads(l)["class"] for l in op
     [ ! -e a.npz ]
     run many -o a.npz
     [ "$status" -eq 0 ]
-    [[ $output == *"going on: 1"*" of 200"* ]]
+    [[ $output == *"resuming: 1"*" of 200"* ]]
     cmp whole.npz a.npz
     [ "$(ls -d *.npz*)" = "$(printf 'a.npz\nwhole.npz')" ]
     run many -o a.npz
@@ -93,7 +93,7 @@ assert np.load("r.npz")["arr_1"].tolist() == [json.loads(l)["class"] for l in op
     [[ $output == *"nothing to do"* ]]
 }
 
-@test "Ctrl-C keeps what is done and says how to go on" {
+@test "Ctrl-C keeps what is done and says how to resume" {
     need_tiny
     many -o whole.npz
     start -o a.npz
@@ -101,7 +101,7 @@ assert np.load("r.npz")["arr_1"].tolist() == [json.loads(l)["class"] for l in op
     kill -INT $pid
     code=0; wait $pid || code=$?
     [ "$code" -eq 130 ]
-    grep -q "the same command goes on" err
+    grep -q "run the same command to resume" err
     [ ! -e a.npz ]
     many -o a.npz
     cmp whole.npz a.npz
@@ -270,7 +270,7 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     [ -z "$alive" ]
 }
 
-@test "a folder goes on with --resume, and only with its own pictures" {
+@test "a folder is resumed with --resume, and only with its own pictures" {
     need_tiny
     few -n 8 -o whole/ >/dev/null
     few -n 4 -o a/ >/dev/null
@@ -280,7 +280,7 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     before=$(stat -c %Y.%i a/*-000001.png)
     run few -n 8 -o a/ --resume
     [ "$status" -eq 0 ]
-    [[ $output == *"going on: 4 of 8"* ]]
+    [[ $output == *"resuming: 4 of 8"* ]]
     [ "$(stat -c %Y.%i a/*-000001.png)" = "$before" ]
     diff -r whole a
     run few -n 8 -o a/ --resume --steps 3

@@ -2,7 +2,7 @@
 # The programs of examples/, which know nalagen.h alone: they do what the command line does.
 load helper
 
-@test "train: as nalagen train, stopped and gone on with" {
+@test "train: as nalagen train, stopped and resumed" {
     one_colour
     "$EXAMPLES/train" data run 12 >out
     grep -qx "run/model.safetensors" out

@@ -30,7 +30,7 @@ need_gpu() {
     done
 }
 
-@test "a batch job ended by SIGTERM goes on to the same archive" {
+@test "a batch job ended by SIGTERM resumes to the same archive" {
     need_gpu
     local job=(sample --device cuda -n 512 -b 32 -c balanced --sampler heun --steps 10 -q) status=0
     "$NALAGEN" "${job[@]}" --out whole.npz

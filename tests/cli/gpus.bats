@@ -20,7 +20,7 @@ train() {
     same_curves 1e-4
 }
 
-@test "a run of two GPUs goes on exactly" {
+@test "a run of two GPUs resumes exactly" {
     data
     train --steps 6 --save-every 3 --out whole --gpus 2
     train --steps 3 --save-every 3 --out parts --gpus 2
@@ -28,7 +28,7 @@ train() {
     cmp whole/model.safetensors parts/model.safetensors
 }
 
-@test "a run of two GPUs saves at SIGTERM, and goes on exactly" {
+@test "a run of two GPUs saves at SIGTERM, and resumes exactly" {
     data
     "$NALAGEN" train "${options[@]}" --steps 1000000 --out run --gpus 2 &
     local launcher=$! status=0 last
@@ -75,7 +75,7 @@ train() {
     cmp one/model.safetensors two/model.safetensors
 }
 
-@test "a process of two that is killed ends the run, which goes on from its checkpoint" {
+@test "a process of two that is killed ends the run, which resumes from its checkpoint" {
     data
     "$NALAGEN" train "${options[@]}" --steps 1000000 --save-every 2 --keep 2 --out run --gpus 2 &
     local launcher=$!

@@ -61,7 +61,9 @@ for space in ('pool_64', 'pixels'):
     make_pictures
     nearest >out
     grep -q "12 samples, 0 held out" out
-    run ! grep -q "alike" out
+    run ! grep -q "equally near" out
+    nearest --held-out other.npz >out
+    [ "$(grep -c "held-out picture.*if both are" out)" = 4 ]
     nearest --rows 200 --edge 8 -o small.png
     nearest --json --rows 3 | json_lines "len(x['pool_64']['nearest']) == 2 and len(x['pixels']['nearest']) == 1 and 'nearer' not in x['pixels']"
     run -7 nearest -o small.png

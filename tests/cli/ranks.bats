@@ -51,7 +51,7 @@ teardown() {
     [[ $output == *"--batch 8 is not a multiple of 3 processes"* ]]
 }
 
-@test "a process that dies ends the others; the run goes on from its checkpoint" {
+@test "a process that dies ends the others; the run resumes from its checkpoint" {
     data
     ranks 2 --steps 100000 --save-every 2 --keep 2 --out run &
     local mpi=$!
@@ -62,7 +62,7 @@ teardown() {
     [ -e run/done ]
 }
 
-@test "two processes save at a signal, and go on exactly" {
+@test "two processes save at a signal, and resume exactly" {
     data
     ranks 2 --steps 1000000 --out run -q &
     local mpi=$! status=0 last
@@ -109,7 +109,7 @@ teardown() {
     [[ $output == *"leave --gpus out"* ]]
 }
 
-@test "processes that see different checkpoints do not go on" {
+@test "processes that see different checkpoints do not resume" {
     data
     train --steps 2 --out a -q
     run -3 mpi 2 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] && out=a || out=b; exec "$@" --out $out' sh \

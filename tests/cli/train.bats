@@ -89,7 +89,7 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
         json_lines "abs(x['metrics']['fid_64']) < 1e-3"
 }
 
-@test "SIGTERM saves; the same command goes on as if nothing had been" {
+@test "SIGTERM saves; the same command resumes as if nothing had been" {
     data
     train --out whole --steps 60 --log-every 4 -q
     for signal in TERM USR1 HUP XCPU; do
@@ -148,13 +148,13 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [ ! -e run ]
 }
 
-@test "a full disk is loud, and training goes on" {
+@test "a full disk is loud, and training continues" {
     [ -c /dev/full ] || skip "no /dev/full"
     data
     mkdir -p run
     ln -s /dev/full run/log.jsonl
     train --out run --steps 4 --log-every 1 2>err
-    grep -q "error: .*log.jsonl.*training goes on" err
+    grep -q "error: .*log.jsonl.*training continues" err
     [ -f run/done ]
 }
 
@@ -201,7 +201,7 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [ "$(newest_step run)" -gt 0 ]
 }
 
-@test "no room for a checkpoint: refused before the first step; later it is loud, and training goes on" {
+@test "no room for a checkpoint: refused before the first step; later it is loud, and training continues" {
     data
     run -7 bash -c "ulimit -f 100; '$NALAGEN' train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 \
         --sample-every 0 --save-every 2 --steps 4 --log-every 1 --out small"
@@ -216,7 +216,7 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     kill -TERM $! || true
     code=0; wait $! || code=$?
     [ "$code" -eq 130 ] || [ "$code" -eq 7 ]
-    grep -q "the checkpoint was not written, training goes on.*File too large" err
+    grep -q "the checkpoint was not written, training continues.*File too large" err
     [ ! -e run/done ]
 }
 

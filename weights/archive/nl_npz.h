@@ -40,7 +40,7 @@ typedef struct nl_npz_options {
     int64_t count;
     int height, width;
     /* JSON object of all that the pictures depend on; also the comment of the finished archive
-     * (at most 65,535 bytes). Only an archive begun with the same one is gone on with. */
+     * (at most 65,535 bytes). Only an archive begun with the same one is resumed. */
     const char *parameters;
     bool force;      /* begin anew, whatever stands there */
     uint64_t token;  /* with force, of processes that share the work: the first begins anew, the
@@ -48,7 +48,7 @@ typedef struct nl_npz_options {
     int rank, ranks; /* of the processes at work; ranks 0 counts as 1 */
 } nl_npz_options;
 
-/* Begins an archive, goes on with one, or finds it finished. A full disk, other parameters, a file
+/* Begins an archive, resumes one, or finds it finished. A full disk, other parameters, a file
  * that is not ours, another process at work in the same place: refused with advice. */
 nl_status nl_npz_open(nl_context *context, const nl_npz_options *options, nl_npz **npz);
 
@@ -66,7 +66,7 @@ nl_status nl_npz_write(nl_npz *npz, int64_t index, int label, const uint8_t *rgb
 /* Ends the archive when every picture is there, and frees `npz` in every case. *finished: this
  * process ended the archive, or found it finished; false when another one did or is still to do it. */
 nl_status nl_npz_close(nl_npz **npz, bool *finished);
-/* Leaves everything as it is, to be gone on with. NULL inside is allowed. */
+/* Leaves everything as it is, to be resumed. NULL inside is allowed. */
 void nl_npz_abandon(nl_npz **npz);
 
 #endif

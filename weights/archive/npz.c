@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The life of an archive: begun or gone on with under a lock, filled, ended by whoever finds it full.
+ * The life of an archive: begun or resumed under a lock, filled, ended by whoever finds it full.
  *
  * Locks lie on bytes of the journal that hold nothing: one while files are made or renamed, and a
  * range in which every process holds the part that its rank has of the work, so that the same work is
