@@ -114,19 +114,21 @@ static nl_status encode_source(nl_encode_session *s, const nl_encode_command_opt
                                                   .threads = s->context->device->threads},
                              &s->result));
     NL_TRY(nl_dataset_open(s->context, o->out, &dataset)); /* what training will find */
-    nl_log(s->context, NL_LOG_INFO, "%s: %lld samples%s", o->out, (long long)s->result.count,
+    nl_log(s->context, NL_LOG_INFO, "%s: %lld %s%s", o->out, (long long)s->result.count,
+           nl_plural(s->result.count, "sample", "samples"),
            s->result.there == s->result.count ? ", all of them there already" : "");
     if (s->result.turned > 0)
         nl_log(s->context, o->exif_orientation ? NL_LOG_INFO : NL_LOG_WARNING,
                o->exif_orientation
-                   ? "%lld pictures were turned as EXIF says (the first: %s)"
-                   : "%lld pictures are taken as they are stored, though EXIF says to turn them "
-                     "(the first: %s): see --exif-orientation",
-               (long long)s->result.turned, s->result.first_turned);
+                   ? "%lld %s turned as EXIF says (the first: %s)"
+                   : "%lld %s taken as stored, not turned as EXIF says (the first: %s): see "
+                     "--exif-orientation",
+               (long long)s->result.turned, nl_plural(s->result.turned, "picture", "pictures"),
+               s->result.first_turned);
     if (s->result.skipped > 0)
-        nl_log(s->context, NL_LOG_WARNING,
-               "%lld broken pictures are left out; %s/dataset.json names them",
-               (long long)s->result.skipped, o->out);
+        nl_log(s->context, NL_LOG_WARNING, "%lld broken %s left out: see %s/dataset.json",
+               (long long)s->result.skipped, nl_plural(s->result.skipped, "picture", "pictures"),
+               o->out);
 cleanup:
     nl_dataset_close(dataset);
     return status;

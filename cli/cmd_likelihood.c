@@ -53,8 +53,9 @@ static nl_status measure(nl_command_line *line, void *values)
     nl_console_clear(&line->console);
     snprintf(text, sizeof(text),
              v->json ? "{\"bits_per_dimension\": %.6f, \"standard_error\": %.6f, \"n\": %lld}"
-                     : "%.4f bits per dimension, standard error %.4f, %lld pictures",
-             result.bits_per_dimension, result.standard_error, (long long)result.count);
+                     : "%.4f bits per dimension, standard error %.4f, %lld %s",
+             result.bits_per_dimension, result.standard_error, (long long)result.count,
+             nl_plural(result.count, "picture", "pictures"));
     NL_TRY(nl_print_line(line->context, text));
 cleanup:
     return status;

@@ -125,8 +125,9 @@ cleanup:
 
 static nl_status report_table(const nl_fid_network *network, const nl_nearness *n)
 {
-    printf("distance to the nearest of %lld pictures: %lld samples, %lld held out\n",
-           (long long)n->reference, (long long)n->samples, (long long)n->held_out);
+    printf("distance to the nearest of %lld %s: %lld %s, %lld held out\n", (long long)n->reference,
+           nl_plural(n->reference, "picture", "pictures"), (long long)n->samples,
+           nl_plural(n->samples, "sample", "samples"), (long long)n->held_out);
     for (nl_space space = 0; space < NL_SPACES; space++) {
         const nl_nearest_facts *f = &n->facts[space];
         printf("%-8s  samples: least %.4g, median %.4g", space_name(network, space), f->least,

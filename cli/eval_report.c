@@ -81,14 +81,15 @@ nl_status nl_report_table(const nl_report *r)
         print_metric(r, order[i]);
     printf("\nsamples    ");
     nl_print_plain(stdout, r->samples);
-    printf(", %lld pictures%s\n", (long long)e->samples,
+    printf(", %lld %s%s\n", (long long)e->samples, nl_plural(e->samples, "picture", "pictures"),
            e->small ? " (TOO FEW: not comparable with other results)" : "");
     if (r->sampling)
         print_sampling(r->sampling);
     printf("reference  ");
     nl_print_plain(stdout, r->reference);
     if (e->reference)
-        printf(", %lld pictures", (long long)e->reference);
+        printf(", %lld %s", (long long)e->reference,
+               nl_plural(e->reference, "picture", "pictures"));
     if (e->reference_sha256[0])
         printf(", sha256 %.16s", e->reference_sha256);
     printf("\nweights    ");

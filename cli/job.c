@@ -121,9 +121,10 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
     }
     if (status == NL_OK) {
         double seconds = nl_seconds() - job.started;
-        nl_log(context, NL_LOG_DEBUG,
-               "%lld pictures in %.2f s, %lld evaluations of the network (%s)", (long long)job.done,
-               seconds, (long long)job.evaluations, job.task.sampling.sampler);
+        nl_log(context, NL_LOG_DEBUG, "%lld %s in %.2f s, %lld %s of the network (%s)",
+               (long long)job.done, nl_plural(job.done, "picture", "pictures"), seconds,
+               (long long)job.evaluations, nl_plural(job.evaluations, "evaluation", "evaluations"),
+               job.task.sampling.sampler);
     }
 cleanup:
     session->job = NULL;

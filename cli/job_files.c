@@ -161,8 +161,9 @@ static nl_status finish_archive(nl_job *job)
         return report_archive(job);
     if (there == job->task.count)
         return NL_OK;
-    nl_log(context, NL_LOG_INFO, "%lld of %lld pictures are in %s.part%s", (long long)there,
-           (long long)job->task.count, job->options->out,
+    nl_log(context, NL_LOG_INFO, "%s.part holds %lld of %lld %s%s", job->options->out,
+           (long long)there, (long long)job->task.count,
+           nl_plural(job->task.count, "picture", "pictures"),
            share->ranks > 1 ? "" : ": run the same command to resume");
 cleanup:
     return status;

@@ -46,8 +46,9 @@ static nl_status check_count(const nl_job *job)
         return nl_fail(context, NL_ERROR_USAGE, "--grid %lldx%lld has no room for %lld pictures",
                        (long long)options->grid[0], (long long)options->grid[1], (long long)count);
     if (have && count > have)
-        return nl_fail(context, NL_ERROR_USAGE, "%s: expected noise for %lld pictures, found %lld",
-                       options->noise, (long long)count, (long long)have);
+        return nl_fail(context, NL_ERROR_USAGE, "%s: expected noise for %lld %s, found %lld",
+                       options->noise, (long long)count, nl_plural(count, "picture", "pictures"),
+                       (long long)have);
     return NL_OK;
 }
 
@@ -189,7 +190,7 @@ static nl_status look_for_files(nl_job *job, int64_t files)
     } else if (files) {
         NL_TRY(nl_work_list_scan(context, &job->work, is_there, job));
         if (job->work.there && session->share.ranks == 1)
-            nl_log(context, NL_LOG_INFO, "resuming: %lld of %lld pictures are there",
+            nl_log(context, NL_LOG_INFO, "resuming: %lld of %lld made already",
                    (long long)job->work.there, (long long)(job->work.there + job->work.todo));
     }
 cleanup:

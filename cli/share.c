@@ -17,7 +17,7 @@ static void from_launcher(nl_context *context, const nl_process *process, nl_sha
     share->rank = process->rank;
     share->ranks = process->ranks;
     share->local = process->local;
-    nl_log(context, NL_LOG_INFO, "process %d of %d, says %s: every %dth batch", share->rank,
+    nl_log(context, NL_LOG_INFO, "process %d of %d, says %s: one batch in %d", share->rank,
            share->ranks, process->launcher, share->ranks);
 }
 

@@ -31,6 +31,11 @@ const char *nl_status_name(nl_status status)
     return "unknown status";
 }
 
+const char *nl_plural(int64_t count, const char *one, const char *many)
+{
+    return count == 1 ? one : many;
+}
+
 const char *nl_version(void)
 {
     return NL_VERSION;

@@ -64,6 +64,10 @@ struct nl_context {
 
 double nl_seconds(void); /* of a clock that only goes forward */
 
+/* The word that a count wants in a message: `one` for 1, otherwise `many`. "%lld %s" is given the count and
+ * nl_plural(count, "class", "classes"). */
+const char *nl_plural(int64_t count, const char *one, const char *many);
+
 /* A context without a device: for tests and tools that only read and write files. */
 nl_status nl_core_context_create(const nl_context_options *options, nl_context **context);
 void nl_core_context_destroy(nl_context *context);

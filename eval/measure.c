@@ -238,12 +238,13 @@ static void find_copies(evaluation_job *job)
         result->copied +=
             bsearch(&s->hash[i], r->hash, (size_t)r->count, sizeof(uint64_t), by_value) != NULL;
     if (result->repeated)
-        nl_log(job->context, NL_LOG_WARNING, "%lld of %lld samples are there twice, byte for byte",
-               (long long)result->repeated, (long long)s->count);
+        nl_log(job->context, NL_LOG_WARNING, "%lld of %lld samples %s there twice, byte for byte",
+               (long long)result->repeated, (long long)s->count,
+               nl_plural(result->repeated, "is", "are"));
     if (result->copied)
         nl_log(job->context, NL_LOG_WARNING,
-               "%lld of %lld samples are pictures of the reference, byte for byte",
-               (long long)result->copied, (long long)s->count);
+               "%lld of %lld samples %s of the reference, byte for byte", (long long)result->copied,
+               (long long)s->count, nl_plural(result->copied, "is a picture", "are pictures"));
 }
 
 /* ---- Metrics */

@@ -152,9 +152,9 @@ static nl_status fill_queue(nl_pictures *p, int64_t most)
     p->lying += lying;
     if (want > 0 && p->decoded == p->count && p->lying)
         nl_log(p->context, NL_LOG_WARNING,
-               "%s: %lld pictures are taken as they are stored, though EXIF says to turn them (the "
-               "first: %s)",
-               p->path, (long long)p->lying, p->files[p->first_lying]);
+               "%s: %lld %s taken as stored, not turned as EXIF says (the first: %s)", p->path,
+               (long long)p->lying, nl_plural(p->lying, "picture", "pictures"),
+               p->files[p->first_lying]);
     return failed;
 }
 

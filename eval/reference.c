@@ -123,12 +123,13 @@ nl_status nl_check_count(nl_context *context, const nl_metric_options *options,
         if (!options->allow_small)
             return nl_fail(
                 context, NL_ERROR_USAGE,
-                "%s: %lld pictures are too few for the covariance of the %lld numbers of %s: FID "
+                "%s: %lld %s too few for the covariance of the %lld numbers of %s: FID "
                 "would say more about their number than about them. Take %lld or more (50000 for "
                 "published numbers)%s, or --allow-small for a number that is not comparable with "
                 "other results",
-                source->name, (long long)source->count, (long long)nl_feature_size(f),
-                nl_feature_name(f), (long long)least,
+                source->name, (long long)source->count,
+                nl_plural(source->count, "picture is", "pictures are"),
+                (long long)nl_feature_size(f), nl_feature_name(f), (long long)least,
                 e->of_reference           ? ""
                 : f == NL_FEATURE_SPATIAL ? ", --metrics without sfid"
                                           : ", features with fewer numbers (--features pool_192)");

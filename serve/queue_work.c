@@ -294,8 +294,8 @@ static void batch_failed(nl_queue *queue, nl_context *device, nl_batch *batch, n
 {
     const char *message =
         loading ? "the model cannot be had at this size now" : nl_last_error(device);
-    nl_log(device, NL_LOG_WARNING, "a batch of %lld pictures: %s", (long long)batch->count,
-           nl_last_error(device));
+    nl_log(device, NL_LOG_WARNING, "a batch of %lld %s: %s", (long long)batch->count,
+           nl_plural(batch->count, "picture", "pictures"), nl_last_error(device));
     pthread_mutex_lock(&queue->lock);
     for (int64_t i = 0; i < batch->count; i++)
         if (!nl_job_over(batch->jobs[i]))

@@ -24,6 +24,14 @@ static void test_status_names(void **state)
 }
 
 /* Structures of options may be of older and of newer headers. */
+static void test_plurals(void **state)
+{
+    (void)state;
+    assert_string_equal(nl_plural(0, "class", "classes"), "classes");
+    assert_string_equal(nl_plural(1, "class", "classes"), "class");
+    assert_string_equal(nl_plural(2, "class", "classes"), "classes");
+}
+
 static void test_sizes_of_options(void **state)
 {
     (void)state;
@@ -386,6 +394,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status_names),
+        cmocka_unit_test(test_plurals),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_sizes_of_options),
         cmocka_unit_test(test_reason_without_a_context),

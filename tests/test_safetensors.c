@@ -333,14 +333,14 @@ static void hole(void **state)
 {
     (void)state;
     refuse(TWO("[7],\"data_offsets\":[0,7]", "[8],\"data_offsets\":[8,16]"),
-           "1 bytes before tensor b");
-    refuse(ONE("U8", "[15]", "[1,16]"), "1 bytes before tensor a");
+           "1 byte before tensor b");
+    refuse(ONE("U8", "[15]", "[1,16]"), "1 byte before tensor a");
 }
 
 static void bytes_behind(void **state)
 {
     (void)state;
-    refuse(ONE("U8", "[15]", "[0,15]"), "1 bytes at the end");
+    refuse(ONE("U8", "[15]", "[0,15]"), "1 byte at the end");
     refuse("{}", "16 bytes at the end");
 }
 

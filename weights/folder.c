@@ -95,8 +95,8 @@ static nl_status check_map(const nl_checkpoint *folder, const char *path, const 
     }
     if (problems.count == 0)
         return NL_OK;
-    return nl_fail(folder->context, NL_ERROR_INPUT, "%s: %d tensors are missing:%s", path,
-                   problems.count, problems.text);
+    return nl_fail(folder->context, NL_ERROR_INPUT, "%s: %d %s missing:%s", path, problems.count,
+                   nl_plural(problems.count, "tensor is", "tensors are"), problems.text);
 }
 
 static nl_status open_parts(nl_checkpoint *folder, const char *path)

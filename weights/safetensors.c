@@ -169,14 +169,15 @@ static nl_status check_spans(nl_header *header)
                            header->spans[i - 1].name, span->name);
         if (span->begin > end)
             return nl_fail(context, NL_ERROR_INPUT,
-                           "%s: %lld bytes before tensor %s belong to no tensor", path,
-                           (long long)(span->begin - end), span->name);
+                           "%s: not part of any tensor: %lld %s before tensor %s", path,
+                           (long long)(span->begin - end),
+                           nl_plural(span->begin - end, "byte", "bytes"), span->name);
         end = span->end;
     }
     if (end != header->size)
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "%s: %lld bytes at the end of the file belong to no tensor", path,
-                       (long long)(header->size - end));
+        return nl_fail(
+            context, NL_ERROR_INPUT, "%s: not part of any tensor: %lld %s at the end of the file",
+            path, (long long)(header->size - end), nl_plural(header->size - end, "byte", "bytes"));
     return NL_OK;
 }
 

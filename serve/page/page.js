@@ -106,7 +106,7 @@ function commandOf(facts) {
 
 function captionOf(facts) {
   const parts = [facts.class_name, `seed ${facts.seed}`, `index ${facts.index}`];
-  if (facts.steps) parts.push(`${facts.steps} steps`);
+  if (facts.steps) parts.push(`${facts.steps} ${facts.steps === 1 ? "step" : "steps"}`);
   parts.push(facts.sampler);
   if (facts.cfg_scale) parts.push(`guidance ${facts.cfg_scale}`);
   return parts.filter(Boolean).join(" · ");

@@ -101,8 +101,9 @@ static nl_status read_shards(nl_dataset *dataset, const nl_json *json)
     }
     if (first != dataset->info.count)
         status = nl_fail(context, NL_ERROR_INPUT,
-                         "%s: \"count\" is %lld and the shards hold %lld samples together",
-                         json->where, (long long)dataset->info.count, (long long)first);
+                         "%s: \"count\" is %lld and the shards hold %lld %s together", json->where,
+                         (long long)dataset->info.count, (long long)first,
+                         nl_plural(first, "sample", "samples"));
 cleanup:
     return status;
 }

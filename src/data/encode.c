@@ -284,9 +284,11 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
                        "folder elsewhere",
                        options->out, job.source->path));
     NL_TRY(plan_sizes(&job));
-    nl_log(context, NL_LOG_INFO, "%s: %lld pictures, %s, %d classes; to %s of [%d, %d, %d]",
-           job.source->path, (long long)job.source->count, job.source->format, job.source->classes,
-           nl_data_kind_names[job.kind], (int)job.channels, (int)job.rows, (int)job.columns);
+    nl_log(context, NL_LOG_INFO, "%s: %lld %s, %s, %d %s; to %s of [%d, %d, %d]", job.source->path,
+           (long long)job.source->count, nl_plural(job.source->count, "picture", "pictures"),
+           job.source->format, job.source->classes,
+           nl_plural(job.source->classes, "class", "classes"), nl_data_kind_names[job.kind],
+           (int)job.channels, (int)job.rows, (int)job.columns);
     NL_TRY(nl_encoding_text(&job, &job.encoding));
     if (options->class_names)
         NL_TRY(read_class_names(&job));
@@ -297,14 +299,15 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for a list"));
     NL_TRY(make_shards(&job, counts, skipped));
     if (result->count == 0)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: none of %lld pictures can be read",
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: no picture can be read (%lld tried)",
                        job.source->path, (long long)job.source->count));
     NL_TRY(nl_manifest_write(&job, counts, skipped));
     if (result->limited > 0)
-        nl_log(context, NL_LOG_INFO,
-               "%lld parts are of pictures too small for parts of half the side, which would be "
-               "enlarged more than 1.5 times: they are larger ones",
-               (long long)result->limited);
+        nl_log(
+            context, NL_LOG_INFO,
+            "%lld %s larger than asked for: the picture is too small, and a part of half the side "
+            "would be enlarged more than 1.5 times",
+            (long long)result->limited, nl_plural(result->limited, "part is", "parts are"));
 cleanup:
     cJSON_Delete(skipped);
     nl_free(context, counts);

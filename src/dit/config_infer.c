@@ -277,9 +277,11 @@ static nl_status infer(const nl_checkpoint *checkpoint, const nl_shapes *shapes,
         return status;
     char name[64];
     nl_log(context, source == guessed ? NL_LOG_WARNING : NL_LOG_INFO,
-           "%s does not say what it is; taken for %s, %d x %d, %d classes, by its tensors%s%s",
+           "%s does not say what it is; taken for %s, %d x %d, %d %s, by its tensors%s%s",
            checkpoint->path, nl_config_name(config, name, sizeof(name)), config->input_height,
-           config->input_width, config->num_classes, source ? " and " : "", source ? source : "");
+           config->input_width, config->num_classes,
+           nl_plural(config->num_classes, "class", "classes"), source ? " and " : "",
+           source ? source : "");
     return NL_OK;
 }
 

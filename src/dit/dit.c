@@ -187,8 +187,8 @@ nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
     if (dit->config.stored_position && !nl_checkpoint_find(checkpoint, "pos_embed"))
         nl_problem(&problems, "pos_embed is missing (stored_position)");
     if (problems.count > 0) {
-        status = nl_fail(context, NL_ERROR_INPUT, "%s: %d tensors do not fit %s:%s",
-                         checkpoint->path, problems.count,
+        status = nl_fail(context, NL_ERROR_INPUT, "%s: %d %s not fit %s:%s", checkpoint->path,
+                         problems.count, nl_plural(problems.count, "tensor does", "tensors do"),
                          nl_config_name(&dit->config, name, sizeof(name)), problems.text);
     }
 cleanup:

@@ -239,8 +239,10 @@ nl_status nl_dit_rename(nl_checkpoint *checkpoint)
     for (int64_t i = 0; i < count; i++)
         NL_TRY(rename_entry(&renaming, &checkpoint->entries[i]));
     if (renaming.problems.count > 0) {
-        status = nl_fail(context, NL_ERROR_INPUT, "%s: %d tensors are not those of a DiT:%s",
-                         checkpoint->path, renaming.problems.count, renaming.problems.text);
+        status = nl_fail(context, NL_ERROR_INPUT, "%s: %d %s not of a DiT:%s", checkpoint->path,
+                         renaming.problems.count,
+                         nl_plural(renaming.problems.count, "tensor is", "tensors are"),
+                         renaming.problems.text);
         goto cleanup;
     }
     nl_free(context, checkpoint->entries);

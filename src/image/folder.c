@@ -109,6 +109,7 @@ void nl_picture_walk_warn(nl_context *context, const char *root, const nl_pictur
 {
     if (walk->others)
         nl_log(context, NL_LOG_WARNING,
-               "%s: left out: %lld files that are not PNG, JPEG or WebP (the first: %s)", root,
-               (long long)walk->others, walk->first_other);
+               "%s: left out: %lld %s not PNG, JPEG or WebP (the first: %s)", root,
+               (long long)walk->others, nl_plural(walk->others, "file that is", "files that are"),
+               walk->first_other);
 }

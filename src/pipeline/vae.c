@@ -113,10 +113,11 @@ static nl_status set_factor(nl_model *model, const char *path)
         return NL_OK;
     }
     return nl_fail(model->context, NL_ERROR_INPUT,
-                   "%s: expected an autoencoder of %d channels at 1/%d of the size for %s, found "
+                   "%s: expected an autoencoder of %d %s at 1/%d of the size for %s, found "
                    "%d at 1/%d",
-                   path, config->in_channels, nl_model_factor(config), model->path,
-                   nl_vae_latent_channels(model->vae), factor);
+                   path, config->in_channels, nl_plural(config->in_channels, "channel", "channels"),
+                   nl_model_factor(config), model->path, nl_vae_latent_channels(model->vae),
+                   factor);
 }
 
 nl_status nl_model_open_vae(nl_model *model, const char *path)

@@ -352,11 +352,11 @@ static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *fi
     nl_status status;
     nl_config config;
     if (point->ema_count != state->ema_count)
-        return nl_fail(
-            context, NL_ERROR_USAGE,
-            "%s: has %d moving averages, and --ema asks for %d (--snapshot-every for two "
-            "more): a run resumes with the same number of them",
-            file->path, point->ema_count, state->ema_count);
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: has %d moving %s, and --ema asks for %d (--snapshot-every for two "
+                       "more): a run resumes with the same number of them",
+                       file->path, point->ema_count,
+                       nl_plural(point->ema_count, "average", "averages"), state->ema_count);
     NL_TRY(nl_config_from_checkpoint(file, NULL, &config));
     const char *key = nl_config_difference(&config, &state->master->config);
     nl_config_free(context, &config);

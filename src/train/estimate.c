@@ -59,9 +59,8 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
                300 * nl_forward_flops(&trainer->config) * rate / peak, peak / 1e12);
     if (trainer->steps) {
         print_duration((double)trainer->steps * seconds, whole, sizeof(whole));
-        nl_log(context, NL_LOG_INFO,
-               "the whole run: %lld steps, %s, without validation and pictures",
-               (long long)trainer->steps, whole);
+        nl_log(context, NL_LOG_INFO, "the whole run: %lld %s, %s, without validation and pictures",
+               (long long)trainer->steps, nl_plural(trainer->steps, "step", "steps"), whole);
     }
 cleanup:
     return status;

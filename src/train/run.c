@@ -34,9 +34,10 @@ static nl_status write_log(nl_trainer *trainer)
     };
     if (point->bad_steps)
         nl_log(trainer->context, NL_LOG_WARNING,
-               "step %lld: %lld of the last %lld steps were not finite and changed nothing",
+               "step %lld: %lld of the last %lld steps %s not finite and changed nothing",
                (long long)point->step, (long long)point->bad_steps,
-               (long long)(point->bad_steps + point->finite_steps));
+               (long long)(point->bad_steps + point->finite_steps),
+               nl_plural(point->bad_steps, "was", "were"));
     if (trainer->steps)
         snprintf(of, sizeof(of), "/%lld", (long long)trainer->steps);
     nl_log(trainer->context, NL_LOG_INFO, "step %lld%s  loss %.5f  grad norm %.4f  %.1f images/s",
@@ -173,8 +174,8 @@ static nl_status finish(nl_trainer *trainer)
         NL_TRY(nl_trainer_snapshot(trainer));
     NL_TRY(nl_write_file(context, done, true, "", 0));
     trainer->finished = true;
-    nl_log(context, NL_LOG_INFO, "%s: %lld steps, %lld images", model,
-           (long long)trainer->point.step, (long long)best->config.images_seen);
+    nl_log(context, NL_LOG_INFO, "%s: %lld %s, %lld images", model, (long long)trainer->point.step,
+           nl_plural(trainer->point.step, "step", "steps"), (long long)best->config.images_seen);
 cleanup:
     nl_free(context, model);
     nl_free(context, done);

@@ -17,11 +17,12 @@ static nl_status check_held_out(nl_context *context, const nl_train_options *opt
     if (held_out->sample_channels != data->sample_channels || held_out->height != data->height ||
         held_out->width != data->width || held_out->classes != data->classes)
         return nl_fail(context, NL_ERROR_USAGE,
-                       "%s and %s are not of one kind: %d x %d x %d and %d classes there, "
+                       "%s and %s are not of one kind: %d x %d x %d and %d %s there, "
                        "%d x %d x %d and %d here",
                        options->data, options->validation, data->sample_channels, data->height,
-                       data->width, data->classes, held_out->sample_channels, held_out->height,
-                       held_out->width, held_out->classes);
+                       data->width, data->classes, nl_plural(data->classes, "class", "classes"),
+                       held_out->sample_channels, held_out->height, held_out->width,
+                       held_out->classes);
     if (strcmp(held_out->autoencoder, data->autoencoder) != 0 ||
         strcmp(held_out->autoencoder_sha256, data->autoencoder_sha256) != 0)
         return nl_fail(context, NL_ERROR_USAGE,
@@ -95,14 +96,15 @@ static nl_status check_same_run(const nl_trainer *trainer, const char *path,
             path, *found->teacher_sha256 ? "another" : "no",
             *point->teacher_sha256 ? "one" : "none");
     }
-    return nl_fail(
-        context, NL_ERROR_USAGE,
-        "%s: made with seed %llu, batch %lld and %lld samples%s, asked for are %llu, "
-        "%lld and %lld: such a run cannot be resumed; to start from its weights, "
-        "give it as --init with another --out",
-        path, (unsigned long long)found->seed, (long long)found->batch, (long long)found->samples,
-        strcmp(found->data_sha256, point->data_sha256) ? " of other data" : "",
-        (unsigned long long)point->seed, (long long)point->batch, (long long)point->samples);
+    return nl_fail(context, NL_ERROR_USAGE,
+                   "%s: made with seed %llu, batch %lld and %lld %s%s, asked for are %llu, "
+                   "%lld and %lld: such a run cannot be resumed; to start from its weights, "
+                   "give it as --init with another --out",
+                   path, (unsigned long long)found->seed, (long long)found->batch,
+                   (long long)found->samples, nl_plural(found->samples, "sample", "samples"),
+                   strcmp(found->data_sha256, point->data_sha256) ? " of other data" : "",
+                   (unsigned long long)point->seed, (long long)point->batch,
+                   (long long)point->samples);
 }
 
 /* A decay may become another one; a power function is of all steps. */
@@ -148,7 +150,7 @@ static nl_status resume_newest(nl_trainer *trainer, char **paths, int count, boo
     }
     if (count)
         return nl_fail(trainer->context, NL_ERROR_INPUT,
-                       "%s: none of %d checkpoints can be read; start anew with another --out",
+                       "%s: no checkpoint can be read (%d tried); start anew with another --out",
                        trainer->options->out, count);
     return NL_OK;
 }
@@ -357,9 +359,10 @@ static nl_status check_memory(nl_trainer *trainer)
     char text[256];
     snprintf(text, sizeof(text),
              "%.0f MiB: %.0f MiB for weights, gradient, optimiser and averages, %.0f MiB for "
-             "activations (batch %lld in %lld parts%s), %.0f MiB for batches",
+             "activations (batch %lld in %lld %s%s), %.0f MiB for batches",
              (double)need / mib, (double)of_state / mib, (double)trainer->arena / mib,
              (long long)options->batch, (long long)options->accumulate,
+             nl_plural(options->accumulate, "part", "parts"),
              options->checkpointing ? ", checkpointing" : "", (double)batches / mib);
     if (options->dry_run)
         nl_log(context, NL_LOG_INFO, "memory: %s", text);
@@ -390,10 +393,11 @@ static nl_status open_trainer(nl_trainer *trainer)
     NL_TRY(nl_group_create(context, options->out, &trainer->group));
     trainer->device->cancellable &= trainer->group->size == 1; /* ranks stop together */
     if (options->batch % ((int64_t)trainer->group->size * options->accumulate))
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "--batch %lld is not a multiple of %d processes times %lld parts",
-                       (long long)options->batch, trainer->group->size,
-                       (long long)options->accumulate));
+        NL_TRY(nl_fail(
+            context, NL_ERROR_USAGE, "--batch %lld is not a multiple of %d %s times %lld %s",
+            (long long)options->batch, trainer->group->size,
+            nl_plural(trainer->group->size, "process", "processes"), (long long)options->accumulate,
+            nl_plural(options->accumulate, "part", "parts")));
     if (options->teacher)
         NL_TRY(nl_open_backbone(context, options->teacher, NULL, &teacher));
     if (teacher && !options->data) {
@@ -432,11 +436,13 @@ static nl_status open_trainer(nl_trainer *trainer)
     }
     NL_TRY(open_steps(trainer, &trainer->state, &trainer->feed, &trainer->stepper));
     NL_TRY(NL_NEW_ARRAY(context, "reports of steps", trainer->slots, &trainer->reports));
-    nl_log(context, NL_LOG_INFO, "%s, %lld parameters, %lld samples of %d classes, batch %lld, %s",
+    nl_log(context, NL_LOG_INFO, "%s, %lld parameters, %lld %s of %d %s, batch %lld, %s",
            nl_config_name(&trainer->config, name, sizeof(name)),
            (long long)nl_dit_parameter_count(trainer->state.model),
-           (long long)trainer->point.samples, trainer->config.num_classes,
-           (long long)options->batch, trainer->device->name);
+           (long long)trainer->point.samples,
+           nl_plural(trainer->point.samples, "sample", "samples"), trainer->config.num_classes,
+           nl_plural(trainer->config.num_classes, "class", "classes"), (long long)options->batch,
+           trainer->device->name);
 cleanup:
     nl_checkpoint_close(init);
     nl_checkpoint_close(teacher);

@@ -162,7 +162,7 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     data
     for how in "" --dry-run; do
         run -4 timeout 30 "$NALAGEN" train --model SiT-XL/2 --data data --batch 4096 --device cpu --out run $how
-        [[ $output == *"training takes "*"MiB for activations (batch 4096 in 1 parts)"*"cpu has "*"--accumulate"*"--batch"*"--checkpointing"* ]]
+        [[ $output == *"training takes "*"MiB for activations (batch 4096 in 1 part)"*"cpu has "*"--accumulate"*"--batch"*"--checkpointing"* ]]
         [ ! -e run ]
     done
     [[ $output == *"nalagen: memory: "* ]] # said before anything is taken
