@@ -240,9 +240,10 @@ static nl_status check_together(nl_context *context, const nl_eval_options *opti
 {
     bool model = options->sample.task.model || options->sample.task.n;
     if (!options->ref)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "--ref is needed: the statistics (.npz) or pictures to compare with; "
-                       "'nalagen stats' makes the former");
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "--ref is needed: the statistics (.npz) or pictures to compare with; "
+            "'nalagen stats' makes the former, docs/downloads.md says where published ones are");
     if (options->watch && (samples || options->sample.task.model))
         return nl_fail(context, NL_ERROR_USAGE, "--watch takes the checkpoints of %s: leave %s out",
                        options->watch, samples ? samples : "--model");

@@ -21,10 +21,12 @@ static nl_status find_weights(nl_context *context, const char *given, char **pat
         if (status != NL_OK || *path)
             return status;
     }
-    return nl_fail(context, NL_ERROR_USAGE,
-                   "the weights of Inception are needed: give --weights "
-                   "pt_inception-2015-12-05-6726825d.pth (a release file of pytorch-fid, 91 MiB), "
-                   "or put it into the folder that NALAGEN_WEIGHTS names");
+    return nl_fail(
+        context, NL_ERROR_USAGE,
+        "the weights of Inception are needed: give --weights "
+        "pt_inception-2015-12-05-6726825d.pth (a release file of pytorch-fid, 91 MiB), "
+        "or put it into the folder that NALAGEN_WEIGHTS names; docs/downloads.md has its "
+        "address");
 }
 
 /* Seen by nl_cancel and by the callback of the context. */

@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* Which file stands for a network when a folder is named. */
+#include <errno.h>
+
 #include "model.h"
 
-/* Allocated: path, or its folder `part` when it is that of a whole diffusers pipeline. */
+/* Allocated: path, or its folder `part` when it is that of a whole diffusers pipeline. NL_ERROR_INPUT: nothing there. */
 static nl_status find_part(nl_context *context, const char *path, const char *part, char **found)
 {
     char *inner = NULL;
+    if (!nl_path_exists(path) && errno == ENOENT)
+        return nl_fail(
+            context, NL_ERROR_INPUT,
+            "%s: there is no such file or folder; docs/downloads.md says where published "
+            "weights come from",
+            path);
     nl_status status = nl_path_join(context, path, part, &inner);
     if (status != NL_OK)
         return status;

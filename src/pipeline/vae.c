@@ -37,15 +37,15 @@ static nl_status find_own(nl_model *model, char **path)
         status = nl_fail(
             context, NL_ERROR_INPUT,
             "%s: the tiny autoencoder %s was not found beside it, in $NALAGEN_WEIGHTS or in "
-            "%s: give a file of TAESD's layout with --vae FILE, or --vae none for latents "
-            "only",
+            "%s: give a file of TAESD's layout with --vae FILE (docs/downloads.md), or --vae none "
+            "for latents only",
             model->path, tiny_file, NL_DATA_DIR);
     else
         status =
             nl_fail(context, NL_ERROR_INPUT,
                     "%s: it needs the Stable Diffusion VAE, which does not ship with nalagen: give "
-                    "its file or folder (sd-vae-ft-ema or sd-vae-ft-mse) with --vae FILE, or "
-                    "--vae none for latents only",
+                    "its file or folder (sd-vae-ft-ema or sd-vae-ft-mse; docs/downloads.md has the "
+                    "addresses) with --vae FILE, or --vae none for latents only",
                     model->path);
 cleanup:
     nl_free(context, folder);

@@ -198,6 +198,8 @@ open("c.png", "wb").write(out)'
         [ "$status" -eq 3 ] || { echo "$file: $status $output"; false; }
         [[ $output == *"$file"* ]]
     done
+    run "$NALAGEN" sample -m missing.safetensors -c 4
+    [[ $output == *"missing.safetensors: there is no such file"*"docs/downloads.md"* ]]
     run "$NALAGEN" sample --vae text.safetensors -c 4
     [ "$status" -eq 3 ]
     run "$NALAGEN" sample --vae "$model" -c 4
