@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists that people read are those that the program works by: the README, the public header, --help. */
+/* Lists that people read are those that the program works by: the documents, the public header, --help. */
 #include "nl_test.h"
 
 #include <ctype.h>
@@ -71,7 +71,7 @@ static void names_are(const char *file, const char *before, const char *const *n
 static void test_methods(void **state)
 {
     (void)state;
-    methods_are("README.md", "Samplers DiT", " SiT");
+    methods_are("docs/usage.md", "Samplers DiT", " SiT");
     methods_are("include/nalagen.h", "sampler", "");
     methods_are(SAMPLING_TABLE, "help DiT", " SiT");
     char text[128];
