@@ -38,7 +38,7 @@ nl_status nl_vae_file_open(nl_context *context, const char *name, nl_vae_file *v
             NL_TRY(nl_fail(
                 context, NL_ERROR_INPUT,
                 "tae.safetensors, the tiny autoencoder, was not found: put it into the folder "
-                "that NALAGEN_WEIGHTS names, or give a file with --vae FILE"));
+                "that NALAGEN_WEIGHTS names, or give a file with --vae FILE (docs/downloads.md)"));
         name = found;
     }
     NL_TRY(nl_open_autoencoder(context, name, &v->file));
