@@ -172,10 +172,10 @@ for wait in 0, 0.3: # about before the first step, and amidst
     began = time.monotonic()
     try:
         threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
-        model.sample_latents(0, steps=10000, sampler='euler')
+        model.sample_latents(0, steps=100000, sampler='euler')
         raise AssertionError('not stopped')
     except KeyboardInterrupt:
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 30
 for p in model.stream([0, 1, 2], batch=1, steps=1):
     break # the rest is not made
 for i in range(20): # cancelled when all is done: not the next call's matter
