@@ -172,7 +172,7 @@ for wait in 0, 0.3: # about before the first step, and amidst
     began = time.monotonic()
     try:
         threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
-        model.sample_latents(0, steps=100000, sampler='euler')
+        model.sample_latents(0, 16, steps=100000, sampler='euler')
         raise AssertionError('not stopped')
     except KeyboardInterrupt:
         assert time.monotonic() - began < 30
