@@ -76,12 +76,14 @@ static nl_status report_text(nl_context *context, const nl_reconstruct_result *r
     if (result->exact)
         snprintf(exact, sizeof(exact), "; %lld without a difference", (long long)result->exact);
     if (!isfinite(result->worst))
-        snprintf(text, sizeof(text), "%lld pictures%s", (long long)result->count, exact);
+        snprintf(text, sizeof(text), "%lld %s%s", (long long)result->count,
+                 nl_plural(result->count, "picture", "pictures"), exact);
     else
         snprintf(text, sizeof(text),
-                 "%lld pictures: PSNR %.2f dB on average, %.2f dB at worst (%s%s%lld)%s",
-                 (long long)result->count, result->mean, result->worst, result->worst_name,
-                 *result->worst_name ? ", " : "", (long long)result->worst_index, exact);
+                 "%lld %s: PSNR %.2f dB on average, %.2f dB at worst (%s%s%lld)%s",
+                 (long long)result->count, nl_plural(result->count, "picture", "pictures"),
+                 result->mean, result->worst, result->worst_name, *result->worst_name ? ", " : "",
+                 (long long)result->worst_index, exact);
     return nl_print_path(context, text);
 }
 
