@@ -39,20 +39,6 @@ static nl_status check_suffix(nl_context *context, const char *path)
                    path);
 }
 
-static nl_status make_parent(nl_context *context, const char *path)
-{
-    nl_status status = NL_OK;
-    char *folder = NULL;
-    const char *slash = strrchr(path, '/');
-    if (!slash || slash == path)
-        return NL_OK;
-    NL_TRY(nl_format(context, &folder, "%.*s", (int)(slash - path), path));
-    NL_TRY(nl_make_folder(context, folder));
-cleanup:
-    nl_free(context, folder);
-    return status;
-}
-
 /* What killed processes have left in the folder that the pictures go to. */
 static nl_status clean_up(nl_context *context, const nl_output *output)
 {
@@ -87,18 +73,18 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
         output->text = "-";
     } else if (nl_is_archive(out)) {
         output->kind = NL_OUTPUT_ARCHIVE;
-        NL_TRY(make_parent(context, out));
+        NL_TRY(nl_make_parent(context, out));
     } else if (out[strlen(out) - 1] == '/' || nl_path_is_folder(out)) {
         NL_TRY(nl_make_folder(context, out));
     } else if (strchr(out, '%')) {
         output->kind = NL_OUTPUT_PATTERN;
         NL_TRY(find_number(context, out, &start, &end));
         NL_TRY(check_suffix(context, out));
-        NL_TRY(make_parent(context, out));
+        NL_TRY(nl_make_parent(context, out));
     } else {
         output->kind = NL_OUTPUT_FILE;
         NL_TRY(check_suffix(context, out));
-        NL_TRY(make_parent(context, out));
+        NL_TRY(nl_make_parent(context, out));
     }
     if (files > 1 && (output->kind == NL_OUTPUT_FILE || output->kind == NL_OUTPUT_STDOUT))
         NL_TRY(nl_fail(

@@ -68,6 +68,9 @@ double nl_seconds(void); /* of a clock that only goes forward */
  * nl_plural(count, "class", "classes"). */
 const char *nl_plural(int64_t count, const char *one, const char *many);
 
+/* The bytes in base64 (RFC 4648): allocated, ended by NUL. */
+nl_status nl_base64(nl_context *context, const uint8_t *bytes, size_t size, char **text);
+
 /* A context without a device: for tests and tools that only read and write files. */
 nl_status nl_core_context_create(const nl_context_options *options, nl_context **context);
 void nl_core_context_destroy(nl_context *context);

@@ -99,6 +99,8 @@ bool nl_path_is_within(const char *path, const char *folder);
 bool nl_path_stays_in(const char *path, const char *folder);
 /* Creates the folder and its parents; no error when it is there. */
 nl_status nl_make_folder(nl_context *context, const char *path);
+/* The same of the folder that the file `path` lies in. */
+nl_status nl_make_parent(nl_context *context, const char *path);
 /* Allocated "folder/name". */
 nl_status nl_path_join(nl_context *context, const char *folder, const char *name, char **path);
 

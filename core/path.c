@@ -96,6 +96,20 @@ cleanup:
     return status;
 }
 
+nl_status nl_make_parent(nl_context *context, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = NULL;
+    nl_status status = NL_OK;
+    if (!slash || slash == path)
+        return NL_OK;
+    NL_TRY(nl_format(context, &folder, "%.*s", (int)(slash - path), path));
+    NL_TRY(nl_make_folder(context, folder));
+cleanup:
+    nl_free(context, folder);
+    return status;
+}
+
 nl_status nl_path_join(nl_context *context, const char *folder, const char *name, char **path)
 {
     size_t length = strlen(folder);

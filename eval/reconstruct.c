@@ -108,20 +108,6 @@ static nl_status open_output(nl_reconstruction *work)
     return work->folder ? nl_make_folder(context, options->out) : NL_OK;
 }
 
-static nl_status make_parent(nl_context *context, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = NULL;
-    nl_status status = NL_OK;
-    if (!slash || slash == path)
-        return NL_OK;
-    NL_TRY(nl_format(context, &folder, "%.*s", (int)(slash - path), path));
-    NL_TRY(nl_make_folder(context, folder));
-cleanup:
-    nl_free(context, folder);
-    return status;
-}
-
 static nl_status write_picture(const nl_reconstruction *work, int64_t index, int height, int width,
                                const uint8_t *rgb)
 {
@@ -134,7 +120,7 @@ static nl_status write_picture(const nl_reconstruction *work, int64_t index, int
     if (!work->options->force && nl_path_exists(path))
         NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it",
                        path));
-    NL_TRY(make_parent(context, path));
+    NL_TRY(nl_make_parent(context, path));
     NL_TRY(nl_png_write(context, path, work->options->force, rgb, height, width, NULL));
 cleanup:
     nl_free(context, path);

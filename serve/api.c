@@ -71,21 +71,15 @@ static enum MHD_Result no_job(nl_exchange *exchange)
 static enum MHD_Result post_job(nl_exchange *exchange)
 {
     nl_queue *queue = exchange->server->queue;
-    nl_queued_job *job = NULL;
     nl_wanted wanted;
     enum MHD_Result result;
-    nl_status status = nl_wanted_create(&wanted);
-    if (status != NL_OK)
+    if (nl_wanted_create(&wanted) != NL_OK)
         return MHD_NO;
-    status = nl_wanted_own(queue, exchange->body ? exchange->body : "", exchange->size, &wanted);
-    if (status != NL_OK) {
-        result = nl_answer_failure(exchange, wanted.context, status);
-        nl_wanted_free(&wanted);
+    nl_status read =
+        nl_wanted_own(queue, exchange->body ? exchange->body : "", exchange->size, &wanted);
+    nl_queued_job *job = nl_put_job(exchange, read, &wanted, &result);
+    if (!job)
         return result;
-    }
-    status = nl_queue_put(queue, exchange->context, &wanted, &job);
-    if (status != NL_OK)
-        return nl_answer_failure(exchange, exchange->context, status);
     result = nl_answer_json(exchange, MHD_HTTP_ACCEPTED, job_json(exchange, job));
     nl_queue_release(queue, job);
     return result;

@@ -138,7 +138,23 @@ bool nl_has_gone(nl_exchange *exchange)
                              (poller.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)));
 }
 
-void nl_await_job(nl_exchange *exchange, nl_queued_job *job)
+nl_queued_job *nl_put_job(nl_exchange *exchange, nl_status read, nl_wanted *wanted,
+                          enum MHD_Result *answered)
+{
+    nl_queued_job *job = NULL;
+    if (read != NL_OK) {
+        *answered = nl_answer_failure(exchange, wanted->context, read);
+        nl_wanted_free(wanted);
+        return NULL;
+    }
+    nl_status status = nl_queue_put(exchange->server->queue, exchange->context, wanted, &job);
+    if (status == NL_OK)
+        return job;
+    *answered = nl_answer_failure(exchange, exchange->context, status);
+    return NULL;
+}
+
+bool nl_await_job(nl_exchange *exchange, nl_queued_job *job, enum MHD_Result *answered)
 {
     nl_queue *queue = exchange->server->queue;
     nl_job_look look;
@@ -151,17 +167,32 @@ void nl_await_job(nl_exchange *exchange, nl_queued_job *job)
         if (nl_has_gone(exchange))
             nl_queue_cancel(queue, job);
     }
+    if (look.state == NL_JOB_DONE)
+        return true;
+    if (look.state == NL_JOB_CANCELLED) {
+        *answered = nl_answer_error(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, "cancelled");
+        return false;
+    }
+    unsigned code = look.status == NL_CANCELLED      ? MHD_HTTP_GATEWAY_TIMEOUT
+                    : look.status == NL_ERROR_USAGE  ? MHD_HTTP_BAD_REQUEST
+                    : look.status == NL_ERROR_MEMORY ? MHD_HTTP_SERVICE_UNAVAILABLE
+                                                     : MHD_HTTP_INTERNAL_SERVER_ERROR;
+    *answered = nl_answer_error(exchange, code, "%s", look.error);
+    return false;
 }
 
-enum MHD_Result nl_answer_ended(nl_exchange *exchange, const nl_job_look *look)
+nl_status nl_picture_string(nl_exchange *exchange, nl_queued_job *job, int64_t i, cJSON **string)
 {
-    if (look->state == NL_JOB_CANCELLED)
-        return nl_answer_error(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, "cancelled");
-    unsigned code = look->status == NL_CANCELLED      ? MHD_HTTP_GATEWAY_TIMEOUT
-                    : look->status == NL_ERROR_USAGE  ? MHD_HTTP_BAD_REQUEST
-                    : look->status == NL_ERROR_MEMORY ? MHD_HTTP_SERVICE_UNAVAILABLE
-                                                      : MHD_HTTP_INTERNAL_SERVER_ERROR;
-    return nl_answer_error(exchange, code, "%s", look->error);
+    const uint8_t *png;
+    size_t size;
+    char *text = NULL;
+    nl_status status;
+    NL_TRY(nl_queue_png(exchange->server->queue, exchange->context, job, i, &png, &size));
+    NL_TRY(nl_base64(exchange->context, png, size, &text));
+    *string = cJSON_CreateString(text);
+cleanup:
+    nl_free(exchange->context, text);
+    return status;
 }
 
 /* ---- Requests */

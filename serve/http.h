@@ -77,12 +77,14 @@ void nl_thumbnails_destroy(nl_context *context, nl_thumbnails *thumbnails);
 const nl_served_model *nl_model_argument(nl_exchange *exchange, int *number,
                                          enum MHD_Result *answered);
 
-/* Waits for the end of the job; a client that goes away cancels it. */
-void nl_await_job(nl_exchange *exchange, nl_queued_job *job);
-/* The answer to a job that ended otherwise than done. */
-enum MHD_Result nl_answer_ended(nl_exchange *exchange, const nl_job_look *look);
-/* Picture i in base64, allocated. */
-nl_status nl_picture_base64(nl_exchange *exchange, nl_queued_job *job, int64_t i, char **text);
-nl_status nl_base64(nl_context *context, const uint8_t *bytes, size_t size, char **text);
+/* Puts what a body was read as into the queue; read: the status of reading it. wanted is taken over. NULL: it could not
+ * be read or has no place, and *answered says so. */
+nl_queued_job *nl_put_job(nl_exchange *exchange, nl_status read, nl_wanted *wanted,
+                          enum MHD_Result *answered);
+/* Waits for the end of the job; a client that goes away cancels it. False: it ended otherwise than done, and *answered says
+ * so. */
+bool nl_await_job(nl_exchange *exchange, nl_queued_job *job, enum MHD_Result *answered);
+/* Picture i as a string of base64. */
+nl_status nl_picture_string(nl_exchange *exchange, nl_queued_job *job, int64_t i, cJSON **string);
 
 #endif

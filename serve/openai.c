@@ -10,16 +10,14 @@ static enum MHD_Result answer_pictures(nl_exchange *exchange, nl_queued_job *job
 {
     nl_status status = NL_OK;
     cJSON *object = cJSON_CreateObject(), *data;
-    char *text = NULL;
+    cJSON *string;
     cJSON_AddNumberToObject(object, "created", (double)time(NULL));
     data = cJSON_AddArrayToObject(object, "data");
     for (int64_t i = 0; i < job->wanted.task.count; i++) {
-        NL_TRY(nl_picture_base64(exchange, job, i, &text));
+        NL_TRY(nl_picture_string(exchange, job, i, &string));
         cJSON *picture = cJSON_CreateObject();
-        cJSON_AddStringToObject(picture, "b64_json", text);
+        cJSON_AddItemToObject(picture, "b64_json", string);
         cJSON_AddItemToArray(data, picture);
-        nl_free(exchange->context, text);
-        text = NULL;
     }
     return nl_answer_json(exchange, MHD_HTTP_OK, object);
 cleanup:
@@ -30,26 +28,17 @@ cleanup:
 static enum MHD_Result generate(nl_exchange *exchange)
 {
     nl_queue *queue = exchange->server->queue;
-    nl_queued_job *job = NULL;
     nl_wanted wanted;
-    nl_job_look look;
     enum MHD_Result result;
-    nl_status status = nl_wanted_create(&wanted);
-    if (status != NL_OK)
+    if (nl_wanted_create(&wanted) != NL_OK)
         return MHD_NO;
-    status = nl_wanted_openai(queue, exchange->body ? exchange->body : "", exchange->size, &wanted);
-    if (status != NL_OK) {
-        result = nl_answer_failure(exchange, wanted.context, status);
-        nl_wanted_free(&wanted);
+    nl_status read =
+        nl_wanted_openai(queue, exchange->body ? exchange->body : "", exchange->size, &wanted);
+    nl_queued_job *job = nl_put_job(exchange, read, &wanted, &result);
+    if (!job)
         return result;
-    }
-    status = nl_queue_put(queue, exchange->context, &wanted, &job);
-    if (status != NL_OK)
-        return nl_answer_failure(exchange, exchange->context, status);
-    nl_await_job(exchange, job);
-    nl_queue_look(queue, job, &look);
-    result = look.state == NL_JOB_DONE ? answer_pictures(exchange, job)
-                                       : nl_answer_ended(exchange, &look);
+    if (nl_await_job(exchange, job, &result))
+        result = answer_pictures(exchange, job);
     nl_queue_release(queue, job);
     return result;
 }

@@ -123,7 +123,6 @@ static enum MHD_Result get_thumbnail(nl_exchange *exchange)
     nl_queue *queue = exchange->server->queue;
     enum MHD_Result result;
     nl_queued_job *job = NULL;
-    nl_job_look look;
     uint8_t *png = NULL;
     size_t size;
     int number;
@@ -140,15 +139,12 @@ static enum MHD_Result get_thumbnail(nl_exchange *exchange)
     nl_status status = put_job(exchange, number, text, &job);
     if (status != NL_OK)
         return nl_answer_failure(exchange, exchange->context, status);
-    nl_await_job(exchange, job);
-    nl_queue_look(queue, job, &look);
-    if (look.state != NL_JOB_DONE) {
-        result = nl_answer_ended(exchange, &look);
-    } else if ((status = scale(exchange, job, &png, &size)) != NL_OK ||
-               (status = keep(exchange, number, class, png, size)) != NL_OK) {
-        result = nl_answer_failure(exchange, exchange->context, status);
-    } else {
-        result = nl_answer_bytes(exchange, "image/png", png, size, 3600);
+    if (nl_await_job(exchange, job, &result)) {
+        status = scale(exchange, job, &png, &size);
+        if (status == NL_OK)
+            status = keep(exchange, number, class, png, size);
+        result = status == NL_OK ? nl_answer_bytes(exchange, "image/png", png, size, 3600)
+                                 : nl_answer_failure(exchange, exchange->context, status);
     }
     nl_free(exchange->context, png);
     nl_queue_release(queue, job);

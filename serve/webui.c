@@ -50,14 +50,12 @@ static cJSON *info_json(nl_exchange *exchange, nl_queued_job *job)
 static enum MHD_Result answer_pictures(nl_exchange *exchange, nl_queued_job *job, cJSON *echo)
 {
     nl_status status = NL_OK;
-    char *text = NULL;
+    cJSON *string;
     cJSON *object = cJSON_CreateObject(), *images = cJSON_AddArrayToObject(object, "images");
     cJSON *info = info_json(exchange, job);
     for (int64_t i = 0; i < job->wanted.task.count; i++) {
-        NL_TRY(nl_picture_base64(exchange, job, i, &text));
-        cJSON_AddItemToArray(images, cJSON_CreateString(text));
-        nl_free(exchange->context, text);
-        text = NULL;
+        NL_TRY(nl_picture_string(exchange, job, i, &string));
+        cJSON_AddItemToArray(images, string);
     }
     cJSON_AddItemToObject(object, "parameters", cJSON_Duplicate(echo, true));
     char *printed = nl_json_print(info, false);
@@ -74,32 +72,19 @@ cleanup:
 static enum MHD_Result txt2img(nl_exchange *exchange)
 {
     nl_queue *queue = exchange->server->queue;
-    nl_queued_job *job = NULL;
     nl_wanted wanted;
-    nl_job_look look;
     enum MHD_Result result;
     cJSON *echo = NULL;
-    nl_status status = nl_wanted_create(&wanted);
-    if (status != NL_OK)
+    if (nl_wanted_create(&wanted) != NL_OK)
         return MHD_NO;
-    status = nl_wanted_webui(queue, atomic_load(&exchange->server->webui_model),
-                             exchange->body ? exchange->body : "", exchange->size, &wanted, &echo);
-    if (status != NL_OK) {
-        result = nl_answer_failure(exchange, wanted.context, status);
-        nl_wanted_free(&wanted);
-        cJSON_Delete(echo);
-        return result;
-    }
-    status = nl_queue_put(queue, exchange->context, &wanted, &job);
-    if (status != NL_OK) {
-        cJSON_Delete(echo);
-        return nl_answer_failure(exchange, exchange->context, status);
-    }
-    nl_await_job(exchange, job);
-    nl_queue_look(queue, job, &look);
-    result = look.state == NL_JOB_DONE ? answer_pictures(exchange, job, echo)
-                                       : nl_answer_ended(exchange, &look);
-    nl_queue_release(queue, job);
+    nl_status read =
+        nl_wanted_webui(queue, atomic_load(&exchange->server->webui_model),
+                        exchange->body ? exchange->body : "", exchange->size, &wanted, &echo);
+    nl_queued_job *job = nl_put_job(exchange, read, &wanted, &result);
+    if (job && nl_await_job(exchange, job, &result))
+        result = answer_pictures(exchange, job, echo);
+    if (job)
+        nl_queue_release(queue, job);
     cJSON_Delete(echo);
     return result;
 }

@@ -34,27 +34,6 @@ static nl_show choose(void)
     return NL_SHOW_BLOCKS;
 }
 
-/* Allocated, ended by 0. */
-static nl_status base64(nl_context *context, const uint8_t *bytes, size_t size, char **text)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    nl_status status = NL_NEW_ARRAY(context, "base64", (size + 2) / 3 * 4 + 1, text);
-    if (status != NL_OK)
-        return status;
-    char *to = *text;
-    for (size_t i = 0; i < size; i += 3) {
-        size_t left = size - i;
-        uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)(left > 1 ? bytes[i + 1] : 0) << 8 |
-                         (left > 2 ? bytes[i + 2] : 0);
-        *to++ = digits[group >> 18];
-        *to++ = digits[group >> 12 & 63];
-        *to++ = left > 1 ? digits[group >> 6 & 63] : '=';
-        *to++ = left > 2 ? digits[group & 63] : '=';
-    }
-    *to = '\0';
-    return NL_OK;
-}
-
 static void show_kitty(FILE *stream, const char *text)
 {
     size_t left = strlen(text);
@@ -176,7 +155,7 @@ nl_status nl_image_show(nl_context *context, void *stream, nl_show how, const ui
         show_letters(file, rgb, height, width, across, down);
     } else {
         NL_TRY(nl_png_encode(context, rgb, height, width, NULL, &png, &size));
-        NL_TRY(base64(context, png, size, &text));
+        NL_TRY(nl_base64(context, png, size, &text));
         if (how == NL_SHOW_KITTY)
             show_kitty(file, text);
         else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Bytes as text (RFC 4648): pictures in the answers of OpenAI's and A1111's interfaces. */
-#include "http.h"
+/* Bytes as text (RFC 4648): pictures in terminals and in answers over HTTP. */
+#include "nl_core.h"
 
 nl_status nl_base64(nl_context *context, const uint8_t *bytes, size_t size, char **text)
 {
@@ -20,13 +20,4 @@ nl_status nl_base64(nl_context *context, const uint8_t *bytes, size_t size, char
     }
     *to = '\0';
     return NL_OK;
-}
-
-nl_status nl_picture_base64(nl_exchange *exchange, nl_queued_job *job, int64_t i, char **text)
-{
-    const uint8_t *png;
-    size_t size;
-    nl_status status =
-        nl_queue_png(exchange->server->queue, exchange->context, job, i, &png, &size);
-    return status == NL_OK ? nl_base64(exchange->context, png, size, text) : status;
 }
