@@ -242,8 +242,10 @@ static void close_table(nl_context *context, nl_table *table)
     nl_free(context, table->dit.blocks);
 }
 
-nl_status nl_dit_convertible(const nl_checkpoint *checkpoint, const nl_config *config,
-                             const char *path, nl_dtype matrix_dtype, nl_dit_spelling spelling)
+/* Writes the file, or only says whether it could be. */
+static nl_status convert(const nl_checkpoint *checkpoint, const nl_config *config, const char *path,
+                         bool write, bool overwrite, nl_dtype matrix_dtype,
+                         nl_dit_spelling spelling)
 {
     nl_context *context = checkpoint->context;
     nl_table table;
@@ -255,29 +257,22 @@ nl_status nl_dit_convertible(const nl_checkpoint *checkpoint, const nl_config *c
                         .spelling = spelling};
     NL_TRY(open_table(context, config, &table));
     NL_TRY(nl_dit_check(&table.dit, checkpoint));
-    NL_TRY(check_request(&file, path));
+    NL_TRY(write ? write_file(&file, path, overwrite) : check_request(&file, path));
 cleanup:
     close_table(context, &table);
     return status;
 }
 
+nl_status nl_dit_convertible(const nl_checkpoint *checkpoint, const nl_config *config,
+                             const char *path, nl_dtype matrix_dtype, nl_dit_spelling spelling)
+{
+    return convert(checkpoint, config, path, false, false, matrix_dtype, spelling);
+}
+
 nl_status nl_dit_convert(const nl_checkpoint *checkpoint, const nl_config *config, const char *path,
                          bool overwrite, nl_dtype matrix_dtype, nl_dit_spelling spelling)
 {
-    nl_context *context = checkpoint->context;
-    nl_table table;
-    nl_status status;
-    nl_dit_file file = {.context = context,
-                        .dit = &table.dit,
-                        .checkpoint = checkpoint,
-                        .dtype = matrix_dtype,
-                        .spelling = spelling};
-    NL_TRY(open_table(context, config, &table));
-    NL_TRY(nl_dit_check(&table.dit, checkpoint));
-    NL_TRY(write_file(&file, path, overwrite));
-cleanup:
-    close_table(context, &table);
-    return status;
+    return convert(checkpoint, config, path, true, overwrite, matrix_dtype, spelling);
 }
 
 nl_status nl_dit_fits(const nl_checkpoint *checkpoint, const nl_config *config, int64_t *parameters)
