@@ -18,6 +18,26 @@ typedef struct stand_in {
     float last_s; /* NaN: none */
 } stand_in;
 
+/* The network of the golden trajectories of DiTs, and options of their samplers. */
+static inline float golden_eps(float x, float t)
+{
+    return tanhf(0.8f * x + 0.1f * cosf(0.01f * t));
+}
+
+static inline float golden_variance(float x)
+{
+    return 0.5f * sinf(3 * x);
+}
+
+static inline nl_sampler_options diffusion_options(nl_method method, int steps)
+{
+    nl_sampler_options options;
+    nl_sampler_options_init(&options);
+    options.method = method;
+    options.steps = steps;
+    return options;
+}
+
 static inline nl_status stand_in_predict(void *user, const nl_tensor *x, const float *t,
                                          const float *s, const nl_tensor *prediction)
 {

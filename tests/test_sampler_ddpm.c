@@ -7,25 +7,6 @@ enum { IMAGES = 2, COUNT = 2 * 4 * 4 * 4 };
 static const int64_t shape[] = {2, 4, 4, 4};
 static const char *const devices[] = {"reference", NULL}; /* NULL: the device of the tests */
 
-static float golden_eps(float x, float t)
-{
-    return tanhf(0.8f * x + 0.1f * cosf(0.01f * t));
-}
-
-static float golden_variance(float x)
-{
-    return 0.5f * sinf(3 * x);
-}
-
-static nl_sampler_options diffusion_options(nl_method method, int steps)
-{
-    nl_sampler_options options;
-    nl_sampler_options_init(&options);
-    options.method = method;
-    options.steps = steps;
-    return options;
-}
-
 static void assert_near(double value, double expected, double tolerance)
 {
     if (!(fabs(value - expected) <= tolerance * fabs(expected)))

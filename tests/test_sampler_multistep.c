@@ -8,25 +8,6 @@ enum { IMAGES = 2, COUNT = IMAGES * 4 * 2 * 2, MOST_STEPS = 320 };
 static const int64_t shape[] = {IMAGES, 4, 2, 2};
 static const nl_method methods[] = {NL_METHOD_DPMPP_2M, NL_METHOD_DPMPP_2M_SDE, NL_METHOD_UNIPC};
 
-static float golden_eps(float x, float t)
-{
-    return tanhf(0.8f * x + 0.1f * cosf(0.01f * t));
-}
-
-static float golden_variance(float x)
-{
-    return 0.5f * sinf(3 * x);
-}
-
-static nl_sampler_options options_of(nl_method method, int steps)
-{
-    nl_sampler_options options;
-    nl_sampler_options_init(&options);
-    options.method = method;
-    options.steps = steps;
-    return options;
-}
-
 typedef struct trajectory {
     nl_device *device;
     int steps;
@@ -104,7 +85,7 @@ static bool check_golden(nl_context *context, const nl_checkpoint *golden, nl_me
     float *expected = test_read(golden, name, NULL), *timesteps = test_read(golden, times, NULL);
     double worst = 0;
     stand_in network = {.output = golden_eps, .variance = golden_variance, .noise = noise};
-    nl_sampler_options options = options_of(method, steps);
+    nl_sampler_options options = diffusion_options(method, steps);
     options.spacing = setting->spacing;
     options.steps_offset = setting->offset;
     options.predicts = setting->predicts;
@@ -176,7 +157,7 @@ static double gaussian_error(nl_context *context, nl_method method, int steps, i
     for (int i = 0; i < COUNT; i++)
         start[i] = sinf((float)i + 1);
     stand_in network = {.output = gaussian_eps};
-    nl_sampler_options options = options_of(method, steps);
+    nl_sampler_options options = diffusion_options(method, steps);
     options.variance = NL_VARIANCE_FIXED_SMALL;
     follow(context, &options, &network, start, &path);
     double exact = spread(path.timesteps[taken]) / spread(999);
@@ -221,7 +202,7 @@ static void test_sde_spread(void **state)
     for (uint64_t i = 0; i < MANY; i += 4)
         nl_philox_normal4(1, 0, 1000, i, start + i);
     stand_in network = {.output = gaussian_eps};
-    nl_sampler_options options = options_of(NL_METHOD_DPMPP_2M_SDE, 100);
+    nl_sampler_options options = diffusion_options(NL_METHOD_DPMPP_2M_SDE, 100);
     options.variance = NL_VARIANCE_FIXED_SMALL;
     assert_ok(context, stand_in_sample(context, &options, &network, 2, (int64_t[]){1, MANY}, start,
                                        NULL, result));
@@ -256,7 +237,7 @@ static void test_clip_denoised(void **state)
         for (int clip = 0; clip < 2; clip++) {
             float largest = 0;
             stand_in network = {.output = golden_eps, .variance = golden_variance};
-            nl_sampler_options options = options_of(methods[c], 20);
+            nl_sampler_options options = diffusion_options(methods[c], 20);
             options.clip_denoised = clip;
             assert_ok(context,
                       stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
@@ -276,7 +257,7 @@ static void test_respacing(void **state)
     float start[COUNT] = {1};
     nl_context *context = test_context("reference");
     stand_in network = {.output = golden_eps, .variance = golden_variance};
-    nl_sampler_options options = options_of(NL_METHOD_UNIPC, 0);
+    nl_sampler_options options = diffusion_options(NL_METHOD_UNIPC, 0);
     options.respacing = "0,2,3";
     follow(context, &options, &network, start, &path);
     assert_int_equal(path.steps, 5);
@@ -291,7 +272,7 @@ static void test_refusals(void **state)
     nl_context *context = test_context(NULL);
     for (int c = 0; c < NL_COUNT(methods); c++) {
         char reason[64];
-        nl_sampler_options options = options_of(methods[c], 1000);
+        nl_sampler_options options = diffusion_options(methods[c], 1000);
         assert_refused(context, &options, "steps is 1000: expected 1 to 999");
         options.steps = 0;
         assert_refused(context, &options, "steps is 0");
@@ -313,7 +294,7 @@ static void test_refusals(void **state)
         options.respacing = "linspacex";
         assert_refused(context, &options, "expected 'leading', 'trailing' or 'linspace'");
     }
-    nl_sampler_options options = options_of(NL_METHOD_DDIM, 10);
+    nl_sampler_options options = diffusion_options(NL_METHOD_DDIM, 10);
     options.rho = 7;
     assert_refused(context, &options, "it does not fit ddim");
     nl_core_context_destroy(context);
@@ -327,7 +308,7 @@ static void test_not_finite(void **state)
     for (int c = 0; c < NL_COUNT(methods); c++) {
         char where[64];
         stand_in network = {.output = golden_eps, .variance = golden_variance, .nan_at_call = 3};
-        nl_sampler_options options = options_of(methods[c], 10);
+        nl_sampler_options options = diffusion_options(methods[c], 10);
         assert_int_equal(
             stand_in_sample(context, &options, &network, 4, shape, start, NULL, result),
             NL_ERROR_NOT_FINITE);
