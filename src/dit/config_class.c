@@ -171,6 +171,17 @@ bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b)
     return false;
 }
 
+int nl_config_other_class(const nl_config *a, const nl_config *b)
+{
+    int both = NL_MIN(a->num_classes, b->num_classes);
+    if (!a->class_names || !b->class_names)
+        return -1;
+    for (int i = 0; i < both; i++)
+        if (!nl_class_name_equal(&a->class_names[i], &b->class_names[i]))
+            return i;
+    return a->num_classes == b->num_classes ? -1 : both;
+}
+
 nl_status nl_config_class(nl_context *context, const nl_config *config, const nl_class_index *names,
                           const char *text, int *index)
 {

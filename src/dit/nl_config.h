@@ -176,6 +176,9 @@ nl_status nl_config_class(nl_context *context, const nl_config *config, const nl
 
 /* Whether two entries name one class: a wnid or name that both have. */
 bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b);
+/* The first class that is another one in the other configuration, or that one of them lacks; -1: none, or one of them has
+ * no names, so that nothing is known. */
+int nl_config_other_class(const nl_config *a, const nl_config *b);
 /* Rows of the table of classes. */
 int nl_config_label_rows(const nl_config *config);
 /* Channels of the head: in_channels, twice with learn_sigma. */

@@ -5,14 +5,6 @@
 
 #include "model.h"
 
-static bool same_classes(const nl_config *a, const nl_config *b)
-{
-    bool same = a->num_classes == b->num_classes;
-    for (int i = 0; same && a->class_names && b->class_names && i < a->num_classes; i++)
-        same = nl_class_name_equal(&a->class_names[i], &b->class_names[i]);
-    return same;
-}
-
 static bool same_latents(const nl_config *a, const nl_config *b)
 {
     bool said = a->latent_said && b->latent_said;
@@ -35,7 +27,8 @@ static const char *difference(const nl_config *a, const nl_config *b)
         {a->input_height == b->input_height && a->input_width == b->input_width,
          "they have another \"input_size\""},
         {same_latents(a, b), "they have another autoencoder, or another scale of its latents"},
-        {same_classes(a, b), "they have other classes"},
+        {a->num_classes == b->num_classes && nl_config_other_class(a, b) < 0,
+         "they have other classes"},
         {dit || a->path == b->path, "they have another \"path\""},
         {dit || a->prediction == b->prediction, "they have another \"prediction\""},
         {!dit || (a->schedule == b->schedule && a->diffusion_steps == b->diffusion_steps &&

@@ -156,17 +156,6 @@ static int old_class(const nl_config *from, const nl_class_name *name)
     return -1;
 }
 
-/* Whether both say names, and not the same in the same order. */
-static bool other_classes(const nl_config *from, const nl_config *to)
-{
-    if (!from->class_names || !to->class_names)
-        return false;
-    bool same = from->num_classes == to->num_classes;
-    for (int i = 0; same && i < to->num_classes; i++)
-        same = nl_class_name_equal(&from->class_names[i], &to->class_names[i]);
-    return !same;
-}
-
 /* Rows of classes that both have, by name; the others keep their initial values. */
 static nl_status take_classes(nl_train_state *state, const nl_checkpoint *checkpoint,
                               const nl_param *param, const nl_config *from)
@@ -210,7 +199,7 @@ nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *chec
                                 const nl_config *from)
 {
     nl_status status = NL_OK;
-    bool others = other_classes(from, &state->master->config);
+    bool others = nl_config_other_class(from, &state->master->config) >= 0;
     for (int i = 0; i < state->master->param_count; i++) {
         const nl_param *param = &state->master->params[i];
         NL_TRY(others && !strcmp(param->name, label_table)

@@ -2,15 +2,6 @@
 /* The teacher of a distillation: loaded, and held against the student that is to learn from it. */
 #include "trainer.h"
 
-/* The first class that is another one in the other model, or -1. Without names on a side nothing is known. */
-static int other_class(const nl_config *a, const nl_config *b)
-{
-    for (int i = 0; a->class_names && b->class_names && i < a->num_classes; i++)
-        if (!nl_class_name_equal(&a->class_names[i], &b->class_names[i]))
-            return i;
-    return -1;
-}
-
 static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
                        const nl_config *teacher)
 {
@@ -39,7 +30,7 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
             context, NL_ERROR_USAGE,
             "%s: teacher and student, which follows from it and from %s, differ in \"%s\"",
             checkpoint->path, trainer->options->data, key);
-    int number = other_class(teacher, &student);
+    int number = nl_config_other_class(teacher, &student);
     if (number >= 0)
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: class %d has another name than in %s: the teacher would be asked for "
