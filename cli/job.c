@@ -129,7 +129,6 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
 cleanup:
     session->job = NULL;
     nl_task_free(context, &job.task);
-    nl_npy_close(context, &job.noise_file);
     nl_free(context, job.noise);
     nl_npz_abandon(&job.archive);
     nl_work_list_free(context, &job.work);

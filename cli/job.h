@@ -12,8 +12,8 @@ struct nl_job {
     const nl_sample_options *options;
     nl_task task;
     nl_output output;
-    nl_npy noise_file;
-    float *noise;  /* [count, C, H, W] or NULL */
+    int64_t noise_count;
+    float *noise;  /* [noise_count, C, H, W] or NULL */
     int64_t taken; /* pictures made */
     int64_t done;  /* of those, written and reported */
     nl_work_list work;

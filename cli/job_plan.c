@@ -2,35 +2,30 @@
 /* What a job of `nalagen sample` is: refused before the first step, or made. */
 #include "job.h"
 
-#include <math.h>
 #include <string.h>
 
-/* Latents as floats from a file of floats or doubles. */
+#include "nl_latent_file.h"
+
+/* Initial latents of a file, as `decode` reads them. */
 static nl_status read_noise(nl_job *job)
 {
     nl_context *context = job->session->context;
-    const char *path = job->options->noise;
     const int *shape = job->latent_shape;
-    const nl_npy *file = &job->noise_file;
-    nl_status status = NL_OK;
-    char found[64];
-    NL_TRY(nl_npy_open(context, path, &job->noise_file));
-    if (file->ndim != 4 || file->shape[0] < 1 || file->shape[1] != shape[0] ||
-        file->shape[2] != shape[1] || file->shape[3] != shape[2] ||
-        (file->dtype != NL_F32 && file->dtype != NL_F64))
+    nl_latent_file file;
+    nl_status status;
+    NL_TRY(nl_latent_file_open(context, job->options->noise, NULL, &file));
+    if (file.channels != shape[0] || file.height != shape[1] || file.width != shape[2])
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
-                       "%s: expected initial latents [n, %d, %d, %d] of floats, found %s %s%s",
-                       path, shape[0], shape[1], shape[2], nl_dtype_name(file->dtype),
-                       nl_shape_text(file->ndim, file->shape, found, sizeof(found)),
-                       file->ndim == 4 ? " (see --size)" : ""));
-    int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
-    NL_TRY(NL_NEW_ARRAY(context, "initial latents", file->shape[0] * elements, &job->noise));
-    nl_convert_to_float(file->data, file->dtype, file->shape[0] * elements, job->noise);
-    for (int64_t i = 0; i < file->shape[0] * elements; i++)
-        if (!isfinite(job->noise[i]))
-            NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: picture %lld holds NaN or infinity", path,
-                           (long long)(i / elements)));
+                       "%s: expected initial latents [n, %d, %d, %d] of floats, found [%lld, %lld, "
+                       "%lld, %lld] (see --size)",
+                       file.path, shape[0], shape[1], shape[2], (long long)file.count,
+                       (long long)file.channels, (long long)file.height, (long long)file.width));
+    job->noise_count = file.count;
+    NL_TRY(NL_NEW_ARRAY(context, "initial latents",
+                        file.count * file.channels * file.height * file.width, &job->noise));
+    NL_TRY(nl_latent_file_read(&file, file.count, job->noise));
 cleanup:
+    nl_latent_file_close(&file);
     return status;
 }
 
@@ -41,7 +36,7 @@ static nl_status check_count(const nl_job *job)
     const nl_sample_options *options = job->options;
     int64_t count = job->task.count;
     int64_t room = options->grid[0] * options->grid[1];
-    int64_t have = job->noise ? job->noise_file.shape[0] : 0;
+    int64_t have = job->noise_count;
     if (room && count > room)
         return nl_fail(context, NL_ERROR_USAGE, "--grid %lldx%lld has no room for %lld pictures",
                        (long long)options->grid[0], (long long)options->grid[1], (long long)count);
@@ -209,7 +204,7 @@ nl_status nl_job_plan(nl_job *job)
     nl_model_latent_shape(session->model, job->latent_shape);
     if (options->noise)
         NL_TRY(read_noise(job));
-    int64_t usual = room ? room : job->noise ? job->noise_file.shape[0] : 0;
+    int64_t usual = room ? room : job->noise_count;
     NL_TRY(nl_task_plan(context, nl_model_get_config(session->model),
                         nl_model_guide_config(session->model), &options->task, usual, &job->task));
     NL_TRY(check_count(job));

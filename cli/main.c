@@ -38,6 +38,7 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
     &nl_distill_command,
     &nl_average_command,
     &nl_encode_command,
+    &nl_decode_command,
     &nl_reconstruct_command,
     &nl_eval_command,
     &nl_stats_command,

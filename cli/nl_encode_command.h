@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* `nalagen encode`: pictures to training data; `nalagen reconstruct`: to latents and back. */
+/* `nalagen encode`: pictures to training data; `decode`: latents to pictures; `reconstruct`: to latents and back. */
 #ifndef NL_ENCODE_COMMAND_H
 #define NL_ENCODE_COMMAND_H
 
 #include "nl_options.h"
 #include "nl_vae.h"
 
-extern const nl_command nl_encode_command, nl_reconstruct_command;
+extern const nl_command nl_encode_command, nl_decode_command, nl_reconstruct_command;
 
 /* An autoencoder without a model: loaded with scale 1 and shift 0. */
 typedef struct nl_vae_file {

@@ -21,8 +21,9 @@ enum {
 
 static const nl_option options_table[] = {
     {.include = nl_sampling_options, .offset = FIELD(task)},
-    {"noise", 0, NL_OPTION_FILE, FIELD(noise), "FILE.npy", .where = BOTH,
-     .help = "initial latents [n, C, H, W]"},
+    {"noise", 0, NL_OPTION_FILE, FIELD(noise), "FILE", .where = BOTH,
+     .help = "initial latents [n, C, H, W]",
+     .detail = ".npy, .npz or .safetensors, as decode takes them."},
 
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = REQUEST, .group = "Output",
      .help = "a.png, out/, %06d.png, a.npz, - (church-seed0.png)",

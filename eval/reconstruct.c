@@ -5,11 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
-#include "nl_image.h"
-#include "nl_npz.h"
-#include "nl_pictures.h"
+#include "nl_picture_files.h"
 
 enum { BATCH = 16 };
 
@@ -18,8 +15,7 @@ typedef struct nl_reconstruction {
     const nl_reconstruct_options *options;
     nl_reconstruct_result *result;
     nl_pictures *pictures;
-    nl_npz *npz; /* where an archive is written */
-    bool folder;
+    nl_picture_files files;
     float *latents;
     uint8_t *rgb; /* what comes back */
     int64_t latent_room, rgb_room;
@@ -36,21 +32,10 @@ double nl_psnr(const uint8_t *a, const uint8_t *b, int64_t count)
 
 /* ---- Where they go */
 
-static bool ends_in(const char *path, const char *suffix)
+static const char *name_of(void *user, int64_t index, char room[32])
 {
-    size_t length = strlen(path), end = strlen(suffix);
-    return length > end && !strcasecmp(path + length - end, suffix);
-}
-
-/* "a/b.jpg" becomes "a/b.jpg.png", so that no two files have one name. */
-static nl_status output_of(const nl_reconstruction *work, int64_t index, char **path)
-{
-    const char *out = work->options->out, *name = nl_pictures_name(work->pictures, index);
-    size_t length = strlen(out);
-    if (!work->folder)
-        return nl_strdup(work->context, out, path);
-    return nl_format(work->context, path, "%s%s%s%s", out, out[length - 1] == '/' ? "" : "/", name,
-                     ends_in(name, ".png") ? "" : ".png");
+    (void)room;
+    return nl_pictures_name(((nl_reconstruction *)user)->pictures, index);
 }
 
 static nl_status open_archive(nl_reconstruction *work)
@@ -60,21 +45,13 @@ static nl_status open_archive(nl_reconstruction *work)
     nl_picture_size size = nl_pictures_size(work->pictures);
     nl_status status = NL_OK;
     char *parameters = NULL;
-    if (!options->force && nl_path_exists(options->out))
-        return nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it",
-                       options->out);
     NL_TRY(nl_format(context, &parameters,
                      "{\"version\": \"%s\", \"reconstructed_by\": \"%s\", \"pictures\": %lld, "
                      "\"size\": [%d, %d]}",
                      nl_version(), options->vae_sha256,
                      (long long)nl_pictures_count(work->pictures), size.height, size.width));
-    nl_npz_options archive = {.path = options->out,
-                              .count = nl_pictures_count(work->pictures),
-                              .height = size.height,
-                              .width = size.width,
-                              .parameters = parameters,
-                              .force = options->force};
-    NL_TRY(nl_npz_open(context, &archive, &work->npz));
+    NL_TRY(nl_picture_files_begin(&work->files, nl_pictures_count(work->pictures), size.height,
+                                  size.width, parameters));
 cleanup:
     nl_free(context, parameters);
     return status;
@@ -84,64 +61,27 @@ static nl_status open_output(nl_reconstruction *work)
 {
     const nl_reconstruct_options *options = work->options;
     nl_context *context = work->context;
+    nl_picture_files *files = &work->files;
     nl_pictures_kind kind = nl_pictures_get_kind(work->pictures);
-    size_t length = strlen(options->out);
-    bool archive = ends_in(options->out, ".npz");
-    bool folder = nl_path_is_folder(options->out) || (length && options->out[length - 1] == '/');
-    if (kind == NL_PICTURES_ARCHIVE && archive)
+    nl_status status = NL_OK;
+    NL_TRY(nl_picture_files_set(context, options->out, kind == NL_PICTURES_FOLDER, options->force,
+                                files));
+    if (kind == NL_PICTURES_ARCHIVE && files->archive)
         return open_archive(work);
-    if (kind == NL_PICTURES_ARCHIVE || archive)
+    if (kind == NL_PICTURES_ARCHIVE || files->archive)
         return nl_fail(context, NL_ERROR_USAGE, "%s: expected the same kind as %s: %s",
                        options->out, options->in,
-                       archive ? "pictures of an archive alone go into an archive"
-                               : "a name that ends in .npz");
-    work->folder = folder || kind == NL_PICTURES_FOLDER;
-    if (!work->folder && !ends_in(options->out, ".png"))
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "%s: expected a name that ends in .png, or a folder (ending in /)",
-                       options->out);
+                       files->archive ? "pictures of an archive alone go into an archive"
+                                      : "a name that ends in .npz");
     if (kind == NL_PICTURES_FOLDER && nl_path_is_within(options->out, options->in))
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s lies in %s and would be taken for a part of it the next time: choose a "
                        "folder elsewhere",
                        options->out, options->in);
-    return work->folder ? nl_make_folder(context, options->out) : NL_OK;
-}
-
-static nl_status write_picture(const nl_reconstruction *work, int64_t index, int height, int width,
-                               const uint8_t *rgb)
-{
-    nl_context *context = work->context;
-    nl_status status = NL_OK;
-    char *path = NULL;
-    if (work->npz)
-        return nl_npz_write(work->npz, index, 0, rgb);
-    NL_TRY(output_of(work, index, &path));
-    if (!work->options->force && nl_path_exists(path))
-        NL_TRY(nl_fail(context, NL_ERROR_WRITE, "%s is there already: use --force to overwrite it",
-                       path));
-    NL_TRY(nl_make_parent(context, path));
-    NL_TRY(nl_png_write(context, path, work->options->force, rgb, height, width, NULL));
+    if (files->folder)
+        NL_TRY(nl_make_folder(context, options->out));
 cleanup:
-    nl_free(context, path);
     return status;
-}
-
-/* Threads compress. The first failure is the one that is told. */
-static nl_status write_batch(const nl_reconstruction *work, const nl_picture_batch *batch)
-{
-    int64_t bytes = 3 * batch->height * batch->width;
-    nl_status failed = NL_OK;
-#pragma omp parallel for num_threads(work->context->device->threads) schedule(dynamic)
-    for (int64_t i = 0; i < batch->count; i++) {
-        nl_status status = write_picture(work, batch->first + i, (int)batch->height,
-                                         (int)batch->width, work->rgb + i * bytes);
-        if (status != NL_OK) {
-#pragma omp critical(nl_reconstruct_failed)
-            failed = status;
-        }
-    }
-    return failed;
 }
 
 /* ---- The work */
@@ -215,7 +155,9 @@ static nl_status take(void *user, const nl_picture_batch *batch)
                                   work->latents));
     NL_TRY(nl_check_cancelled(work->context));
     NL_TRY(nl_vae_decode_pictures(vae, work->latents, batch->count, rows, columns, work->rgb));
-    NL_TRY(write_batch(work, batch));
+    nl_picture_batch made = *batch;
+    made.rgb = work->rgb;
+    NL_TRY(nl_picture_files_write(&work->files, &made, name_of, work));
     compare(work, batch);
     nl_progress progress = {.stage = "reconstructing",
                             .image = batch->first + batch->count,
@@ -231,7 +173,6 @@ nl_status nl_reconstruct(nl_context *context, const nl_reconstruct_options *opti
 {
     nl_reconstruction work = {.context = context, .options = options, .result = result};
     nl_status status = NL_OK;
-    bool finished;
     *result = (nl_reconstruct_result){.mean = NAN, .worst = NAN, .worst_index = -1};
     int factor = nl_vae_factor(options->vae);
     if (options->height % factor || options->width % factor)
@@ -245,10 +186,9 @@ nl_status nl_reconstruct(nl_context *context, const nl_reconstruct_options *opti
     NL_TRY(source.run(source.user, options->batch ? options->batch : BATCH, take, &work));
     if (result->count > result->exact)
         result->mean = work.sum / (double)(result->count - result->exact);
-    if (work.npz)
-        NL_TRY(nl_npz_close(&work.npz, &finished));
+    NL_TRY(nl_picture_files_end(&work.files));
 cleanup:
-    nl_npz_abandon(&work.npz);
+    nl_picture_files_abandon(&work.files);
     nl_pictures_close(work.pictures);
     nl_free(context, work.latents);
     nl_free(context, work.rgb);

@@ -132,7 +132,7 @@ nl_status nl_vae_latent_scale(const nl_vae *vae, double *scale, double *shift)
         return nl_fail(vae->device->context, NL_ERROR_INPUT,
                        "%s: nothing says how latents of %lld channels are scaled: give the folder "
                        "of the autoencoder with its config.json (scaling_factor, shift_factor), or "
-                       "a model that has latent_scale in its configuration",
+                       "say it: latent_scale of a model's configuration, decode --latent-scale",
                        vae->path, (long long)vae->latent_channels);
     }
     return NL_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* numpy's .npy: one array in C order, of '<f4', '<f8', '|u1', '<i4' or '<i8'. */
+/* numpy's .npy: one array in C order, of '<f4', '<f8', '<f2', '|u1', '<i4' or '<i8'. */
 #ifndef NL_NPY_H
 #define NL_NPY_H
 

@@ -17,7 +17,8 @@
 static const struct {
     const char *descr;
     nl_dtype dtype;
-} types[] = {{"<f4", NL_F32}, {"<f8", NL_F64}, {"|u1", NL_U8}, {"<i4", NL_I32}, {"<i8", NL_I64}};
+} types[] = {{"<f4", NL_F32}, {"<f8", NL_F64}, {"<f2", NL_F16},
+             {"|u1", NL_U8},  {"<i4", NL_I32}, {"<i8", NL_I64}};
 
 /* Reads the header as Python would write it and no more of Python than that. */
 typedef struct nl_npy_header {
