@@ -741,6 +741,70 @@ static void test_faults(void **state)
 
 /* ---- Grids */
 
+/* The first picture reads as an ordinary PNG with its text; with a chunk fdAT turned into IDAT each other one does, too.
+ * Sequence numbers count through both kinds of chunks. */
+static void test_animated(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("cpu");
+    enum { HEIGHT = 5, WIDTH = 7, BYTES = 3 * HEIGHT * WIDTH, COUNT = 3 };
+    uint8_t *all = drawn_picture(COUNT * HEIGHT, WIDTH), *bytes;
+    const uint8_t *pictures[COUNT] = {all, all + BYTES, all + 2 * BYTES};
+    const char *text[] = {"how", "so", NULL};
+    size_t size;
+    assert_ok(context,
+              nl_apng_encode(context, pictures, COUNT, HEIGHT, WIDTH, 80, text, &bytes, &size));
+    nl_image image;
+    assert_ok(context, nl_image_read_bytes(context, "animated", bytes, size, &image));
+    assert_int_equal(image.height, HEIGHT);
+    assert_int_equal(image.width, WIDTH);
+    assert_memory_equal(image.rgb, all, BYTES);
+    assert_string_equal(image.text[1], "so");
+    nl_image_free(context, &image);
+    uint32_t number = 0;
+    int controls = 0, frames = 0;
+    for (size_t at = 8, length; at < size; at += length + 12) {
+        const uint8_t *data = bytes + at + 8;
+        length = (size_t)bytes[at] << 24 | (size_t)bytes[at + 1] << 16 |
+                 (size_t)bytes[at + 2] << 8 | bytes[at + 3];
+        assert_true(at + length + 12 <= size);
+        if (!memcmp(data - 4, "acTL", 4)) {
+            assert_memory_equal(data, ((uint8_t[]){0, 0, 0, COUNT, 0, 0, 0, 0}), 8);
+            assert_int_equal(controls + frames, 0);
+        } else if (!memcmp(data - 4, "fcTL", 4)) {
+            const uint8_t expected[26] = {0, 0,  0, (uint8_t)number++,
+                                          0, 0,  0, WIDTH,
+                                          0, 0,  0, HEIGHT,
+                                          0, 0,  0, 0,
+                                          0, 0,  0, 0,
+                                          0, 80, 3, 232,
+                                          0, 0};
+            assert_memory_equal(data, expected, 26);
+            controls++;
+        } else if (!memcmp(data - 4, "fdAT", 4)) {
+            test_bytes one = {.size = 0};
+            assert_memory_equal(data, ((uint8_t[]){0, 0, 0, (uint8_t)number++}), 4);
+            put_header(&one, WIDTH, HEIGHT, 8, 2, 0);
+            put_chunk(&one, "IDAT", data + 4, length - 4);
+            put_chunk(&one, "IEND", NULL, 0);
+            assert_ok(context, nl_image_read_bytes(context, "a frame", one.data, one.size, &image));
+            assert_memory_equal(image.rgb, pictures[++frames], BYTES);
+            nl_image_free(context, &image);
+        }
+    }
+    assert_int_equal(controls, COUNT);
+    assert_int_equal(frames, COUNT - 1);
+    nl_free(context, bytes);
+    assert_int_equal(nl_apng_encode(context, pictures, 0, HEIGHT, WIDTH, 80, text, &bytes, &size),
+                     NL_ERROR_USAGE);
+    assert_int_equal(
+        nl_apng_encode(context, pictures, COUNT, HEIGHT, WIDTH, 65536, text, &bytes, &size),
+        NL_ERROR_USAGE);
+    assert_null(bytes);
+    free(all);
+    nl_context_destroy(context);
+}
+
 static void test_grid(void **state)
 {
     (void)state;
@@ -969,6 +1033,7 @@ int main(void)
         cmocka_unit_test(test_jpeg_damaged),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_animated),
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_show_kitty),
         cmocka_unit_test(test_show_iterm2),

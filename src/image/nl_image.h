@@ -60,6 +60,12 @@ nl_status nl_png_encode(nl_context *context, const uint8_t *rgb, int height, int
 nl_status nl_png_write(nl_context *context, const char *path, bool overwrite, const uint8_t *rgb,
                        int height, int width, const char *const *text);
 
+/* Pictures [height, width, 3] one after the other, each for so many milliseconds (1 to 65535), without end; what knows no
+ * animation shows the first. As nl_png_encode. */
+nl_status nl_apng_encode(nl_context *context, const uint8_t *const *pictures, int count, int height,
+                         int width, int milliseconds, const char *const *text, uint8_t **bytes,
+                         size_t *size);
+
 /* count pictures of one size into rows x columns with a gap of `gap` white pixels; missing ones white. */
 nl_status nl_image_grid(nl_context *context, const uint8_t *const *pictures, int count, int height,
                         int width, int rows, int columns, int gap, nl_image *grid);
