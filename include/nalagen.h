@@ -188,6 +188,16 @@ typedef enum nl_rounding {
     NL_ROUNDING_ADM  /* trunc(127.5 x + 127.5), as ADM and REPA */
 } nl_rounding;
 
+/* Another picture, and how far towards it one goes: its initial noise and that of its steps are cos(90 part) of its own and
+ * sin(90 part) of the other's (slerp of independent draws: normal again), its class the mean of both, weighted by part,
+ * after the embedding. 0: the picture itself, 1: the other, bit for bit. */
+typedef struct nl_mix {
+    int label;
+    uint64_t seed;
+    int64_t index;
+    double part; /* 0 to 1 */
+} nl_mix;
+
 typedef struct nl_request {
     size_t size;
     const int *labels; /* [count]; num_classes: unconditional */
@@ -200,7 +210,8 @@ typedef struct nl_request {
     const float *noise;     /* [count, C, H, W] initial latents, or NULL: drawn */
     nl_rounding rounding;
     const uint64_t *seeds; /* [count] of each picture, in place of seed; or NULL */
-    int64_t reserved[3];   /* 0; for what a request will hold */
+    const nl_mix *mixes;   /* [count] of each picture; or NULL. Without `noise` */
+    int64_t reserved[2];   /* 0; for what a request will hold */
     nl_sampling sampling;  /* last, so that it can grow */
 } nl_request;
 

@@ -222,6 +222,73 @@ static void a_picture_has_its_own_seed(void **state)
     }
 }
 
+/* A mixture begins at the one picture and ends at the other, bit for bit, with noise in every step too; between them noise
+ * and class are what they ought to be. */
+static void mixtures(void **state)
+{
+    (void)state;
+    enum { COUNT = 4 };
+    static float noise[COUNT][PIXELS], away[4];
+    static const int of[COUNT] = {1, 1, 3, 1}, to[COUNT] = {1, 3, 3, CLASSES};
+    static const char *const samplers[] = {"heun", "sde-euler", "ddpm", "dpmpp-2m-sde"};
+    nl_mix mixes[COUNT];
+    for (int k = 0; k < NL_COUNT(samplers); k++) {
+        const char *path = k < 2 ? sit_path : dit_path;
+        nl_request request = REQUEST(.count = COUNT, .batch = COUNT, .seed = 7, .labels = of);
+        request.sampling.sampler = samplers[k];
+        for (int end = 0; end < 2; end++) {
+            for (int i = 0; i < COUNT; i++)
+                mixes[i] = (nl_mix){.label = to[i], .seed = 12, .index = i, .part = end};
+            request.mixes = NULL;
+            request.seed = end ? 12 : 7;
+            request.labels = end ? to : of;
+            assert_int_equal(run(ON(2), path, request, &one), NL_OK);
+            request.mixes = mixes;
+            request.seed = 7;
+            request.labels = of;
+            assert_int_equal(run(ON(2), path, request, &other), NL_OK);
+            assert_memory_equal(one.latents, other.latents, sizeof(one.latents));
+            assert_int_equal(other.label[1], 1);
+        }
+    }
+    /* half way: cos(45 degrees) of both, of one class, then with the same noise between two classes */
+    nl_request request = REQUEST(.count = COUNT, .batch = 3, .seed = 7, .labels = of);
+    for (int i = 0; i < COUNT; i++) {
+        mixes[i] = (nl_mix){.label = of[i], .seed = 12, .index = 5, .part = 0.5};
+        for (int k = 0; k < PIXELS; k += 4) {
+            nl_philox_normal4(7, (uint64_t)i, NL_STREAM_NOISE, (uint64_t)k, noise[i] + k);
+            nl_philox_normal4(12, 5, NL_STREAM_NOISE, (uint64_t)k, away);
+            for (int j = 0; j < 4; j++)
+                noise[i][k + j] = (float)((noise[i][k + j] + away[j]) * sqrt(0.5));
+        }
+    }
+    request.mixes = mixes;
+    assert_int_equal(run(ON(2), sit_path, request, &one), NL_OK);
+    request.mixes = NULL;
+    request.noise = noise[0];
+    assert_int_equal(run(ON(2), sit_path, request, &other), NL_OK);
+    same_pictures(&one, 0, &other, COUNT);
+    request = REQUEST(.count = COUNT, .seed = 7, .labels = of, .mixes = mixes);
+    for (int i = 0; i < COUNT; i++)
+        mixes[i] = (nl_mix){.label = to[i], .seed = 7, .index = i, .part = 0.5};
+    assert_int_equal(run(ON(2), sit_path, request, &one), NL_OK);
+    request.mixes = NULL;
+    assert_int_equal(run(ON(2), sit_path, request, &other), NL_OK);
+    for (int i = 0; i < COUNT; i++)
+        assert_true((test_relative_error(one.latents[i], other.latents[i], PIXELS) <= 1e-5) ==
+                    (of[i] == to[i]));
+    const nl_mix wrong[] = {{.label = -1},  {.label = CLASSES + 1}, {.index = -1},
+                            {.part = -0.1}, {.part = 1.1},          {.part = NAN}};
+    for (int i = 0; i < NL_COUNT(wrong); i++) {
+        request.mixes = mixes;
+        mixes[2] = wrong[i];
+        assert_int_equal(run(ON(0), sit_path, request, &other), NL_ERROR_USAGE);
+    }
+    mixes[2] = mixes[1];
+    request.noise = noise[0];
+    assert_int_equal(run(ON(0), sit_path, request, &other), NL_ERROR_USAGE);
+}
+
 static void given_noise_is_drawn_noise(void **state)
 {
     (void)state;
@@ -428,7 +495,9 @@ static void memory_only_sets_the_batch(void **state)
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
-    assert_int_equal(run(ON(1), sit_path, REQUEST(.count = 3, .batch = 3), &one), NL_OK);
+    static const nl_mix mixes[3] = {{.seed = 1, .part = 0.5}, {.part = 0.5}, {.part = 1}};
+    assert_int_equal(run(ON(1), sit_path, REQUEST(.count = 3, .batch = 3, .mixes = mixes), &one),
+                     NL_OK);
     bool whole = false;
     for (int64_t n = 1; !whole; n++) {
         nl_context *context = NULL;
@@ -438,7 +507,7 @@ static void every_allocation_may_fail(void **state)
         int64_t before = atomic_load(&context->allocations);
         context->fail_allocation = before + n;
         other.count = 0;
-        nl_request request = REQUEST(.count = 3, .batch = 3, .labels = labels);
+        nl_request request = REQUEST(.count = 3, .batch = 3, .labels = labels, .mixes = mixes);
         nl_status status = nl_model_load(context, &(nl_model_options){.path = sit_path}, &model);
         if (status == NL_OK)
             status = nl_generate(model, &request, keep, &other);
@@ -749,6 +818,7 @@ int main(void)
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(a_run_may_be_split),
         cmocka_unit_test(a_picture_has_its_own_seed),
+        cmocka_unit_test(mixtures),
         cmocka_unit_test(given_noise_is_drawn_noise),
         cmocka_unit_test(guidance_acts),
         cmocka_unit_test(parts_can_be_asked_for),
@@ -766,6 +836,7 @@ int main(void)
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(a_run_may_be_split),
         cmocka_unit_test(a_picture_has_its_own_seed),
+        cmocka_unit_test(mixtures),
         cmocka_unit_test(given_noise_is_drawn_noise),
         cmocka_unit_test(guidance_acts),
         cmocka_unit_test(cancelling_keeps_what_is_done),

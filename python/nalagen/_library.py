@@ -59,11 +59,15 @@ class Sampling(Structure):
                 ("guide_interval", c_double * 2), ("time_shift", c_double), ("rho", c_double)]
 
 
+class Mix(Structure):
+    _fields_ = [("label", c_int), ("seed", c_uint64), ("index", c_int64), ("part", c_double)]
+
+
 class Request(Structure):
     _fields_ = [("size", c_size_t), ("labels", POINTER(c_int)), ("count", c_int64), ("seed", c_uint64),
                 ("first_index", c_int64), ("indices", POINTER(c_int64)), ("batch", c_int), ("preview_every", c_int),
                 ("noise", POINTER(c_float)), ("rounding", c_int), ("seeds", POINTER(c_uint64)),
-                ("reserved", c_int64 * 3), ("sampling", Sampling)]
+                ("mixes", POINTER(Mix)), ("reserved", c_int64 * 2), ("sampling", Sampling)]
 
 
 class EvaluationOptions(Structure):
@@ -93,7 +97,7 @@ class Evaluation(Structure):
 
 
 STRUCTURES = {"nl_progress": Progress, "nl_picture": Picture, "nl_context_options": ContextOptions,
-              "nl_model_options": ModelOptions, "nl_sampling": Sampling, "nl_request": Request,
+              "nl_model_options": ModelOptions, "nl_sampling": Sampling, "nl_mix": Mix, "nl_request": Request,
               "nl_evaluation_options": EvaluationOptions, "nl_metric_value": MetricValue, "nl_evaluation": Evaluation}
 
 # Result, then arguments. What returns c_int is a status.

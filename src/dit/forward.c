@@ -248,6 +248,9 @@ cleanup:
 /* A call by its arguments; without padding, since it is compared as bytes. */
 typedef struct nl_call {
     const nl_dit *dit;
+    const void
+        *storage; /* what may differ between networks at one address, copies with another table */
+    nl_tensor table;
     nl_device *device;
     nl_tensor x, t, labels, crop, prediction, middle;
 } nl_call;
@@ -265,8 +268,8 @@ nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x
                         const nl_tensor *prediction, const nl_tensor *middle)
 {
     const nl_tensor none = {0};
-    nl_call call = {
-        dit, device, *x, *t, *labels, crop ? *crop : none, *prediction, middle ? *middle : none};
+    nl_call call = {dit, dit->storage, dit->label_table,    device,      *x,
+                    *t,  *labels,      crop ? *crop : none, *prediction, middle ? *middle : none};
     return nl_replay(device, &call, sizeof(call), forward, &call);
 }
 

@@ -136,7 +136,8 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
                          const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
                          const nl_tensor *prediction, const nl_tensor *middle);
 
-/* The same through nl_replay: what is called again and again with tensors at the same places. */
+/* The same through nl_replay: what is called again and again with tensors at the same places. dit may be a copy with another
+ * table of classes. */
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
                         const nl_tensor *prediction, const nl_tensor *middle);

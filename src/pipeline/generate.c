@@ -2,6 +2,7 @@
 /* From classes to pictures: noise -> sampler (guidance -> backbone) -> latents -> autoencoder, a batch at a
  * time. A picture is a function of (model, sampling, seed, image index, class): the batch is chosen by memory
  * alone. */
+#include <math.h>
 #include <string.h>
 
 #include "arena.h"
@@ -23,6 +24,10 @@ typedef struct nl_work {
     nl_device *device;    /* of the batch at work; a measuring one while memory is measured */
     int64_t first, count; /* the batch at work */
     int64_t *images;      /* [most] image indices of the batch */
+    int64_t *others;      /* [most] those of the pictures that they are mixed with */
+    double *weights; /* [2 * most] of the noise: of the pictures themselves, then of the others */
+    const nl_dit *dit, *guide; /* that are asked: the model's, or `mixed` */
+    nl_dit mixed[2];
     int32_t *labels;      /* [2 * most]: of the batch, then as many null classes */
     int64_t *evaluations; /* [most] */
     bool cropped;         /* a part of the picture is asked for */
@@ -76,7 +81,7 @@ static nl_status predict(nl_work *work, const nl_dit *dit, const nl_tensor *x,
     const nl_tensor *crop = work->crop.data ? &work->crop : NULL;
     int64_t mark = nl_arena_mark(device), batch = x->shape[0];
     nl_tensor both = *prediction;
-    if (dit != work->model->dit || !nl_sampling_guided_inside(&work->sampling))
+    if (dit != work->dit || !nl_sampling_guided_inside(&work->sampling))
         return nl_dit_replay(dit, device, x, times, labels, crop, prediction, NULL);
     both.shape[0] *= 2;
     NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
@@ -114,25 +119,51 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
     nl_status status = NL_OK;
     if (work->observer && !work->shown)
         NL_TRY(show(work, x, t[0], labels));
-    NL_TRY(ask(work, work->model->dit, x, t, t_count, s, labels, prediction));
+    NL_TRY(ask(work, work->dit, x, t, t_count, s, labels, prediction));
 cleanup:
     return status;
 }
 
-/* Noise of the batch, by the seed of each picture: an operation for each run of one seed. */
-static nl_status draw_noise(nl_work *work, uint64_t stream, const nl_tensor *y)
+/* Of picture i of the batch, or of the one that it is mixed with. */
+static uint64_t seed_of(const nl_work *work, bool other, int64_t i)
 {
     const nl_request *request = work->request;
-    const uint64_t *seeds = request->seeds ? request->seeds + work->first : NULL;
+    i += work->first;
+    return other ? request->mixes[i].seed : request->seeds ? request->seeds[i] : request->seed;
+}
+
+/* By the seed of each picture: an operation for each run of one seed. */
+static nl_status draw(nl_work *work, bool other, uint64_t stream, const nl_tensor *y)
+{
+    const int64_t *images = other ? work->others : work->images;
     nl_status status = NL_OK;
     for (int64_t start = 0, end; start < work->count; start = end) {
-        for (end = start + 1; end < work->count && (!seeds || seeds[end] == seeds[start]); end++) {
+        uint64_t seed = seed_of(work, other, start);
+        for (end = start + 1; end < work->count && seed_of(work, other, end) == seed; end++) {
         }
-        NL_TRY(NL_OP(work->device, normal, .y = nl_tensor_rows(y, start, end - start),
-                     .seed = seeds ? seeds[start] : request->seed, .stream = stream,
-                     .images = work->images + start));
+        NL_TRY(NL_OP(work->device, normal, .y = nl_tensor_rows(y, start, end - start), .seed = seed,
+                     .stream = stream, .images = images + start));
     }
 cleanup:
+    return status;
+}
+
+/* Noise of the batch. */
+static nl_status draw_noise(nl_work *work, uint64_t stream, const nl_tensor *y)
+{
+    nl_device *device = work->device;
+    nl_status status = NL_OK;
+    int64_t mark = nl_arena_mark(device);
+    nl_tensor other;
+    NL_TRY(draw(work, false, stream, y));
+    if (!work->request->mixes)
+        return NL_OK;
+    NL_TRY(nl_arena_tensor(device, NL_F32, y->ndim, y->shape, &other));
+    NL_TRY(draw(work, true, stream, &other));
+    NL_TRY(NL_OP(device, combine, .terms = 2, .x = {*y, other}, .coefficients = work->weights,
+                 .per_image = true, .y = *y));
+cleanup:
+    nl_arena_release(device, mark);
     return status;
 }
 
@@ -140,7 +171,7 @@ static nl_status guide_network(void *user, const nl_tensor *x, const float *t, i
                                const float *s, const nl_tensor *labels, const nl_tensor *prediction)
 {
     nl_work *work = user;
-    return ask(work, work->model->guide, x, t, t_count, s, labels, prediction);
+    return ask(work, work->guide, x, t, t_count, s, labels, prediction);
 }
 
 static nl_status step_noise(void *user, int k, const nl_tensor *noise)
@@ -179,11 +210,74 @@ static nl_status start_noise(nl_work *work, const nl_tensor *x)
     return draw_noise(work, NL_STREAM_NOISE, x);
 }
 
+/* What the noise of picture i, as of one batch, is made of. */
+static void weigh_noise(nl_work *work, int64_t i)
+{
+    const nl_mix *mix = &work->request->mixes[work->first + i];
+    bool same = mix->index == work->images[i] && mix->seed == seed_of(work, false, i);
+    double angle = mix->part * acos(0);
+    work->others[i] = mix->index;
+    work->weights[i] = same ? 1 : mix->part == 1 ? 0 : cos(angle);
+    work->weights[work->count + i] = same ? 0 : sin(angle);
+}
+
+/* `dit` with a table of classes of its own: row i is that of picture i, the last one that of no class. */
+static nl_status mix_labels(nl_work *work, const nl_dit *dit, nl_dit *mixed)
+{
+    nl_device *device = work->device;
+    const nl_request *request = work->request;
+    const nl_tensor *table = &dit->label_table;
+    nl_status status = NL_OK;
+    int64_t count = work->count;
+    nl_tensor rows;
+    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){count + 1, table->shape[1]}, &rows));
+    for (int64_t i = 0; i < count; i++) {
+        const nl_mix *mix = &request->mixes[work->first + i];
+        NL_TRY(NL_OP(device, combine, .terms = 2,
+                     .x = {nl_tensor_rows(table, request->labels[work->first + i], 1),
+                           nl_tensor_rows(table, mix->label, 1)},
+                     .coefficients = (double[]){1 - mix->part, mix->part},
+                     .y = nl_tensor_rows(&rows, i, 1)));
+    }
+    NL_TRY(NL_OP(device, combine, .terms = 1, .x = {nl_tensor_rows(table, table->shape[0] - 1, 1)},
+                 .coefficients = (double[]){1}, .y = nl_tensor_rows(&rows, count, 1)));
+    *mixed = *dit;
+    mixed->label_table = rows;
+cleanup:
+    return status;
+}
+
+/* The networks that the batch asks, and in work->labels which rows of their tables. */
+static nl_status set_labels(nl_work *work)
+{
+    const nl_model *model = work->model;
+    nl_status status = NL_OK;
+    int64_t count = work->count;
+    bool mixes = work->request->mixes;
+    work->dit = model->dit;
+    work->guide = model->guide;
+    for (int64_t i = 0; i < count; i++) {
+        work->labels[i] = mixes ? (int32_t)i : work->request->labels[work->first + i];
+        work->labels[count + i] = mixes ? (int32_t)count : model->config.num_classes;
+    }
+    if (!mixes)
+        return NL_OK;
+    for (int64_t i = 0; i < count; i++)
+        weigh_noise(work, i);
+    NL_TRY(mix_labels(work, model->dit, &work->mixed[0]));
+    work->dit = &work->mixed[0];
+    if (model->guide) {
+        NL_TRY(mix_labels(work, model->guide, &work->mixed[1]));
+        work->guide = &work->mixed[1];
+    }
+cleanup:
+    return status;
+}
+
 /* One batch: latents on the host. On a measuring device only its memory is worked out. */
 static nl_status sample_batch(nl_work *work)
 {
     nl_device *device = work->device;
-    const nl_config *config = &work->model->config;
     const nl_sampling *sampling = &work->sampling;
     nl_status status = NL_OK;
     int64_t mark = nl_arena_mark(device), count = work->count;
@@ -192,10 +286,9 @@ static nl_status sample_batch(nl_work *work)
     work->shown = false;
     for (int64_t i = 0; i < count; i++) {
         work->images[i] = image_index(work, work->first + i);
-        work->labels[i] = work->request->labels[work->first + i];
-        work->labels[count + i] = config->num_classes;
         work->evaluations[i] = 0;
     }
+    NL_TRY(set_labels(work));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4,
                            (int64_t[]){count, work->shape[0], work->shape[1], work->shape[2]}, &x));
     NL_TRY(nl_arena_tensor(device, NL_I32, 1, (int64_t[]){2 * count}, &labels));
@@ -208,7 +301,7 @@ static nl_status sample_batch(nl_work *work)
     NL_TRY(start_noise(work, &x));
     nl_guidance guidance = {.device = device,
                             .network = network,
-                            .guide = work->model->guide ? guide_network : NULL,
+                            .guide = work->guide ? guide_network : NULL,
                             .user = work,
                             .labels = labels,
                             .scale = nl_sampling_scale(sampling),
@@ -254,11 +347,14 @@ static void free_batch(nl_work *work)
 {
     nl_context *context = work->model->context;
     nl_free(context, work->images);
+    nl_free(context, work->others);
+    nl_free(context, work->weights);
     nl_free(context, work->labels);
     nl_free(context, work->evaluations);
     nl_free(context, work->latents);
     nl_free(context, work->rgb);
-    work->images = work->evaluations = NULL;
+    work->images = work->others = work->evaluations = NULL;
+    work->weights = NULL;
     work->labels = NULL;
     work->latents = NULL;
     work->rgb = NULL;
@@ -272,6 +368,10 @@ static nl_status allocate_batch(nl_work *work, int64_t most)
     int64_t pixels = 0;
     work->most = most;
     NL_TRY(NL_NEW_ARRAY(context, "image indices", most, &work->images));
+    if (work->request->mixes) {
+        NL_TRY(NL_NEW_ARRAY(context, "image indices", most, &work->others));
+        NL_TRY(NL_NEW_ARRAY(context, "weights of noise", 2 * most, &work->weights));
+    }
     NL_TRY(NL_NEW_ARRAY(context, "labels", 2 * most, &work->labels));
     NL_TRY(NL_NEW_ARRAY(context, "evaluations", most, &work->evaluations));
     NL_TRY(NL_NEW_ARRAY(context, "latents", most * work->elements, &work->latents));
@@ -404,39 +504,6 @@ cleanup:
     return status;
 }
 
-static nl_status check_request(const nl_model *model, const nl_request *request, bool taken)
-{
-    nl_context *context = model->context;
-    if (!request->labels || !taken)
-        return nl_fail(context, NL_ERROR_USAGE, "request: %s",
-                       taken ? "no labels: give the class of each picture"
-                             : "nothing takes the pictures: give a function");
-    if (request->count < 1 || request->batch < 0 || request->preview_every < 0 ||
-        request->first_index < 0 || request->first_index > INT64_MAX - request->count)
-        return nl_fail(
-            context, NL_ERROR_USAGE,
-            "request: count %lld, first_index %lld, batch %d, preview_every %d: expected at "
-            "least 1 picture and nothing negative",
-            (long long)request->count, (long long)request->first_index, request->batch,
-            request->preview_every);
-    for (int64_t i = 0; i < request->count; i++)
-        if (request->indices && request->indices[i] < 0)
-            return nl_fail(context, NL_ERROR_USAGE, "request: index %lld of picture %lld",
-                           (long long)request->indices[i], (long long)i);
-    for (int64_t i = 0; model->guide && i < request->count; i++)
-        if (request->labels[i] >= nl_config_label_rows(&model->guide->config))
-            return nl_fail(context, NL_ERROR_USAGE,
-                           "request: picture %lld is of no class, and the guide has no null class",
-                           (long long)i);
-    for (int64_t i = 0; i < request->count; i++)
-        if (request->labels[i] < 0 || request->labels[i] >= nl_config_label_rows(&model->config))
-            return nl_fail(
-                context, NL_ERROR_USAGE, "request: label %d of picture %lld: expected 0 to %d (%s)",
-                request->labels[i], (long long)i, nl_config_label_rows(&model->config) - 1,
-                model->config.no_null_class ? "there is no null class" : "the null class");
-    return NL_OK;
-}
-
 static nl_status run_batches(nl_work *work, nl_status (*picture)(void *, const nl_picture *),
                              void *user)
 {
@@ -483,10 +550,12 @@ nl_status nl_generate_observed(nl_model *model, const nl_request *request,
     nl_work work = {
         .model = model, .request = request, .observer = observer, .device = context->device};
     nl_sampler_options options;
-    NL_TRY(check_request(model, request, picture != NULL));
+    NL_TRY(nl_check_request(model, request, picture != NULL));
     NL_TRY(nl_sampling_resolve(context, &model->config, nl_model_guide_config(model),
                                &request->sampling, &work.sampling));
     NL_TRY(nl_sampler_options_for(context, &model->config, &work.sampling, &options));
+    if (observer && request->mixes)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "request: mixes cannot be observed"));
     if (observer && nl_methods[options.method].family == NL_FAMILY_ADAPTIVE)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "sampler %s: each picture has times of its own; choose heun or another "

@@ -31,6 +31,9 @@ nl_status nl_model_open_vae(nl_model *model, const char *path);
 /* options->guide: the network that guides this one; refused where it makes other latents or has other classes. */
 nl_status nl_model_open_guide(nl_model *model, const nl_model_options *options);
 
+/* Counts, indices, labels and mixes; taken: something takes the pictures. */
+nl_status nl_check_request(const nl_model *model, const nl_request *request, bool taken);
+
 /* `sampling`, resolved, as the samplers take it. */
 nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
                                  const nl_sampling *sampling, nl_sampler_options *options);

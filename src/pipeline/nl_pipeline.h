@@ -85,7 +85,8 @@ typedef struct nl_observer {
 } nl_observer;
 
 /* nl_generate that shows every step of every batch to `observer` before the network answers; what the observer
- * takes from the arena it gives back. Refuses dopri5, where each picture has times of its own. */
+ * takes from the arena it gives back. Refuses dopri5, where each picture has times of its own, and mixes, whose classes are no
+ * rows of the table. */
 nl_status nl_generate_observed(nl_model *model, const nl_request *request,
                                const nl_observer *observer,
                                nl_status (*picture)(void *user, const nl_picture *picture),
