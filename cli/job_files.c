@@ -51,7 +51,8 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
                                &bytes, &size);
     if (status != NL_OK)
         return nl_fail_in(context, status, "%s", path);
-    NL_TRY(nl_write_file(context, path, options->force, bytes, size));
+    /* A batch that is not all there is made again: its pictures that are there have been found to be these. */
+    NL_TRY(nl_write_file(context, path, options->force || options->resume, bytes, size));
     if (options->show) {
         static const char *const hows[] = {"auto", "kitty", "iterm2", "blocks", "letters", NULL};
         int how = 0;

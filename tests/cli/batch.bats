@@ -283,6 +283,10 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     [[ $output == *"resuming: 4 of 8"* ]]
     [ "$(stat -c %Y.%i a/*-000001.png)" = "$before" ]
     diff -r whole a
+    rm a/*-000002.png # in the middle of a batch of 4: a process was killed there
+    run few -n 8 -b 4 -o a/ --resume
+    [ "$status" -eq 0 ] || { echo "$output"; false; }
+    diff -r whole a
     run few -n 8 -o a/ --resume --steps 3
     [ "$status" -eq 7 ]
     [[ $output == *"steps 2, found steps 3"* ]]
