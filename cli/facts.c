@@ -26,6 +26,7 @@ static nl_status facts_of(nl_session *session, const nl_sample_options *options,
                                      label, index, facts);
     nl_sample_options record = nl_sample_defaults; /* what no task has */
     memcpy(record.grid, options->grid, sizeof(record.grid));
+    record.animate = options->animate;
     if (status == NL_OK &&
         ((options->noise &&
           !cJSON_AddStringToObject(*facts, "noise", nl_base_name(options->noise))) ||
@@ -41,7 +42,8 @@ static nl_status facts_of(nl_session *session, const nl_sample_options *options,
 nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
                            const nl_sampling *sampling, int label, int64_t index, cJSON **facts)
 {
-    return facts_of(session, options, sampling, options->grid[0] ? NULL : &label, index, facts);
+    return facts_of(session, options, sampling, nl_sample_in_one(options) ? NULL : &label, index,
+                    facts);
 }
 
 nl_status nl_pictures_facts(nl_session *session, const nl_sample_options *options,
@@ -108,6 +110,8 @@ nl_status nl_options_from_picture(nl_context *context, const char *path, const c
     NL_TRY(nl_json_int(&json, "index", 0, 1000000000000000, &options->task.first_index));
     NL_TRY(nl_options_apply(context, &nl_sample_command, path, facts, NL_IN_PICTURE, own_keys,
                             texts, options));
+    if (options->task.walk && !nl_sample_in_one(options)) /* one of its pictures */
+        options->task.n = 1;
     if (model && strcmp(model, nl_shipped_model) != 0)
         NL_TRY(find_file(context, path, model, texts, &options->task.model));
     if (vae && !strcmp(vae, "none"))

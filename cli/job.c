@@ -6,16 +6,16 @@
 
 #include "nl_image.h"
 
-static nl_status keep_for_grid(nl_job *job, const nl_picture *picture)
+static nl_status keep_for_whole(nl_job *job, const nl_picture *picture)
 {
     nl_status status = NL_OK;
     size_t bytes = 3 * (size_t)picture->height * (size_t)picture->width;
     job->height = picture->height;
     job->width = picture->width;
-    if (!job->grid)
-        NL_TRY(NL_NEW_SIZED(job->session->context, "pictures of the grid", job->task.count, bytes,
-                            &job->grid));
-    memcpy(job->grid + (size_t)job->taken * bytes, picture->rgb, bytes);
+    if (!job->whole)
+        NL_TRY(NL_NEW_SIZED(job->session->context, "pictures of the whole", job->task.count, bytes,
+                            &job->whole));
+    memcpy(job->whole + (size_t)job->taken * bytes, picture->rgb, bytes);
 cleanup:
     return status;
 }
@@ -27,7 +27,7 @@ static nl_status take_picture(void *user, const nl_picture *picture)
     nl_status status = NL_OK;
     const int *shape = picture->latent_shape;
     int64_t elements = (int64_t)shape[0] * shape[1] * shape[2];
-    bool file = picture->rgb && !job->options->grid[0];
+    bool file = picture->rgb && !nl_sample_in_one(job->options);
     nl_writing writing = {.number = picture->index - job->options->task.first_index,
                           .evaluations = picture->evaluations,
                           .label = picture->label,
@@ -38,7 +38,7 @@ static nl_status take_picture(void *user, const nl_picture *picture)
         memcpy(job->latents + job->taken * elements, picture->latents,
                (size_t)elements * sizeof(float));
     if (picture->rgb && !file)
-        NL_TRY(keep_for_grid(job, picture));
+        NL_TRY(keep_for_whole(job, picture));
     if (file && !job->archive)
         NL_TRY(nl_job_picture_name(job, writing.number, &writing.path));
     bool told = !picture->rgb && (job->pictures || job->session->options->json);
@@ -135,7 +135,7 @@ cleanup:
     nl_free(context, job.numbers);
     nl_free(context, job.wanted);
     nl_free(context, job.latents);
-    nl_free(context, job.grid);
+    nl_free(context, job.whole);
     return status;
 }
 

@@ -25,7 +25,7 @@ struct nl_job {
     nl_writers *writers;
     float *latents; /* [count, C, H, W], for --latents */
     int latent_shape[3];
-    uint8_t *grid; /* [count, height, width, 3] */
+    uint8_t *whole; /* [count, height, width, 3], of a grid or an animated picture */
     int height, width;
     int64_t evaluations;
     double started, last; /* seconds */

@@ -38,8 +38,10 @@ nl_status nl_job_report_picture(nl_job *job, const char *path, const cJSON *fact
     return describe(job, item, facts);
 }
 
-static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb, int height,
-                               int width, const cJSON *facts)
+/* milliseconds: of each of several pictures in one file; 0: it is one. */
+static nl_status write_picture(nl_job *job, const char *path, const uint8_t *const *pictures,
+                               int count, int height, int width, int milliseconds,
+                               const cJSON *facts)
 {
     nl_session *session = job->session;
     nl_context *context = session->context;
@@ -47,8 +49,8 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
     nl_status status = NL_OK;
     uint8_t *bytes = NULL;
     size_t size;
-    status = nl_picture_encode(context, rgb, height, width, options->no_metadata ? NULL : facts,
-                               &bytes, &size);
+    status = nl_animation_encode(context, pictures, count, height, width, milliseconds,
+                                 options->no_metadata ? NULL : facts, &bytes, &size);
     if (status != NL_OK)
         return nl_fail_in(context, status, "%s", path);
     /* A batch that is not all there is made again: its pictures that are there have been found to be these. */
@@ -59,7 +61,7 @@ static nl_status write_picture(nl_job *job, const char *path, const uint8_t *rgb
         while (hows[how] && strcmp(hows[how], options->show) != 0)
             how++;
         nl_console_clear(session->console);
-        NL_TRY(nl_image_show(context, stderr, (nl_show)how, rgb, height, width, 80,
+        NL_TRY(nl_image_show(context, stderr, (nl_show)how, pictures[0], height, width, 80,
                              nl_terminal_rows()));
     }
 cleanup:
@@ -72,7 +74,7 @@ static nl_status write_one(void *user, const nl_writing *writing)
     nl_job *job = user;
     if (job->archive)
         return nl_npz_write(job->archive, writing->number, writing->label, writing->rgb);
-    return write_picture(job, writing->path, writing->rgb, writing->height, writing->width,
+    return write_picture(job, writing->path, &writing->rgb, 1, writing->height, writing->width, 0,
                          writing->facts);
 }
 
@@ -97,7 +99,8 @@ nl_status nl_job_start_writers(nl_job *job)
                              job, &job->writers);
 }
 
-static nl_status write_grid(nl_job *job)
+/* The grid, or the animated picture. */
+static nl_status write_whole(nl_job *job)
 {
     nl_context *context = job->session->context;
     const nl_sample_options *options = job->options;
@@ -106,14 +109,20 @@ static nl_status write_grid(nl_job *job)
     nl_image grid = {0};
     char *path = NULL;
     cJSON *facts = NULL;
-    NL_TRY(NL_NEW_ARRAY(context, "grid", job->done, &pictures));
+    NL_TRY(NL_NEW_ARRAY(context, "pictures of the whole", job->done, &pictures));
     for (int64_t i = 0; i < job->done; i++)
-        pictures[i] = job->grid + 3 * (size_t)i * (size_t)job->height * (size_t)job->width;
-    NL_TRY(nl_image_grid(context, pictures, (int)job->done, job->height, job->width,
-                         (int)options->grid[0], (int)options->grid[1], 2, &grid));
+        pictures[i] = job->whole + 3 * (size_t)i * (size_t)job->height * (size_t)job->width;
+    if (!options->animate)
+        NL_TRY(nl_image_grid(context, pictures, (int)job->done, job->height, job->width,
+                             (int)options->grid[0], (int)options->grid[1], 2, &grid));
     NL_TRY(nl_job_facts(job, nl_task_label(&job->task, 0), options->task.first_index, &facts));
     NL_TRY(nl_job_picture_name(job, 0, &path));
-    NL_TRY(write_picture(job, path, grid.rgb, grid.height, grid.width, facts));
+    if (options->animate)
+        NL_TRY(write_picture(job, path, pictures, (int)job->done, job->height, job->width,
+                             (int)options->animate, facts));
+    else
+        NL_TRY(write_picture(job, path, (const uint8_t *const *)&grid.rgb, 1, grid.height,
+                             grid.width, 0, facts));
     NL_TRY(nl_job_report_picture(job, path, facts, job->evaluations));
 cleanup:
     nl_free(context, pictures);
@@ -178,8 +187,8 @@ nl_status nl_job_finish(nl_job *job)
         return finish_archive(job);
     if (!job->done)
         return NL_OK;
-    if (job->grid)
-        NL_TRY(write_grid(job));
+    if (job->whole)
+        NL_TRY(write_whole(job));
     if (job->latents) {
         int64_t shape[] = {job->done, job->latent_shape[0], job->latent_shape[1],
                            job->latent_shape[2]};

@@ -71,14 +71,21 @@ static nl_status check_output(const nl_job *job)
     nl_context *context = job->session->context;
     const nl_sample_options *options = job->options;
     const nl_share *share = &job->session->share;
-    bool pictures = nl_model_has_autoencoder(job->session->model), grid = options->grid[0] > 0;
+    bool pictures = nl_model_has_autoencoder(job->session->model);
     bool archive = nl_is_archive(options->out);
-    const char *whole = grid ? "--grid" : options->latents ? "--latents" : NULL;
+    const char *one = options->grid[0] ? "--grid" : options->animate ? "--animate" : NULL;
+    const char *whole = one ? one : options->latents ? "--latents" : NULL;
     if (!pictures && !options->latents)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--vae none makes latents only: say where with --latents FILE.npy");
-    if (!pictures && grid)
-        return nl_fail(context, NL_ERROR_USAGE, "--vae none makes no pictures for --grid");
+    if (!pictures && one)
+        return nl_fail(context, NL_ERROR_USAGE, "--vae none makes no pictures for %s", one);
+    if (options->grid[0] && options->animate)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--grid and --animate are two ways to put all pictures into one");
+    if (options->noise && options->task.walk)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--walk draws the noise of its pictures: it does not go with --noise");
     if (whole && (archive || options->resume || share->ranks > 1))
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s takes all pictures at once: it does not go with %s", whole,
@@ -113,7 +120,7 @@ static nl_status make_work_list(nl_job *job)
     nl_status status = NL_OK;
     int64_t batch = session->options->batch;
     int64_t unit = NL_MIN(batch ? batch : nl_model_batch(session->model), job->task.count);
-    bool whole = job->options->grid[0] || job->options->latents;
+    bool whole = nl_sample_in_one(job->options) || job->options->latents;
     nl_work_list_init(&job->work, job->task.count, unit, session->share.rank, session->share.ranks);
     job->room = whole ? job->task.count : NL_MIN(job->task.count, NL_MAX(1, MANY / unit) * unit);
     NL_TRY(NL_NEW_ARRAY(context, "picture numbers", job->room, &job->numbers));
@@ -179,8 +186,8 @@ static nl_status look_for_files(nl_job *job, int64_t files)
         job->work.there = job->task.count;
         job->work.units = job->work.todo = 0;
         nl_log(context, NL_LOG_INFO, "%s is finished: nothing to do", options->out);
-    } else if (files && (options->grid[0] || (options->force && !options->latents &&
-                                              !job->archive && !job->pictures))) {
+    } else if (files && (nl_sample_in_one(options) || (options->force && !options->latents &&
+                                                       !job->archive && !job->pictures))) {
         NL_TRY(is_there(job, 0, &there));
     } else if (files) {
         NL_TRY(nl_work_list_scan(context, &job->work, is_there, job));
@@ -198,7 +205,7 @@ nl_status nl_job_plan(nl_job *job)
     nl_context *context = session->context;
     const nl_sample_options *options = job->options;
     nl_status status = NL_OK;
-    bool pictures = nl_model_has_autoencoder(session->model), grid = options->grid[0] > 0;
+    bool pictures = nl_model_has_autoencoder(session->model);
     int64_t room = options->grid[0] * options->grid[1];
     NL_TRY(check_output(job));
     nl_model_latent_shape(session->model, job->latent_shape);
@@ -209,7 +216,7 @@ nl_status nl_job_plan(nl_job *job)
                         nl_model_guide_config(session->model), &options->task, usual, &job->task));
     NL_TRY(check_count(job));
     NL_TRY(check_space(job));
-    int64_t files = !pictures ? 0 : grid ? 1 : job->task.count;
+    int64_t files = !pictures ? 0 : nl_sample_in_one(options) ? 1 : job->task.count;
     NL_TRY(nl_output_open(context, options, files, &job->output));
     NL_TRY(make_work_list(job));
     if (job->output.kind == NL_OUTPUT_ARCHIVE && job->work.units)

@@ -17,12 +17,19 @@ typedef struct nl_sample_options {
     const char *noise;
     const char *out, *latents, *show;
     int64_t grid[2]; /* rows, columns; 0: none */
+    int64_t animate; /* milliseconds of a picture; 0: not */
     int64_t preview_every;
     bool json, no_metadata, force, resume;
     const char *requests, *root, *from;
     const char *gpus, *rank;
     int64_t processes, batch;
 } nl_sample_options;
+
+/* All pictures become one: a grid, or an animated one. */
+static inline bool nl_sample_in_one(const nl_sample_options *options)
+{
+    return options->grid[0] || options->animate;
+}
 
 extern const nl_command nl_sample_command;
 extern const nl_sample_options nl_sample_defaults;
@@ -38,9 +45,9 @@ typedef struct nl_output {
         NL_OUTPUT_STDOUT,
         NL_OUTPUT_ARCHIVE
     } kind;
-    const char *text; /* of --out; NAMED: the folder, "" for the current one */
-    bool numbered;    /* NAMED: the index stands in the name */
-    bool grid;
+    const char *text;  /* of --out; NAMED: the folder, "" for the current one */
+    bool numbered;     /* NAMED: the index stands in the name */
+    const char *whole; /* NAMED, all pictures in one: "grid", "animation"; or NULL */
     uint64_t seed;
 } nl_output;
 
@@ -135,7 +142,7 @@ nl_status nl_lines_next(nl_lines *lines, const char **line, size_t *size);
 
 /* ---- What a picture says about itself */
 
-/* Everything needed to make picture `index` again (or the whole grid: options->grid set). */
+/* Everything needed to make picture `index` again (or all of them: nl_sample_in_one). */
 nl_status nl_picture_facts(nl_session *session, const nl_sample_options *options,
                            const nl_sampling *sampling, int label, int64_t index, cJSON **facts);
 /* The same of all pictures of the job together. */

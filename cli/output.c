@@ -63,7 +63,9 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
     *output = (nl_output){.kind = NL_OUTPUT_NAMED,
                           .text = "",
                           .numbered = files > 1 || options->task.first_index > 0,
-                          .grid = options->grid[0] > 0,
+                          .whole = options->grid[0]   ? "grid"
+                                   : options->animate ? "animation"
+                                                      : NULL,
                           .seed = options->task.seed};
     if (!out)
         return options->resume ? clean_up(context, output) : NL_OK;
@@ -90,7 +92,7 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
         NL_TRY(nl_fail(
             context, NL_ERROR_USAGE,
             "--out %s is one file and there are %lld pictures: use a folder, a pattern like "
-            "out/%%06d.png, an archive like out.npz, or --grid",
+            "out/%%06d.png, an archive like out.npz, --grid or --animate",
             out, (long long)files));
     if (options->resume && output->kind != NL_OUTPUT_STDOUT)
         NL_TRY(clean_up(context, output));
@@ -153,13 +155,14 @@ nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_
     file_word(nl_class_text(config, label, text, sizeof(text)), word, sizeof(word));
     if (!word[0]) /* a name of signs alone */
         snprintf(word, sizeof(word), "%d", label);
-    if (output->numbered && !output->grid)
+    if (output->numbered && !output->whole)
         snprintf(number, sizeof(number), "-%06lld", (long long)index);
     size_t length = strlen(output->text);
     const char *slash = length && output->text[length - 1] != '/' ? "/" : "";
-    const char *digits = word[0] >= '0' && word[0] <= '9' && !output->grid ? "class" : "";
+    const char *digits = word[0] >= '0' && word[0] <= '9' && !output->whole ? "class" : "";
     return nl_format(context, path, "%s%s%s%s-seed%llu%s.png", output->text, slash, digits,
-                     output->grid ? "grid" : word, (unsigned long long)output->seed, number);
+                     output->whole ? output->whole : word, (unsigned long long)output->seed,
+                     number);
 cleanup:
     return status;
 }

@@ -24,6 +24,7 @@ static const nl_option options_table[] = {
     {"noise", 0, NL_OPTION_FILE, FIELD(noise), "FILE", .where = BOTH,
      .help = "initial latents [n, C, H, W]",
      .detail = ".npy, .npz or .safetensors, as decode takes them."},
+    {.include = nl_walk_options, .offset = FIELD(task)},
 
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = REQUEST, .group = "Output",
      .help = "a.png, out/, %06d.png, a.npz, - (church-seed0.png)",
@@ -36,6 +37,8 @@ static const nl_option options_table[] = {
      .help = "write the final latents [n, C, H, W]"},
     {"grid", 0, NL_OPTION_EXTENT, FIELD(grid), "RxC", 1, 1000, .where = BOTH,
      .help = "one picture of R rows and C columns"},
+    {"animate", 0, NL_OPTION_INT, FIELD(animate), "MS", 10, 60000, .where = BOTH,
+     .help = "one animated PNG, MS milliseconds a picture"},
     {"preview-every", 0, NL_OPTION_INT, FIELD(preview_every), "K", 1, 10000, .where = REQUEST,
      .help = "show, or write NAME-stepNNNN.png, every K steps"},
     {"show", 0, NL_OPTION_CHOICE, FIELD(show), "HOW", .choices = shows,
@@ -50,7 +53,8 @@ static const nl_option options_table[] = {
     {"requests", 0, NL_OPTION_FILE, FIELD(requests), "FILE|-",
      .help = "JSON lines: {\"class\": 4, \"seed\": 1, \"out\": \"a.png\"}",
      .detail =
-         "Keys are the names of the options of the groups Pictures, Sampler and Output, with _ for "
+         "Keys are the names of the options of the groups Pictures, Sampler, Walk and Output, with "
+         "_ for "
          "-; \"id\" comes back in the answer, a line of JSON. A bad line is answered with an error "
          "and the next one is read; the model stays loaded. --root DIR keeps them in a folder."},
     {"root", 0, NL_OPTION_FILE, FIELD(root), "DIR", .where = NL_ONLY_MAN,

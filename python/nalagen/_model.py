@@ -228,13 +228,43 @@ class Model:
         request = _library.fill(_library.cleared(_library.Request),
                                 dict(count=count, seed=seed, first_index=first_index, batch=batch,
                                      preview_every=preview_every))
+        noise = None if noise is None else latents_of(noise, "noise", (count, None, None, None))
+        return self._stream(request, size, labels, noise, progress, rounding, sampling)
+
+    def walk(self, start: Class, end: Class, n: int, *, seed: int = 0, end_seed: Optional[int] = None,
+             size: Optional[Size] = None, batch: int = 0, progress: Union[None, bool, ProgressCallback] = None,
+             pil: bool = False, rounding: str = "dit", **sampling: Any) -> Any:
+        """n pictures, at least 2, from the first one that `sample` makes of start and seed to the one of end and end_seed
+        (None: the same seed): the noise turns from the one to the other, the class is a mean of both. As `sample`
+        otherwise; the bytes that `nalagen sample --walk n` writes."""
+        if n < 2:
+            raise UsageError(f"n is {n}: a walk has at least 2 pictures")
+        labels, indices = self.labels(start, n), np.zeros(n, np.int64)
+        mixes = (_library.Mix * n)()
+        to_label = self.class_index(end)
+        to_seed = _library.convert(ctypes.c_uint64, seed if end_seed is None else end_seed, "end_seed")
+        for i, mix in enumerate(mixes):
+            mix.label, mix.seed, mix.part = to_label, to_seed, i / (n - 1)
+        request = _library.fill(_library.cleared(_library.Request), dict(count=n, seed=seed, batch=batch))
+        request.mixes = mixes
+        request.indices = indices.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
+        made = [p._replace(index=i) for i, p in
+                enumerate(self._stream(request, size, (labels, indices, mixes), None, progress, rounding, sampling))]
+        if made[0].rgb is None:
+            raise UsageError("the model has no autoencoder (vae=\"none\")")
+        images = stack(made, [p.rgb for p in made])
+        return images.pil() if pil else images
+
+    def _stream(self, request, size, held, noise, progress, rounding, sampling):
+        """Pictures of the request; held: the labels, alone or first of what it points to."""
+        labels = held[0] if isinstance(held, tuple) else held
+        size = extent(size) if size is not None else self._own
         request.rounding = _library.rounding(rounding)
         request.sampling = _library.sampling(sampling)
         request.labels = labels.ctypes.data_as(ctypes.POINTER(ctypes.c_int))
-        noise = None if noise is None else latents_of(noise, "noise", (count, None, None, None))
-        return self._stream(request, extent(size) if size is not None else self._own, labels, noise, progress)
+        return self._made(request, size, held, noise, progress)
 
-    def _stream(self, request, size, labels, noise, progress):
+    def _made(self, request, size, held, noise, progress):
         failure = []
 
         def take(_user, pointer):
@@ -264,7 +294,7 @@ class Model:
                     yield event
                 else:
                     watch(event)
-        del labels  # the request points to it
+        del held  # the request points to it
 
     # ---- Pictures and latents
 

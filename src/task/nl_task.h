@@ -21,11 +21,17 @@ typedef struct nl_task_options {
         sampling; /* cfg_scale: a number, negative for the model's default; without cfg_channels */
     const char *cfg_channels;
     const char *rounding;
+    int64_t
+        walk; /* pictures of a walk, 0: none; from picture 0 of classes and seed to that of these: */
+    const char *to_class; /* NULL: the same class */
+    const char *to_seed;  /* a number; NULL: the same seed */
 } nl_task_options;
 
 extern const nl_task_options nl_task_defaults;
 /* Which model, which pictures, how: for the tables of whatever samples, of a member of that type. */
 extern const nl_option nl_sampling_options[];
+/* The members of a walk: for those that make pictures to be looked at. */
+extern const nl_option nl_walk_options[];
 nl_sampling nl_sampling_of(const nl_task_options *options);
 nl_rounding nl_rounding_of(const nl_task_options *options);
 
@@ -57,6 +63,7 @@ typedef struct nl_task {
     nl_sampling sampling; /* with the model's defaults */
     nl_classes classes;
     int64_t count; /* pictures */
+    nl_mix end;    /* of a walk: its last picture */
 } nl_task;
 
 /* Works out `options` for a model of that configuration, so that what can be refused is refused before the first step. guide: of
@@ -65,7 +72,7 @@ typedef struct nl_task {
 nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_config *guide,
                        const nl_task_options *options, int64_t usual, nl_task *task);
 void nl_task_free(nl_context *context, nl_task *task);
-/* The class of picture i: 0 <= i < count. */
+/* The class of picture i: 0 <= i < count; of a walk that of its first picture. */
 int nl_task_label(const nl_task *task, int64_t i);
 /* Whether pictures of both may be made together: nothing differs but classes, seeds, numbers. Of one model. */
 bool nl_tasks_agree(const nl_task *a, const nl_task *b);
@@ -84,7 +91,8 @@ typedef struct nl_making {
     const float *noise; /* [count, C, H, W] initial latents, or NULL: drawn */
 } nl_making;
 
-/* Makes them in their order, as nl_generate, whose statuses are returned. */
+/* Makes them in their order, as nl_generate, whose statuses are returned. Their `index` is that of the task: pictures of a walk
+ * count along it, though all are mixed of image index 0. */
 nl_status nl_tasks_make(nl_model *model, const nl_making *making,
                         nl_status (*picture)(void *user, const nl_picture *picture), void *user);
 
@@ -101,6 +109,10 @@ nl_status nl_task_facts(const nl_model *model, const cJSON *model_facts,
 /* A PNG (allocated) that says them; facts NULL: one that says nothing. */
 nl_status nl_picture_encode(nl_context *context, const uint8_t *rgb, int height, int width,
                             const cJSON *facts, uint8_t **bytes, size_t *size);
+/* The same, animated: see nl_apng_encode; milliseconds 0: the first of them alone. */
+nl_status nl_animation_encode(nl_context *context, const uint8_t *const *pictures, int count,
+                              int height, int width, int milliseconds, const cJSON *facts,
+                              uint8_t **bytes, size_t *size);
 /* The last part of a path: how a file is called towards others. */
 const char *nl_base_name(const char *path);
 

@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const nl_command table = {.name = "task", .options = nl_sampling_options};
+static const nl_option rows[] = {
+    {.include = nl_sampling_options}, {.include = nl_walk_options}, {0}};
+static const nl_command table = {.name = "task", .options = rows};
 
 const char *nl_base_name(const char *path)
 {
@@ -98,17 +100,27 @@ nl_status nl_task_facts(const nl_model *model, const cJSON *model_facts,
     return NL_OK;
 }
 
-nl_status nl_picture_encode(nl_context *context, const uint8_t *rgb, int height, int width,
-                            const cJSON *facts, uint8_t **bytes, size_t *size)
+nl_status nl_animation_encode(nl_context *context, const uint8_t *const *pictures, int count,
+                              int height, int width, int milliseconds, const cJSON *facts,
+                              uint8_t **bytes, size_t *size)
 {
     char software[32], *json = facts ? nl_json_print(facts, false) : NULL;
-    const char *text[] = {NL_FACTS_KEY, json, "Software", software, NULL};
+    const char *words[] = {NL_FACTS_KEY, json, "Software", software, NULL};
+    const char *const *text = facts ? words : NULL;
     nl_status status;
     snprintf(software, sizeof(software), "nalagen %s", nl_version());
     if (facts && !json)
         NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "no memory for the text in a picture"));
-    NL_TRY(nl_png_encode(context, rgb, height, width, facts ? text : NULL, bytes, size));
+    NL_TRY(milliseconds ? nl_apng_encode(context, pictures, count, height, width, milliseconds,
+                                         text, bytes, size)
+                        : nl_png_encode(context, pictures[0], height, width, text, bytes, size));
 cleanup:
     cJSON_free(json);
     return status;
+}
+
+nl_status nl_picture_encode(nl_context *context, const uint8_t *rgb, int height, int width,
+                            const cJSON *facts, uint8_t **bytes, size_t *size)
+{
+    return nl_animation_encode(context, &rgb, 1, height, width, 0, facts, bytes, size);
 }

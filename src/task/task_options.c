@@ -20,9 +20,9 @@ const nl_option nl_sampling_options[] = {
     {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = nl_architecture_names,
      .where = NL_IN_PICTURE, .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
     {"path", 0, NL_OPTION_CHOICE, FIELD(path), "NAME", .choices = nl_path_names,
-     .where = NL_IN_PICTURE, .help = "SiT: linear, gvp or vp"},
+     .where = NL_IN_PICTURE | NL_ONLY_MAN, .help = "SiT: linear, gvp or vp"},
     {"prediction", 0, NL_OPTION_CHOICE, FIELD(prediction), "NAME", .choices = nl_prediction_names,
-     .where = NL_IN_PICTURE, .help = "SiT: velocity, noise or score"},
+     .where = NL_IN_PICTURE | NL_ONLY_MAN, .help = "SiT: velocity, noise or score"},
     {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder, or none: latents only"},
     {"guide", 0, NL_OPTION_FILE, FIELD(guide), "FILE",
      .help = "smaller or earlier model that guides it",
@@ -47,7 +47,7 @@ const nl_option nl_sampling_options[] = {
      .detail =
          "A run may be split: -n 10 makes the pictures that -n 5 and -n 5 --first-index 5 make."},
     {"rounding", 0, NL_OPTION_CHOICE, FIELD(rounding), "HOW", .choices = roundings,
-     .where = NL_IN_BOTH, .help = "dit: trunc(127.5x + 128), adm: + 127.5 (dit)"},
+     .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "dit: trunc(127.5x + 128), adm: + 127.5 (dit)"},
 
     {"sampler", 0, NL_OPTION_CHOICE, FIELD(sampling.sampler), "NAME", .choices = nl_method_names,
      .where = NL_IN_BOTH, .group = "Sampler",
@@ -71,7 +71,7 @@ const nl_option nl_sampling_options[] = {
      .where = NL_IN_BOTH, .help = "SiT: times as SD3's shift; 3: more steps in noise",
      .detail = "u = 1 - t on an even grid becomes S u / (1 + (S - 1) u). 1: even. For samplers of "
                "fixed steps."},
-    {"rho", 0, NL_OPTION_REAL, FIELD(sampling.rho), "X", 1, 100, .where = NL_IN_BOTH,
+    {"rho", 0, NL_OPTION_REAL, FIELD(sampling.rho), "X", 1, 100, .where = NL_IN_BOTH | NL_ONLY_MAN,
      .help = "noise levels as EDM's and Karras' (7 there)",
      .detail = "sigma / alpha in even steps of its power 1 / X. A SiT with fixed steps: from 80 to "
                "0.002, then to the end of its path. dpmpp-2m, dpmpp-2m-sde and unipc: over the "
@@ -97,7 +97,7 @@ const nl_option nl_sampling_options[] = {
     {"cfg-scale", 0, NL_OPTION_REAL, FIELD(sampling.cfg_scale), "X", 0, 1000, .where = NL_IN_BOTH,
      .help = "guidance; 1: none"},
     {"cfg-channels", 0, NL_OPTION_CHOICE, FIELD(cfg_channels), "all|3", .choices = channels,
-     .where = NL_IN_BOTH, .help = "channels guided; 3 as the public code (all)"},
+     .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "channels guided; 3 as the public code (all)"},
     {"cfg-interval", 0, NL_OPTION_INTERVAL, FIELD(sampling.cfg_interval), "A,B", 0, 1e6,
      .where = NL_IN_BOTH, .help = "guidance only for A <= t <= B",
      .detail = "Everywhere where --cfg-scale is given; otherwise the model's default, for a SiT "
@@ -121,6 +121,20 @@ const nl_option nl_sampling_options[] = {
          "too, which with --guide is off unless --cfg-scale is given."},
     {"guide-interval", 0, NL_OPTION_INTERVAL, FIELD(sampling.guide_interval), "A,B", 0, 1e6,
      .where = NL_IN_BOTH | NL_ONLY_MAN, .help = "--guide only for A <= t <= B (everywhere)"},
+    {0},
+};
+
+const nl_option nl_walk_options[] = {
+    {"walk", 0, NL_OPTION_INT, FIELD(walk), "N", 2, 10000, .where = NL_IN_BOTH, .group = "Walk",
+     .help = "N pictures from one picture to another",
+     .detail =
+         "From picture 0 of --class and --seed to picture 0 of --to-class and --to-seed, which are "
+         "the first and the last of them bit for bit. The noise turns from the one to the other "
+         "(slerp), the class is a mean of both. Picture i of the walk has index i."},
+    {"to-class", 0, NL_OPTION_TEXT, FIELD(to_class), "CLASS", .where = NL_IN_BOTH,
+     .help = "where the walk ends (at the same class)"},
+    {"to-seed", 0, NL_OPTION_TEXT, FIELD(to_seed), "N", .where = NL_IN_BOTH,
+     .help = "where the walk ends (at the same seed)"},
     {0},
 };
 

@@ -45,6 +45,7 @@ runpy.run_path('$NL_SOURCE_DIR/tests/python_header.py')"
     need_model
     package ""
     quick -c church,4,"golf ball" -n 4 --seed 3 --first-index 2 -o made/ -q --latents latents.npy
+    quick -c church --walk 3 --to-class "golf ball" --seed 3 --to-seed 4 -b 1 -o walk/%d.png -q
     package "
 import glob, zlib, struct
 def png(path):
@@ -80,6 +81,11 @@ assert list(images.labels) == [8, 4, 4, 8] and list(images.indices) == [2, 3, 4,
 for name, image in zip(names, images):
     assert np.array_equal(png(name), image), name
 assert np.array_equal(images.latents, np.load('latents.npy'))
+# from one picture to another
+walk = model.walk('church', 'golf ball', 3, seed=3, end_seed=4, sampler='euler', steps=2, cfg_scale=1, batch=1)
+assert list(walk.indices) == [0, 1, 2] and np.array_equal(walk[1], png('walk/1.png'))
+for end, image in zip((('church', 3), ('golf ball', 4)), walk[::2]):
+    assert np.array_equal(image, model.sample(end[0], 1, seed=end[1], sampler='euler', steps=2, cfg_scale=1)[0])
 # one at a time, with another size in between, and to the latents and back
 assert model.sample(0, size=(64, 32), steps=1, sampler='euler', cfg_scale=1).shape == (1, 64, 32, 3)
 again = [p.rgb for p in model.stream(['church', 4, 'golf ball'], 4, batch=1, **options)]
