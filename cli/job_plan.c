@@ -173,6 +173,18 @@ cleanup:
     return status;
 }
 
+/* Room for `files` pictures that are not there yet. With --force they may take the place of others. */
+static nl_status check_space_for_pictures(const nl_job *job, int64_t files)
+{
+    int factor = nl_model_factor(nl_model_get_config(job->session->model));
+    int64_t bytes = 3 * (int64_t)job->latent_shape[1] * job->latent_shape[2] * factor * factor;
+    if (!files || job->archive || job->options->force)
+        return NL_OK;
+    if (job->options->grid[0])
+        bytes *= job->task.count;
+    return nl_check_space_for_files(job->session->context, job->output.text, files, bytes);
+}
+
 static nl_status look_for_files(nl_job *job, int64_t files)
 {
     const nl_session *session = job->session;
@@ -182,6 +194,8 @@ static nl_status look_for_files(nl_job *job, int64_t files)
     bool there;
     if (options->latents)
         NL_TRY(nl_output_check(context, options->latents, options->force, others));
+    if (!options->resume)
+        NL_TRY(check_space_for_pictures(job, files));
     if (job->archive && nl_npz_finished(job->archive)) {
         job->work.there = job->task.count;
         job->work.units = job->work.todo = 0;
@@ -195,6 +209,8 @@ static nl_status look_for_files(nl_job *job, int64_t files)
             nl_log(context, NL_LOG_INFO, "resuming: %lld of %lld made already",
                    (long long)job->work.there, (long long)(job->work.there + job->work.todo));
     }
+    if (options->resume && files) /* as many as this process makes, for each of the others */
+        NL_TRY(check_space_for_pictures(job, NL_MIN(files, job->work.todo * session->share.ranks)));
 cleanup:
     return status;
 }

@@ -46,6 +46,10 @@ nl_status nl_writer_check(nl_context *context, const char *path);
 int64_t nl_space_left(const char *path);
 /* Before work whose result has at least so many bytes: NL_ERROR_WRITE where they do not fit. */
 nl_status nl_check_space(nl_context *context, const char *path, int64_t bytes) NL_MUST_CHECK;
+/* Before work that makes so many files at `path` ("" is "."), whose sizes are not known, being compressed. NL_ERROR_WRITE where
+ * there is not a sector and an inode for each; a warning where files of `bytes` each (0: who knows) would not fit. */
+nl_status nl_check_space_for_files(nl_context *context, const char *path, int64_t files,
+                                   int64_t bytes) NL_MUST_CHECK;
 /* NL_ERROR_WRITE, with what there is beside what is needed. */
 nl_status nl_fail_space(nl_context *context, const char *path, int64_t bytes);
 

@@ -110,9 +110,8 @@ nl_status nl_decode_file(nl_context *context, const nl_decode_options *options,
                                  .height = (int)work.latents.height * factor,
                                  .width = (int)work.latents.width * factor};
     NL_TRY(check(&work, result));
-    if (work.files.archive)
-        NL_TRY(nl_picture_files_begin(&work.files, result->count, result->height, result->width,
-                                      options->about));
+    NL_TRY(nl_picture_files_begin(&work.files, result->count, result->height, result->width,
+                                  options->about));
     NL_TRY(decode_all(&work, result));
 cleanup:
     nl_picture_files_abandon(&work.files);

@@ -19,7 +19,8 @@ typedef struct nl_picture_files {
  * none of the three. */
 nl_status nl_picture_files_set(nl_context *context, const char *out, bool folder, bool force,
                                nl_picture_files *files);
-/* Begins or resumes the archive. parameters: see nl_npz_options. */
+/* Before the first picture: begins or resumes an archive, makes a folder, looks for room on the disk. height, width: 0 where
+ * pictures have sizes of their own, which those of an archive do not. parameters: of an archive, see nl_npz_options. */
 nl_status nl_picture_files_begin(nl_picture_files *files, int64_t count, int height, int width,
                                  const char *parameters);
 /* Writes a batch by several threads. name: of a picture below the folder, with or without .png, into `room` or

@@ -78,8 +78,8 @@ static nl_status open_output(nl_reconstruction *work)
                        "%s lies in %s and would be taken for a part of it the next time: choose a "
                        "folder elsewhere",
                        options->out, options->in);
-    if (files->folder)
-        NL_TRY(nl_make_folder(context, options->out));
+    NL_TRY(nl_picture_files_begin(files, nl_pictures_count(work->pictures), options->height,
+                                  options->width, NULL));
 cleanup:
     return status;
 }

@@ -360,6 +360,35 @@ static void test_space(void **state)
     assert_true(nl_space_left("-") == INT64_MAX && nl_space_left("/dev/null") == INT64_MAX);
 }
 
+static void keep_warning(void *user, nl_log_level level, const char *message)
+{
+    if (level == NL_LOG_WARNING)
+        snprintf(user, 256, "%s", message);
+}
+
+/* Files whose sizes are not known: refused when not even their entries fit, a warning when the largest would not. */
+static void test_space_for_files(void **state)
+{
+    fixture *f = *state;
+    char warning[256] = "";
+    nl_context_options options = {.log = keep_warning, .user = warning};
+    nl_context *context;
+    assert_int_equal(nl_core_context_create(&options, &context), NL_OK);
+    int64_t left = nl_space_left(f->folder), many = 4;
+    assert_ok(context, nl_check_space_for_files(context, f->folder, many, 0));
+    assert_ok(context, nl_check_space_for_files(context, "", many, 0));
+    assert_ok(context, nl_check_space_for_files(context, f->folder, many, left / many / 2));
+    assert_string_equal(warning, "");
+    assert_ok(context, nl_check_space_for_files(context, f->folder, many, left));
+    assert_non_null(strstr(warning, "may become too full: 4 files of up to"));
+    warning[0] = '\0';
+    assert_ok(context, nl_check_space_for_files(context, "-", 1, INT64_MAX));
+    assert_string_equal(warning, "");
+    assert_int_equal(nl_check_space_for_files(context, f->folder, INT64_MAX, 1), NL_ERROR_WRITE);
+    assert_non_null(strstr(nl_last_error(context), "too full: need"));
+    nl_core_context_destroy(context);
+}
+
 /* What a killed writer has left goes; what one at work has there stays. */
 static void test_temporaries(void **state)
 {
@@ -654,6 +683,7 @@ int main(void)
         TEST(test_memory_available),
         TEST(test_group_processors),
         TEST(test_space),
+        TEST(test_space_for_files),
         TEST(test_empty_file),
         TEST(test_places_that_cannot_be_written),
         TEST(test_broken_pipe),

@@ -103,6 +103,33 @@ in_group() {
     [ ! -e latents.npy ]
 }
 
+@test "a disk that has no room for pictures is said before the work; one that may have none is warned of" {
+    local left i
+    "$MAKE_MODEL" tiny.safetensors
+    make() {
+        timeout -s KILL 60 "$NALAGEN" sample -m tiny.safetensors --vae "$vae" -c 1 --device cpu -o pictures/ "$@"
+    }
+    left=$(($(df --output=avail -k . | tail -n 1) * 1024))
+    if [ $left -lt 400000000000 ]; then
+        run -7 make --size 64 -n 1000000000 -q
+        [[ "$output" == "nalagen: error: pictures/: the disk is too full: need "*", have "* ]]
+        run ls pictures
+        [ "$output" = "" ]
+    fi
+    mkdir -p pictures
+    : >pictures/001.png
+    run -7 make --size 2048 -n $((left / (3 * 2048 * 2048) * 2)) -o pictures/%03d.png --first-index 1
+    [[ "$output" == *"warning: pictures/%03d.png: the disk may become too full: "*" files of up to "*" MiB together, have "*"is there already"* ]]
+    run -7 make --size 2048 -n 2 -o pictures/%03d.png --first-index 1
+    [[ "$output" != *"too full"* && "$output" == *"is there already"* ]]
+    # reconstruct and decode begin their pictures by one function.
+    mkdir in
+    make -o in/0.png --size 64 -q
+    for ((i = 1; i <= left / (3 * 16384 * 16384) + 1; i++)); do ln in/0.png in/$i.png; done
+    run -4 timeout -s KILL 60 "$NALAGEN" reconstruct in -o again/ --size 16384 --vae "$vae" --device cpu --max-memory 100M
+    [[ "$output" == *"warning: again/: the disk may become too full: "* ]]
+}
+
 @test "what a message advises is there: units of a small limit, options that a command has" {
     need_model
     run -4 quick -c 1 -o a.png --device cpu --max-memory 10
