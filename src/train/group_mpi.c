@@ -1,11 +1,81 @@
 /* SPDX-License-Identifier: MIT */
-/* Processes on CPUs, through MPI. Started by mpirun or srun. */
+/*
+ * Processes on CPUs, through MPI. Started by mpirun or srun.
+ *
+ * MPI is loaded when there are several. Linked, it would be in every process of the program, with the twenty libraries that it
+ * needs: some start threads before main, take over mmap, and abort where a limit of addresses stops them.
+ */
 #include "nl_group.h"
 
 #ifdef NL_MPI
+#include <dlfcn.h>
 #include <limits.h>
 #include <mpi.h>
+#include <string.h>
 #include <time.h>
+
+#define FUNCTIONS(X)                                                                               \
+    X(Abort)                                                                                       \
+    X(Allreduce)                                                                                   \
+    X(Barrier)                                                                                     \
+    X(Comm_rank)                                                                                   \
+    X(Comm_set_errhandler)                                                                         \
+    X(Comm_size)                                                                                   \
+    X(Error_string)                                                                                \
+    X(Finalize)                                                                                    \
+    X(Finalized)                                                                                   \
+    X(Init_thread)                                                                                 \
+    X(Initialized)
+
+/* Type, name in mpi.h, and of what it is the address in Open MPI. */
+#define HANDLES(X)                                                                                 \
+    X(world, MPI_Comm, MPI_COMM_WORLD, ompi_mpi_comm_world)                                        \
+    X(errors_return, MPI_Errhandler, MPI_ERRORS_RETURN, ompi_mpi_errors_return)                    \
+    X(float32, MPI_Datatype, MPI_FLOAT, ompi_mpi_float)                                            \
+    X(int64, MPI_Datatype, MPI_INT64_T, ompi_mpi_int64_t)                                          \
+    X(max, MPI_Op, MPI_MAX, ompi_mpi_op_max)                                                       \
+    X(sum, MPI_Op, MPI_SUM, ompi_mpi_op_sum)
+
+static struct {
+#define MEMBER(name) __typeof__(&MPI_##name) name;
+    FUNCTIONS(MEMBER)
+#undef MEMBER
+#define MEMBER(name, type, constant, symbol) type name;
+    HANDLES(MEMBER)
+#undef MEMBER
+} mpi;
+
+#ifdef OPEN_MPI
+#define HANDLE(constant, symbol) dlsym(library, #symbol)
+#else /* a number */
+#define HANDLE(constant, symbol) constant
+#endif
+
+static nl_status load(nl_context *context)
+{
+    if (mpi.Abort)
+        return NL_OK;
+    /* Open MPI's own plugins look for it among all symbols. */
+    void *library = dlopen(NL_MPI, RTLD_NOW | RTLD_GLOBAL), *address;
+    if (!library)
+        library = dlopen(NL_MPI_FILE, RTLD_NOW | RTLD_GLOBAL);
+    if (!library)
+        return nl_fail(context, NL_ERROR_DEVICE,
+                       "several processes on CPUs train through MPI, which cannot be loaded: %s",
+                       dlerror());
+#define FIND(name, type, constant, symbol)                                                         \
+    if (!(mpi.name = HANDLE(constant, symbol)))                                                    \
+        return nl_fail(context, NL_ERROR_DEVICE, NL_MPI " is without " #constant);
+    HANDLES(FIND)
+#undef FIND
+#define FIND(name)                                                                                 \
+    if (!(address = dlsym(library, "MPI_" #name)))                                                 \
+        return nl_fail(context, NL_ERROR_DEVICE, NL_MPI " is without MPI_" #name);                 \
+    memcpy(&mpi.name, &address, sizeof(address));
+    FUNCTIONS(FIND)
+#undef FIND
+    return NL_OK;
+}
 
 static nl_status check(nl_group *group, int result, const char *what)
 {
@@ -13,7 +83,7 @@ static nl_status check(nl_group *group, int result, const char *what)
     int size = 0;
     if (result == MPI_SUCCESS)
         return NL_OK;
-    MPI_Error_string(result, text, &size);
+    mpi.Error_string(result, text, &size);
     return nl_fail(group->context, NL_ERROR_DEVICE, "MPI: %s: %s", what, text);
 }
 
@@ -30,7 +100,7 @@ static nl_status mpi_all_reduce_sum(nl_group *group, const nl_tensor *x)
     for (int64_t left = nl_tensor_count(x); left > 0;) {
         int part = part_of(left);
         NL_TRY(check(group,
-                     MPI_Allreduce(MPI_IN_PLACE, values, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD),
+                     mpi.Allreduce(MPI_IN_PLACE, values, part, mpi.float32, mpi.sum, mpi.world),
                      "a sum over processes"));
         values += part;
         left -= part;
@@ -47,13 +117,13 @@ static nl_status mpi_join(nl_group *group)
 
 static nl_status mpi_maximum(nl_group *group, int64_t *value)
 {
-    return check(group, MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD),
+    return check(group, mpi.Allreduce(MPI_IN_PLACE, value, 1, mpi.int64, mpi.max, mpi.world),
                  "asking all processes");
 }
 
 static nl_status mpi_barrier(nl_group *group)
 {
-    return check(group, MPI_Barrier(MPI_COMM_WORLD), "waiting for all processes");
+    return check(group, mpi.Barrier(mpi.world), "waiting for all processes");
 }
 
 /* Does not come back: what went wrong is said before, and the launcher gets time to pass it on. */
@@ -62,15 +132,15 @@ static void mpi_abort(nl_group *group, nl_status status)
     nl_log(group->context, NL_LOG_ERROR, "process %d of %d: %s", group->rank, group->size,
            nl_last_error(group->context));
     nanosleep(&(struct timespec){.tv_nsec = 300 * 1000 * 1000}, NULL);
-    MPI_Abort(MPI_COMM_WORLD, (int)status);
+    mpi.Abort(mpi.world, (int)status);
 }
 
 static void mpi_destroy(nl_group *group)
 {
     int over = 0;
     (void)group;
-    if (MPI_Finalized(&over) == MPI_SUCCESS && !over)
-        MPI_Finalize();
+    if (mpi.Finalized(&over) == MPI_SUCCESS && !over)
+        mpi.Finalize();
 }
 
 static const nl_group_ops ops = {"mpi",       mpi_all_reduce_sum, mpi_join,   mpi_maximum,
@@ -80,13 +150,14 @@ nl_status nl_group_open_mpi(nl_group *group)
 {
     nl_status status = NL_OK;
     int already = 0, provided, rank, size;
-    NL_TRY(check(group, MPI_Initialized(&already), "starting"));
+    NL_TRY(load(group->context));
+    NL_TRY(check(group, mpi.Initialized(&already), "starting"));
     if (!already)
         NL_TRY(
-            check(group, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "starting"));
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    NL_TRY(check(group, MPI_Comm_rank(MPI_COMM_WORLD, &rank), "asking for the rank"));
-    NL_TRY(check(group, MPI_Comm_size(MPI_COMM_WORLD, &size), "asking for the size"));
+            check(group, mpi.Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "starting"));
+    mpi.Comm_set_errhandler(mpi.world, mpi.errors_return);
+    NL_TRY(check(group, mpi.Comm_rank(mpi.world, &rank), "asking for the rank"));
+    NL_TRY(check(group, mpi.Comm_size(mpi.world, &size), "asking for the size"));
     if (size != group->size)
         NL_TRY(
             nl_fail(group->context, NL_ERROR_DEVICE,

@@ -97,9 +97,9 @@ as_nobody() {
     fi
 }
 
-@test "the program has no OpenBLAS in its process before statistics need it" {
+@test "the program has no OpenBLAS and no MPI in its process before they are needed" {
     command -v ldd >/dev/null || skip "no ldd"
     run ldd "$NALAGEN"
     [ "$status" -eq 0 ]
-    [[ "$output" == *dnnl* && "$output" != *openblas* && "$output" != *libblas* && "$output" != *lapack* ]]
+    [[ "$output" == *dnnl* && "$output" != *openblas* && "$output" != *libblas* && "$output" != *lapack* && "$output" != *libmpi* ]]
 }
