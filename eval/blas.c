@@ -8,15 +8,20 @@
 #include "ops.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-/* Addresses that it takes: itself and, for each thread, a stack, buffers and a heap of malloc. */
-enum { MIB_OF_LIBRARY = 64, MIB_OF_THREAD = 160 };
+enum { TRIAL_SECONDS = 2, TRIAL_PATIENCE = 30 }; /* of a processor; by the clock */
 
 static struct {
     pthread_mutex_t lock;
-    bool loaded;
+    bool loaded, too_large;
     nl_blas blas;
     char reason[256]; /* why it cannot be loaded */
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -67,17 +72,54 @@ static void *load(void *unused)
     return unused;
 }
 
+/* The child of the trial: loads the library as its parent would, and ends by a signal where that does not come to an end. */
+static void try_to_load(void)
+{
+    const int ends[] = {SIGALRM, SIGXCPU,
+                        SIGINT}; /* the last is how it says that a thread could not be started */
+    struct rlimit limit = {TRIAL_SECONDS, TRIAL_SECONDS};
+    sigset_t none;
+    pthread_t thread;
+    int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDERR_FILENO);
+    for (int i = 0; i < NL_COUNT(ends); i++)
+        signal(ends[i], SIG_DFL);
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL);
+    setrlimit(RLIMIT_CPU, &limit);
+    alarm(TRIAL_PATIENCE);
+    int failed = nl_start_thread(&thread, load, NULL);
+    if (!failed)
+        pthread_join(thread, NULL);
+    _exit(failed);
+}
+
+/* Where addresses are limited (ulimit -v), what OpenBLAS takes is not known, a hundred MiB a thread and more, and where it
+ * does not get it, it asks for ever: a process of its own tries. */
+static bool has_room(void)
+{
+    int result;
+    pid_t child = fork();
+    if (child == 0)
+        try_to_load();
+    if (child < 0)
+        return false;
+    while (waitpid(child, &result, 0) < 0)
+        if (errno != EINTR)
+            return false;
+    return WIFEXITED(result) && WEXITSTATUS(result) == 0;
+}
+
 static nl_status load_once(nl_context *context)
 {
     pthread_t thread;
-    int64_t need = MIB_OF_LIBRARY + (int64_t)MIB_OF_THREAD * nl_default_threads();
-    int64_t have = nl_addresses_left() >> 20;
-    if (have < need)
-        return nl_fail(
-            context, NL_ERROR_MEMORY,
-            "OpenBLAS takes up to %lld MiB of addresses, and the limit (ulimit -v) leaves "
-            "%lld: allow more, or set OMP_NUM_THREADS lower",
-            (long long)need, (long long)have);
+    int64_t have = nl_addresses_left();
+    library.too_large = library.too_large || (have < INT64_MAX && !has_room());
+    if (library.too_large)
+        return nl_fail(context, NL_ERROR_MEMORY,
+                       "OpenBLAS takes more memory than the %lld MiB of addresses that the limit "
+                       "(ulimit -v) leaves: allow more, or set OMP_NUM_THREADS lower",
+                       (long long)(have >> 20));
     int failed = nl_start_thread(&thread, load, NULL);
     if (failed)
         return nl_fail(context, NL_ERROR_MEMORY, "OpenBLAS: no thread to load it: %s",
