@@ -425,6 +425,10 @@ static void bench_training(bench *b)
             .data = LATENTS(CHANNELS), .noise = LATENTS(CHANNELS),
             .coefficients = F32(b->batch, NL_LOSS_COLUMNS), .loss = F32(b->batch),
             .dprediction = LATENTS(2 * CHANNELS), .gradient_scale = 1);
+    MEASURE(matching_loss, ROW(.shape = "4 x 32 x 32"), .data = LATENTS(CHANNELS),
+            .noise = LATENTS(CHANNELS), .teacher = LATENTS(CHANNELS), .fake = LATENTS(CHANNELS),
+            .coefficients = F32(b->batch, NL_LOSS_COLUMNS), .loss = F32(b->batch),
+            .doutput = LATENTS(CHANNELS), .gradient_scale = 1);
     MEASURE(variational_loss, ROW(.shape = "4 x 32 x 32"), .prediction = LATENTS(2 * CHANNELS),
             .x = LATENTS(CHANNELS), .data = LATENTS(CHANNELS),
             .coefficients = F32(b->batch, NL_VB_COLUMNS), .loss = F32(b->batch),

@@ -254,6 +254,17 @@ static void check_regression_loss(nl_arguments *a, const nl_regression_loss_args
              (double)args->adaptive);
 }
 
+static void check_matching_loss(nl_arguments *a, const nl_matching_loss_args *args)
+{
+    TENSOR_AS(data, NL_ARG_F32, data);
+    TENSOR_AS(noise, NL_ARG_F32, data);
+    TENSOR_AS(teacher, NL_ARG_F32, data);
+    TENSOR_AS(fake, NL_ARG_F32, data);
+    TENSOR(coefficients, NL_ARG_F32, args->data.shape[0], NL_LOSS_COLUMNS);
+    TENSOR(loss, NL_ARG_F32 | NL_ARG_OUTPUT, args->data.shape[0]);
+    TENSOR_AS(doutput, NL_ARG_OPTIONAL | NL_ARG_F32 | NL_ARG_OUTPUT, data);
+}
+
 static void check_variational_loss(nl_arguments *a, const nl_variational_loss_args *args)
 {
     TENSOR_AS(data, NL_ARG_F32, data);

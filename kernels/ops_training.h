@@ -211,6 +211,23 @@ typedef struct nl_regression_loss_args {
     float adaptive;
 } nl_regression_loss_args;
 
+/* Distribution matching (DMD, Yin et al. 2024) between the velocities of two networks at t data + (1 - t) noise: the
+ * teacher's, and `fake`, of one that follows the distribution which data [b] are drawn from. By their predictions of data,
+ *
+ *     g = (fake - teacher) / mean over the image of |data - noise - teacher|
+ *
+ * (both are 1 - t times that); data that loses g comes nearer to what the teacher would draw. loss[b] = mean g^2 / 2;
+ * doutput = gradient_scale w g / n, n the numbers of an image: the gradient by what made data, w = d data / d output. */
+#define NL_MATCHING_EPS 1e-6 /* beside the mean */
+typedef struct nl_matching_loss_args {
+    nl_tensor data, noise;   /* [B, ...] F32 */
+    nl_tensor teacher, fake; /* as data */
+    nl_tensor coefficients;  /* [B, NL_LOSS_COLUMNS]; of them w = c[WEIGHT] */
+    nl_tensor loss;          /* [B] F32, overwritten */
+    nl_tensor doutput;       /* as data, or left out */
+    float gradient_scale;
+} nl_matching_loss_args;
+
 /* Columns of the variational term's coefficients (docs/public-code.md A4). */
 enum {
     NL_VB_X_0_FROM_X, /* x_0 = c x_t - c' eps, not clipped */
@@ -314,6 +331,7 @@ typedef struct nl_adamw_args {
     X(latents)                                                                                     \
     X(diffuse)                                                                                     \
     X(regression_loss)                                                                             \
+    X(matching_loss)                                                                               \
     X(variational_loss)                                                                            \
     X(zero)                                                                                        \
     X(mean)                                                                                        \

@@ -698,6 +698,34 @@ static nl_status run_regression_loss(op_run *run, const void *op_case)
     return nl_op_regression_loss(run->device, &args);
 }
 
+static const struct matching_loss_case {
+    const char *text;
+    int64_t batch, channels, side;
+    bool no_gradient;
+} matching_loss_cases[] = {
+    CASE(.batch = 1, .channels = 1, .side = 1),
+    CASE(.batch = 3, .channels = 4, .side = 8),
+    CASE(.batch = 2, .channels = 3, .side = 33),
+    CASE(.batch = 2, .channels = 4, .side = 5, .no_gradient = true),
+};
+
+static nl_status run_matching_loss(op_run *run, const void *op_case)
+{
+    const struct matching_loss_case *c = op_case;
+    run->batch = c->batch;
+    nl_matching_loss_args args = {.gradient_scale = 1 / 7.0f};
+    args.data = OP_TENSOR(run, .shape = {c->batch, c->channels, c->side, c->side});
+    args.noise = OP_TENSOR(run, .shape = {c->batch, c->channels, c->side, c->side});
+    args.teacher = OP_TENSOR(run, .shape = {c->batch, c->channels, c->side, c->side});
+    args.fake = OP_TENSOR(run, .shape = {c->batch, c->channels, c->side, c->side});
+    args.coefficients = OP_TENSOR(run, .shape = {c->batch, NL_LOSS_COLUMNS});
+    args.loss = OP_TENSOR(run, .shape = {c->batch}, .output = "loss");
+    if (!c->no_gradient)
+        args.doutput =
+            OP_TENSOR(run, .shape = {c->batch, c->channels, c->side, c->side}, .output = "doutput");
+    return nl_op_matching_loss(run->device, &args);
+}
+
 static const struct variational_loss_case {
     const char *text;
     int64_t batch, channels, side;
@@ -860,6 +888,7 @@ const op_family op_training_families[] = {
     FAMILY(latents),
     FAMILY(diffuse),
     FAMILY(regression_loss),
+    FAMILY(matching_loss),
     FAMILY(variational_loss),
     FAMILY(zero),
     FAMILY(mean),

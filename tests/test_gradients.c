@@ -507,6 +507,37 @@ static void test_losses(void **state)
     }
     args.dprediction.data = NULL;
 
+    /* matching: doutput is w g / n, the derivative of w mean (g x) by x; nothing where the velocities are one */
+    nl_matching_loss_args match = {.data = data,
+                                   .noise = noise,
+                                   .teacher = RANDOM(2, 2, 3),
+                                   .fake = RANDOM(2, 2, 3),
+                                   .coefficients = args.coefficients,
+                                   .loss = total,
+                                   .doutput = ZEROS(2, 2, 3),
+                                   .gradient_scale = 0.5f};
+    assert_ok(context, nl_op_matching_loss(device, &match));
+    for (int image = 0; image < 2; image++) {
+        const float *x = (float *)data.data + 6 * image, *e = (float *)noise.data + 6 * image;
+        const float *v = (float *)match.teacher.data + 6 * image;
+        const float *f = (float *)match.fake.data + 6 * image;
+        double error = 0, sum = 0;
+        for (int i = 0; i < 6; i++)
+            error += fabs((double)x[i] - e[i] - v[i]) / 6;
+        for (int i = 0; i < 6; i++) {
+            double g = (f[i] - v[i]) / error;
+            double w = ((float *)args.coefficients.data)[image * NL_LOSS_COLUMNS + NL_LOSS_WEIGHT];
+            double wanted = 0.5 * w * g / 6, found = ((float *)match.doutput.data)[6 * image + i];
+            assert_true(fabs(found - wanted) <= 1e-5 * fabs(wanted));
+            sum += g * g / 6 / 2;
+        }
+        assert_true(fabs(((float *)total.data)[image] - sum) <= 1e-5 * sum);
+    }
+    match.fake = match.teacher;
+    assert_ok(context, nl_op_matching_loss(device, &match));
+    for (int i = 0; i < 12; i++)
+        assert_true(((float *)match.doutput.data)[i] == 0 && ((float *)total.data)[i / 6] == 0);
+
     nl_variational_loss_args vb = {.prediction = prediction,
                                    .x = noise,
                                    .data = data,
