@@ -22,6 +22,21 @@ static const nl_option options[] = {
      .where = RECORD | NL_ONLY_MAN, .help = "least part of the teacher in a target (0.02)"},
     {"adaptive", 0, NL_OPTION_REAL, TRAIN(adaptive), "X", 1e-9, 1e9, .where = RECORD | NL_ONLY_MAN,
      .help = "gradients are divided by sqrt(error + X) (1e-3)"},
+    {"match", 0, NL_OPTION_REAL, TRAIN(match), "W", 0, 1e6, .where = RECORD,
+     .group = "Distribution matching",
+     .help = "weight of a term that sharpens one and two steps (0)",
+     .detail =
+         "The student's pictures of one jump, and of the last of two, move to where the teacher "
+         "would have them rather than a network that learns what they are (the fake)."},
+    {"match-from", 0, NL_OPTION_REAL, TRAIN(match_from), "X", 0, 0.99, .where = RECORD,
+     .help = "part of the run that lies before it (0.5)",
+     .detail = "For the first tenth of the rest the fake alone learns."},
+    {"match-cfg", 0, NL_OPTION_REAL, TRAIN(match_guidance), "X", 0, 100, .where = RECORD,
+     .help = "the teacher's guidance scale in it (--teacher-cfg)"},
+    {"fake-lr", 0, NL_OPTION_REAL, TRAIN(fake_rate), "X", 0, 1e3, .where = RECORD,
+     .help = "the fake's learning rate, by the schedule of --lr (1e-4)"},
+    {"fake-updates", 0, NL_OPTION_INT, TRAIN(fake_updates), "N", 1, 100, .where = RECORD,
+     .help = "of the fake, for each of the student's (3)"},
     {.include = nl_train_rows},
     {0},
 };

@@ -28,7 +28,9 @@ enum {
     NL_STREAM_CROP = 10,  /* of a training picture when it is encoded */
     NL_STREAM_MLP_DROPOUT =
         11, /* in training; the image index is the number of the sample; elements: docs/formats.md */
-    NL_STREAM_STEP = 16 /* + k: the noise of sampling step k */
+    NL_STREAM_STEP = 16, /* + k: the noise of sampling step k */
+    NL_STREAM_MATCHING =
+        1 << 20 /* + 3 k, + 1, + 2: numbers and noises of draw k in distribution matching */
 };
 
 /* The block cipher alone: counter becomes its random words. */

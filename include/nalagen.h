@@ -410,6 +410,12 @@ typedef struct nl_train_options {
     /* The run ends after so many validations without a better one (0: it does not), and its model is the
      * average that had the best. */
     int64_t patience;
+    /* Distribution matching in a distillation (docs/training.md): weight of its term (0: none), the part of the run that
+     * lies before it (0.5), the teacher's guidance in it (0: `guidance`); learning rate of the fake (0.0001), and its
+     * updates for each of the student's (3). In brackets: what `nalagen distill` has. */
+    double match, match_from, match_guidance;
+    double fake_rate;
+    int64_t fake_updates;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

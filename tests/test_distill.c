@@ -12,6 +12,11 @@
     " \"num_classes\": 3, \"learn_sigma\": false, \"autoencoder\": \"none\"" NAMES "}"
 #define NAMES ", \"class_names\": [\"a\", \"b\", \"c\"]"
 
+#define STUDENT                                                                                    \
+    "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 3, \"hidden_size\": 32,"      \
+    " \"num_heads\": 1, \"patch_size\": 4, \"input_size\": 8, \"in_channels\": 3,"                 \
+    " \"num_classes\": 3, \"learn_sigma\": false, \"autoencoder\": \"none\", \"flow_map\": 2}"
+
 static nl_context *context;
 
 enum { N = 4, E = 3 * 8 * 8 };
@@ -122,12 +127,7 @@ static void step_is_its_parts(void **state)
     (void)state;
     nl_device *device = context->device;
     nl_dit *teacher = model_of(TEACHER, 0.1f);
-    nl_dit *student =
-        model_of("{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 3,"
-                 " \"hidden_size\": 32, \"num_heads\": 1, \"patch_size\": 4,"
-                 " \"input_size\": 8, \"in_channels\": 3, \"num_classes\": 3,"
-                 " \"learn_sigma\": false, \"autoencoder\": \"none\", \"flow_map\": 2}",
-                 0.12f);
+    nl_dit *student = model_of(STUDENT, 0.12f);
     nl_dataset *data = NULL;
     nl_loss *loss = NULL;
     nl_feed feed;
@@ -185,6 +185,205 @@ static void step_is_its_parts(void **state)
     nl_dataset_close(data);
     nl_dit_destroy(teacher);
     nl_dit_destroy(student);
+}
+
+/* ---- Distribution matching */
+
+static void numbers_of_draws(void **state)
+{
+    (void)state;
+    enum { COUNT = 20000 };
+    static int64_t samples[COUNT];
+    static int32_t labels[COUNT], both[2 * COUNT];
+    static float first[2 * COUNT], last[2 * COUNT], t[2 * COUNT];
+    static float start[COUNT][NL_LOSS_COLUMNS], end[COUNT][NL_LOSS_COLUMNS];
+    static float mix[COUNT][NL_LOSS_COLUMNS], guide[COUNT][NL_LOSS_COLUMNS];
+    nl_matching_options options = {.weight = 2, .guidance = 3, .low = 0.1, .high = 0.9, .seed = 7};
+    nl_matching_rows rows = {first, last, t, both, start[0], end[0], mix[0], guide[0]};
+    double mean = 0;
+    int halves = 0;
+    for (int i = 0; i < COUNT; i++)
+        samples[i] = i, labels[i] = i % 3;
+    nl_matching_fill(&options, samples, labels, 3, COUNT, 1, &rows);
+    for (int i = 0; i < COUNT; i++) {
+        float t0 = last[i];
+        assert_true(t0 == 0 || t0 == 0.5f);
+        assert_true(first[i] == 0 && first[COUNT + i] == t0 && last[COUNT + i] == 1);
+        assert_true(start[i][NL_LOSS_DATA] == 1 && start[i][NL_LOSS_NOISE] == t0);
+        assert_true(end[i][NL_LOSS_DATA] == 1 && end[i][NL_LOSS_NOISE] == 1 - t0);
+        assert_true(end[i][NL_LOSS_WEIGHT] == 2 * (1 - t0));
+        assert_true(t[i] >= 0.02f && t[i] <= 0.98f && t[COUNT + i] == t[i]);
+        assert_true(mix[i][NL_LOSS_DATA] == t[i] &&
+                    fabsf(mix[i][NL_LOSS_NOISE] - (1 - t[i])) < 1e-6);
+        assert_true(mix[i][NL_LOSS_TARGET_DATA] == 1 && mix[i][NL_LOSS_TARGET_NOISE] == -1);
+        assert_true(mix[i][NL_LOSS_WEIGHT] == 1);
+        assert_true(guide[i][NL_LOSS_DATA] == (t[i] >= 0.1f && t[i] <= 0.9f ? 3 : 1));
+        assert_true(both[i] == labels[i] && both[COUNT + i] == 3);
+        halves += t0 == 0.5f;
+        mean += t[i] / COUNT;
+    }
+    assert_true(fabs(halves / (double)COUNT - 0.5) < 0.018); /* five standard deviations */
+    assert_true(fabs(mean - 0.5) < 0.01);
+    float one_t = t[100], others[2];
+    rows.t = others;
+    nl_matching_fill(&options, samples + 100, labels, 3, 1, 1, &rows); /* alone as among others */
+    assert_true(others[0] == one_t);
+    nl_matching_fill(&options, samples + 100, labels, 3, 1, 2,
+                     &rows); /* and anew in another draw */
+    assert_true(others[0] != one_t);
+}
+
+static void stages_of_a_run(void **state)
+{
+    (void)state;
+    nl_matching_options options = {.weight = 1, .from = 0.5};
+    assert_int_equal(nl_matching_stage_at(&options, 0.49), NL_MATCHING_NONE);
+    assert_int_equal(nl_matching_stage_at(&options, 0.5), NL_MATCHING_FAKE);
+    assert_int_equal(nl_matching_stage_at(&options, 0.54), NL_MATCHING_FAKE);
+    assert_int_equal(nl_matching_stage_at(&options, 0.56), NL_MATCHING_BOTH);
+    assert_int_equal(nl_matching_stage_at(&options, 1), NL_MATCHING_BOTH);
+    options.weight = 0;
+    assert_int_equal(nl_matching_stage_at(&options, 1), NL_MATCHING_NONE);
+}
+
+/* A student, a fake and a teacher of random weights, and one draw at work. */
+typedef struct matching {
+    nl_dit *teacher;
+    nl_train_state student, fake;
+    nl_matcher matcher;
+    nl_matched matched;
+    nl_tensor losses;
+    float loss[N];
+} matching;
+
+static void open_matching(matching *m, double guidance)
+{
+    static const int64_t samples[N] = {0, 1, 2, 5}, count = N;
+    static const int32_t labels[N] = {0, 2, 1, 1};
+    nl_device *device = context->device;
+    nl_matching_options options = {.weight = 0.7,
+                                   .guidance = guidance,
+                                   .low = 0.1,
+                                   .high = 0.9,
+                                   .updates = 1,
+                                   .size = N,
+                                   .seed = 3,
+                                   .gradient_scale = 1.0f / N};
+    nl_dit *student = model_of(STUDENT, 0.12f), *fake = model_of(TEACHER, 0.11f);
+    m->teacher = model_of(TEACHER, 0.1f);
+    assert_ok(context, nl_arena_reserve(device, 64 << 20));
+    assert_ok(context, nl_state_create(device, &student->config, 0, false, 1, 1, &m->student));
+    assert_ok(context, nl_state_create(device, &fake->config, 0, false, 1, 1, &m->fake));
+    assert_ok(context, nl_dit_copy(student, m->student.model));
+    assert_ok(context, nl_dit_copy(guidance == 1 ? m->teacher : fake, m->fake.model));
+    assert_ok(context, nl_matcher_open(m->teacher, &m->student, &m->fake, &options, &m->matcher));
+    m->losses = nl_tensor_of(m->loss, NL_F32, 1, &count);
+    assert_ok(context, nl_matcher_next(&m->matcher, samples, labels, 0));
+    assert_ok(context, nl_matched_take(&m->matcher, device, &m->matched));
+    assert_ok(context, nl_matched_draw(&m->matcher, device, samples, 0, &m->matched));
+    nl_dit_destroy(student);
+    nl_dit_destroy(fake);
+}
+
+static void close_matching(matching *m)
+{
+    nl_arena_release(context->device, 0);
+    nl_matcher_close(&m->matcher);
+    nl_state_free(&m->student);
+    nl_state_free(&m->fake);
+    nl_dit_destroy(m->teacher);
+}
+
+/* The student's samples with its present weights, from where the last jump begins, times `direction`: mean over the
+ * numbers of a sample, weighted as the term is, mean over samples. */
+static double along(const matching *m, const float *direction)
+{
+    const float *times = m->matcher.last.data;
+    double sum = 0;
+    for (int i = 0; i < N; i++) {
+        float u[E], two[2] = {times[i], times[N + i]};
+        ask(m->student.model, (float *)m->matched.start.data + i * E, two, 2,
+            ((int32_t *)m->matcher.labels.data)[i], u);
+        for (int j = 0; j < E; j++)
+            sum += 0.7 / N / E * direction[i * E + j] * (1 - times[i]) * u[j];
+    }
+    return sum;
+}
+
+static void matching_moves_samples_along_its_gradient(void **state)
+{
+    (void)state;
+    matching m;
+    static float direction[N * E];
+    double difference = 0, norm = 0;
+    open_matching(&m, 3);
+    assert_ok(context, nl_match_student(&m.matcher, context->device, &m.matched, &m.losses, NULL));
+    for (int i = 0; i < N; i++) { /* g, by the two predictions of data */
+        const float *x = (float *)m.matched.x.data + i * E;
+        const float *at = (float *)m.matched.mixed.data + i * E;
+        float t = ((float *)m.matcher.t.data)[i], with[E], without[E], fake[E];
+        int32_t label = ((int32_t *)m.matcher.labels.data)[i];
+        double error = 0, sum = 0;
+        ask(m.teacher, at, &t, 1, label, with);
+        ask(m.teacher, at, &t, 1, 3, without);
+        ask(m.fake.model, at, &t, 1, label, fake);
+        for (int j = 0; j < E; j++) {
+            float v = t >= 0.1f && t <= 0.9f ? without[j] + 3 * (with[j] - without[j]) : with[j];
+            float of_teacher = at[j] + (1 - t) * v, of_fake = at[j] + (1 - t) * fake[j];
+            direction[i * E + j] = of_fake - of_teacher;
+            error += fabsf(x[j] - of_teacher) / E;
+        }
+        for (int j = 0; j < E; j++) {
+            direction[i * E + j] /= (float)error;
+            sum += direction[i * E + j] * direction[i * E + j] / E / 2;
+        }
+        assert_true(fabs(m.loss[i] - sum) <= 1e-4 * sum);
+    }
+    for (int p = 0; p < m.student.model->param_count; p++) {
+        const nl_tensor *values = m.student.model->params[p].tensor;
+        const nl_tensor *gradient = m.student.gradient->params[p].tensor;
+        int64_t count = nl_tensor_count(values);
+        for (int64_t i = 0; i < 3; i++) {
+            int64_t at = (i * 7919 + 13) % count;
+            float *value = (float *)values->data + at, kept = *value, step = 0.01f;
+            *value = kept + step;
+            double up = along(&m, direction);
+            *value = kept - step;
+            double wanted = (up - along(&m, direction)) / (2 * step);
+            *value = kept;
+            double found = ((float *)gradient->data)[at];
+            difference += (found - wanted) * (found - wanted);
+            norm += wanted * wanted;
+        }
+    }
+    if (!(sqrt(difference / norm) <= 5e-3))
+        fail_msg("relative error %g of norm %g", sqrt(difference / norm), sqrt(norm));
+    close_matching(&m);
+}
+
+static void a_fake_that_is_the_teacher_moves_nothing(void **state)
+{
+    (void)state;
+    matching m;
+    open_matching(&m, 1);
+    assert_ok(context, nl_match_student(&m.matcher, context->device, &m.matched, &m.losses, NULL));
+    nl_tensor gradient = nl_dit_flat(m.student.gradient);
+    for (int64_t i = 0; i < nl_tensor_count(&gradient); i++)
+        assert_true(((float *)gradient.data)[i] == 0);
+    for (int i = 0; i < N; i++)
+        assert_true(m.loss[i] == 0);
+    /* and its own loss is that of flow matching on the student's samples */
+    assert_ok(context, nl_match_fake(&m.matcher, context->device, &m.matched, &m.losses, NULL));
+    for (int i = 0; i < N; i++) {
+        double sum = 0;
+        for (int j = i * E; j < (i + 1) * E; j++) {
+            double e = ((float *)m.matched.x.data)[j] - ((float *)m.matched.other.data)[j] -
+                       ((float *)m.matched.fake.data)[j];
+            sum += e * e / E;
+        }
+        assert_true(fabs(m.loss[i] - sum) <= 1e-5 * sum);
+    }
+    close_matching(&m);
 }
 
 /* ---- Runs */
@@ -249,6 +448,40 @@ static void refused(const nl_train_options *options, const char *why)
                  nl_last_error(context));
 }
 
+static void matching_resumes_exactly(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("matched");
+    options.match = 1;
+    options.match_from = 0.3; /* the fake alone in step 3, both in steps 4 to 6 */
+    options.fake_updates = 2;
+    options.accumulate = 2;
+    assert_ok(context, nl_train(context, &options, NULL));
+    for (int every = 2; every <= 4; every++) { /* before the fake, behind it, between both */
+        char out[64], model[96], name[96];
+        snprintf(out, sizeof(out), "matched to %d", every);
+        snprintf(model, sizeof(model), "%s/model.safetensors", out);
+        options.out = in_folder(out);
+        options.save_every = every;
+        assert_ok(context, nl_train(context, &options, NULL));
+        static const char *const later[] = {"model.safetensors", "done",
+                                            "checkpoints/step-0000006.safetensors",
+                                            "checkpoints/step-0000004.safetensors"};
+        for (int i = 0; i < (every == 2 ? 4 : 3); i++) {
+            snprintf(name, sizeof(name), "%s/%s", out, later[i]);
+            assert_int_equal(remove(in_folder(name)), 0);
+        }
+        assert_ok(context, nl_train(context, &options, NULL));
+        assert_same_file("matched/model.safetensors", model);
+    }
+    options.match = 0; /* nor can it be left out, or begin later */
+    refused(&options, "with distribution matching (--match)");
+    options = small_run("whole");
+    options.match = 1;
+    options.steps = 12;
+    refused(&options, "without distribution matching (--match)");
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -258,6 +491,19 @@ static void what_does_not_fit_is_refused(void **state)
     options = small_run("refused");
     options.dump = 1;
     refused(&options, "--dump");
+    options = small_run("refused");
+    options.match = 1;
+    options.fake_updates = 0;
+    refused(&options, "--fake-updates: expected 1 to 100");
+    options.fake_updates = 3;
+    options.match_from = 1;
+    refused(&options, "--match-from: expected 0 to 0.99");
+    options = nl_train_defaults;
+    options.data = in_folder("data");
+    options.out = in_folder("refused");
+    options.init = in_folder("teacher.safetensors");
+    options.match = options.fake_updates = 1;
+    refused(&options, "--match needs");
     options = small_run("whole");
     options.steps = 12;
     options.teacher = NULL;
@@ -308,9 +554,17 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alpha_falls),      cmocka_unit_test(times_of_samples),
-        cmocka_unit_test(rows_of_a_target), cmocka_unit_test(step_is_its_parts),
-        cmocka_unit_test(resumes_exactly),  cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(alpha_falls),
+        cmocka_unit_test(times_of_samples),
+        cmocka_unit_test(rows_of_a_target),
+        cmocka_unit_test(step_is_its_parts),
+        cmocka_unit_test(numbers_of_draws),
+        cmocka_unit_test(stages_of_a_run),
+        cmocka_unit_test(matching_moves_samples_along_its_gradient),
+        cmocka_unit_test(a_fake_that_is_the_teacher_moves_nothing),
+        cmocka_unit_test(resumes_exactly),
+        cmocka_unit_test(matching_resumes_exactly),
+        cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

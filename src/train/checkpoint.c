@@ -17,7 +17,7 @@
 
 #define POINT_KEY "nalagen.training"
 
-enum { MAX_MODELS = 4 + NL_MAX_EMA, PREFIX_SIZE = 16 };
+enum { MAX_MODELS = 7 + NL_MAX_EMA, PREFIX_SIZE = 16 };
 
 /* The models of a file and their prefixes; texts live in `prefixes`. */
 static int list_models(const nl_train_state *state, const nl_run_point *point,
@@ -33,6 +33,11 @@ static int list_models(const nl_train_state *state, const nl_run_point *point,
         models[count++] = (nl_dit_named){state->best, "best."};
     models[count++] = (nl_dit_named){state->first, "adam.m."};
     models[count++] = (nl_dit_named){state->second, "adam.v."};
+    if (state->fake) {
+        models[count++] = (nl_dit_named){state->fake->master, "fake."};
+        models[count++] = (nl_dit_named){state->fake->first, "fake.adam.m."};
+        models[count++] = (nl_dit_named){state->fake->second, "fake.adam.v."};
+    }
     return count;
 }
 
@@ -52,6 +57,18 @@ static bool add_averages(cJSON *json, const nl_run_point *point)
            (widest == 0 ||
             cJSON_AddItemToObject(json, "ema_sigma_rel",
                                   cJSON_CreateDoubleArray(widths, point->ema_count)));
+}
+
+static bool add_matching(cJSON *json, const nl_run_point *point)
+{
+    return !point->matches ||
+           (cJSON_AddBoolToObject(json, "matches", true) &&
+            cJSON_AddNumberToObject(json, "fake_applied", (double)point->fake_applied) &&
+            cJSON_AddNumberToObject(json, "fake_skipped_now", (double)point->fake_skipped_now) &&
+            cJSON_AddNumberToObject(json, "fake_updates", (double)point->fake_updates) &&
+            cJSON_AddNumberToObject(json, "fake_sum", point->fake_sum) &&
+            cJSON_AddNumberToObject(json, "matched_steps", (double)point->matched_steps) &&
+            cJSON_AddNumberToObject(json, "match_sum", point->match_sum));
 }
 
 static nl_status print_point(nl_context *context, const nl_run_point *point, char **text)
@@ -74,7 +91,7 @@ static nl_status print_point(nl_context *context, const nl_run_point *point, cha
                  cJSON_AddNumberToObject(json, "norm_sum", point->norm_sum) &&
                  cJSON_AddNumberToObject(json, "finite_steps", (double)point->finite_steps) &&
                  cJSON_AddNumberToObject(json, "bad_steps", (double)point->bad_steps) &&
-                 add_averages(json, point) &&
+                 add_averages(json, point) && add_matching(json, point) &&
                  (!point->best_step ||
                   (cJSON_AddNumberToObject(json, "best_step", (double)point->best_step) &&
                    cJSON_AddNumberToObject(json, "best_loss", point->best_loss))) &&
@@ -108,6 +125,21 @@ static nl_status read_averages(const nl_json *json, nl_run_point *point)
     NL_TRY(read_numbers(json, "ema_sigma_rel", widths, &count));
     for (int i = 0; i < point->ema_count; i++)
         point->ema[i] = (nl_average){decays[i], widths[i]};
+cleanup:
+    return status;
+}
+
+static nl_status read_matching(const nl_json *json, nl_run_point *point)
+{
+    nl_status status = NL_OK;
+    const int64_t most = INT64_C(1) << 53;
+    point->matches = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json->object, "matches"));
+    NL_TRY(nl_json_int(json, "fake_applied", 0, INT32_MAX, &point->fake_applied));
+    NL_TRY(nl_json_int(json, "fake_skipped_now", 0, INT32_MAX, &point->fake_skipped_now));
+    NL_TRY(nl_json_int(json, "fake_updates", 0, most, &point->fake_updates));
+    NL_TRY(nl_json_double(json, "fake_sum", -DBL_MAX, DBL_MAX, &point->fake_sum));
+    NL_TRY(nl_json_int(json, "matched_steps", 0, most, &point->matched_steps));
+    NL_TRY(nl_json_double(json, "match_sum", -DBL_MAX, DBL_MAX, &point->match_sum));
 cleanup:
     return status;
 }
@@ -153,6 +185,7 @@ nl_status nl_parse_point(nl_context *context, const char *path, const char *text
                        path, (long long)point->batch, (long long)point->samples,
                        (long long)point->step));
     NL_TRY(read_averages(&json, point));
+    NL_TRY(read_matching(&json, point));
     point->seed = strtoull(seed, NULL, 10);
     snprintf(point->data_sha256, sizeof(point->data_sha256), "%s", sha256);
     snprintf(point->teacher_sha256, sizeof(point->teacher_sha256), "%s", teacher);
@@ -297,7 +330,8 @@ nl_status nl_try_saving(const nl_train_state *state, const char *folder)
     nl_status status = NL_OK;
     char *path = NULL, **points = NULL;
     int count = 0;
-    int64_t bytes = (3 + state->ema_count + (state->best != NULL)) * state->master->storage_bytes;
+    int twins = 3 + state->ema_count + (state->best != NULL) + (state->fake ? 3 : 0);
+    int64_t bytes = twins * state->master->storage_bytes;
     NL_TRY(nl_make_folder(context, folder));
     NL_TRY(nl_list_points(context, folder, &points, &count));
     NL_TRY(unsaved_path(context, folder, &path));
@@ -357,6 +391,12 @@ static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *fi
                        "more): a run resumes with the same number of them",
                        file->path, point->ema_count,
                        nl_plural(point->ema_count, "average", "averages"), state->ema_count);
+    if (point->matches != (state->fake != NULL))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: made %s distribution matching (--match), which a run has from its "
+                       "first step or never; to start from its weights, give it as --init with "
+                       "another --out",
+                       file->path, point->matches ? "with" : "without");
     NL_TRY(nl_config_from_checkpoint(file, NULL, &config));
     const char *key = nl_config_difference(&config, &state->master->config);
     nl_config_free(context, &config);
@@ -389,6 +429,11 @@ nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *p
     int32_t counter[2] = {(int32_t)point->applied, (int32_t)point->skipped_now};
     NL_TRY(device->ops->upload(device, state->counter.data, counter, sizeof(counter)));
     NL_TRY(nl_state_show_weights(state)); /* waits */
+    if (state->fake) {
+        int32_t of_fake[2] = {(int32_t)point->fake_applied, (int32_t)point->fake_skipped_now};
+        NL_TRY(device->ops->upload(device, state->fake->counter.data, of_fake, sizeof(of_fake)));
+        NL_TRY(nl_state_show_weights(state->fake));
+    }
 cleanup:
     nl_checkpoint_close(file);
     return status;

@@ -21,6 +21,11 @@ typedef struct nl_run_point {
     double seconds;            /* of work so far */
     double loss_sum, norm_sum; /* of finite steps since the last line of the log */
     int64_t finite_steps, bad_steps;
+    /* With distribution matching: updates of the fake, those not finite in a row; sums as above, of its updates and of the
+     * student's steps. */
+    bool matches;
+    int64_t fake_applied, fake_skipped_now, fake_updates, matched_steps;
+    double fake_sum, match_sum;
     int ema_count;
     nl_average ema[NL_MAX_EMA];
     /* With patience: the step whose validation loss was best (0: none yet), that loss, and validations since. */
@@ -30,7 +35,8 @@ typedef struct nl_run_point {
 
 /* Writes step-XXXXXXX.safetensors (nl_run.h) into `folder`, then removes the oldest so that `keep` stay (0: all). The
  * file holds the master weights under their names and, with a prefix before these, the moving averages ("ema.", "ema2.",
- * ...), the best of the first one ("best.") and Adam's moments ("adam.m.", "adam.v."); its metadata has "nalagen" (the configuration) and "nalagen.training"
+ * ...), the best of the first one ("best.") and Adam's moments ("adam.m.", "adam.v."); the same three of the fake with
+ * "fake." before them; its metadata has "nalagen" (the configuration) and "nalagen.training"
  * (the nl_run_point). */
 nl_status nl_save_point(const nl_train_state *state, const nl_run_point *point, const char *folder,
                         int64_t keep);
@@ -40,7 +46,7 @@ nl_status nl_try_saving(const nl_train_state *state, const char *folder);
 /* Whether a run in whose `folder` there are no checkpoints has not come to its first one yet. */
 bool nl_never_saved(nl_context *context, const char *folder);
 /* Takes the state from a file; *point becomes what the file says. NL_ERROR_INPUT: the file is not whole. NL_ERROR_USAGE:
- * it is of another model or has another number of averages. */
+ * it is of another model, has another number of averages, or a fake where there is none, or the other way round. */
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point);
 
 /* Says in the model's configuration how many images it has seen and of which average it is (NULL: the weights

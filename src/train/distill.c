@@ -18,6 +18,8 @@ double nl_distill_alpha(const nl_distill_options *options, double done)
 {
     const double first = 0.05, last = 0.6, sharpness = 25;
     double place = (done - first) / (last - first);
+    if (options->settled)
+        return options->floor;
     return fmax(options->floor, 1 - 1 / (1 + exp(-sharpness * (place - 0.5))));
 }
 
@@ -57,6 +59,12 @@ static void set_row(float *row, double data, double noise)
     row[NL_LOSS_WEIGHT] = 1;
 }
 
+void nl_guided_row(double guidance, double low, double high, double t, float *row)
+{
+    double w = nl_guided_between(low, high, (float)t) ? guidance : 1;
+    set_row(row, w, 1 - w);
+}
+
 void nl_distill_fill(const nl_distill_options *options, double alpha, const double *t,
                      const double *s, const int32_t *labels, int32_t null_class, int64_t count,
                      const nl_distill_rows *rows)
@@ -64,15 +72,47 @@ void nl_distill_fill(const nl_distill_options *options, double alpha, const doub
     for (int64_t i = 0; i < count; i++) {
         bool at_rest = s[i] == t[i];
         double a = at_rest ? 1 : alpha, m = t[i] + a * (s[i] - t[i]);
-        bool guided = nl_guided_between(options->low, options->high, (float)t[i]);
-        double w = guided ? options->guidance : 1;
         rows->times[i] = rows->teacher_times[i] = rows->teacher_times[count + i] = (float)t[i];
         rows->times[count + i] = rows->later[count + i] = (float)s[i];
         rows->later[i] = (float)m;
         rows->teacher_labels[i] = labels[i];
         rows->teacher_labels[count + i] = null_class;
-        set_row(rows->guide + i * NL_LOSS_COLUMNS, w, 1 - w);
+        nl_guided_row(options->guidance, options->low, options->high, t[i],
+                      rows->guide + i * NL_LOSS_COLUMNS);
         set_row(rows->move + i * NL_LOSS_COLUMNS, 1, m - t[i]);
         set_row(rows->target + i * NL_LOSS_COLUMNS, a, 1 - a);
     }
+}
+
+nl_status nl_guided_take(double guidance, nl_device *device, const nl_tensor *x, nl_guided *guided)
+{
+    nl_status status = NL_OK;
+    int64_t shape[4] = {2 * x->shape[0], x->shape[1], x->shape[2], x->shape[3]};
+    if (guidance == 1)
+        return NL_OK;
+    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &guided->both));
+    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &guided->of_both));
+cleanup:
+    return status;
+}
+
+nl_status nl_guided_velocity(const nl_guided *g, nl_device *device, const nl_tensor *x,
+                             const nl_tensor *velocity)
+{
+    nl_status status = NL_OK;
+    int64_t n = x->shape[0];
+    nl_tensor times = nl_tensor_rows(&g->times, 0, n), labels = nl_tensor_rows(&g->labels, 0, n);
+    if (!g->both.data)
+        return nl_dit_forward(g->teacher, device, x, &times, &labels, NULL, velocity, NULL);
+    for (int half = 0; half < 2; half++) {
+        nl_tensor to = nl_tensor_rows(&g->both, half * n, n);
+        NL_TRY(device->ops->copy(device, to.data, x->data, nl_tensor_bytes(x)));
+    }
+    NL_TRY(nl_dit_forward(g->teacher, device, &g->both, &g->times, &g->labels, NULL, &g->of_both,
+                          NULL));
+    NL_TRY(NL_OP(device, diffuse, .data = nl_tensor_rows(&g->of_both, 0, n),
+                 .noise = nl_tensor_rows(&g->of_both, n, n), .coefficients = g->guide,
+                 .y = *velocity));
+cleanup:
+    return status;
 }

@@ -18,6 +18,7 @@ typedef struct nl_distill_options {
     double guidance;  /* scale of the teacher's classifier-free guidance; 1: none */
     double low, high; /* where it acts: low <= t <= high; both 0: everywhere */
     double floor;     /* of a */
+    bool settled;     /* a is at its floor from the first step */
     double adaptive;
 } nl_distill_options;
 
@@ -45,5 +46,20 @@ void nl_distill_times(uint64_t seed, const int64_t *samples, int64_t count, doub
 void nl_distill_fill(const nl_distill_options *options, double alpha, const double *t,
                      const double *s, const int32_t *labels, int32_t null_class, int64_t count,
                      const nl_distill_rows *rows);
+
+/* The teacher at x [n, C, H, W], guided where `guide` says so: its conditional and unconditional output in one pass. */
+typedef struct nl_guided {
+    const nl_dit *teacher;
+    nl_tensor times, labels; /* [2 n]: t twice; the labels, then the null class */
+    nl_tensor guide;         /* [n, NL_LOSS_COLUMNS] */
+    nl_tensor both, of_both; /* [2 n, C, H, W] of the arena; both left out: no guidance at all */
+} nl_guided;
+/* Room for it at the top of device's arena. x: the shape. Where guidance is 1 there is none. */
+nl_status nl_guided_take(double guidance, nl_device *device, const nl_tensor *x, nl_guided *guided);
+/* velocity, as x, is overwritten. */
+nl_status nl_guided_velocity(const nl_guided *guided, nl_device *device, const nl_tensor *x,
+                             const nl_tensor *velocity);
+/* The row that guides at time t. */
+void nl_guided_row(double guidance, double low, double high, double t, float *row);
 
 #endif

@@ -42,14 +42,28 @@ static void print_duration(double seconds, char *text, size_t size)
         snprintf(text, size, "%.1f days", seconds / 86400);
 }
 
+static nl_status time_step(nl_trainer *trainer, double *seconds)
+{
+    nl_status status;
+    double warm;
+    NL_TRY(nl_trainer_time(trainer, WARM_UP, &warm));
+    NL_TRY(nl_trainer_time(trainer, warm > 10 ? 1 : TIMED, seconds));
+cleanup:
+    return status;
+}
+
+void nl_trainer_match_now(nl_trainer *trainer)
+{
+    trainer->matcher.options.from = -1; /* the tenth of the fake alone is over, too */
+}
+
 nl_status nl_trainer_dry_run(nl_trainer *trainer)
 {
     nl_status status = NL_OK;
     nl_context *context = trainer->context;
-    double seconds, warm;
+    double seconds, matching, from = trainer->options->match_from;
     char whole[32];
-    NL_TRY(nl_trainer_time(trainer, WARM_UP, &warm));
-    NL_TRY(nl_trainer_time(trainer, warm > 10 ? 1 : TIMED, &seconds));
+    NL_TRY(time_step(trainer, &seconds));
     double rate = (double)trainer->point.batch / seconds,
            peak = nl_peak_flops(trainer->device) * trainer->group->size;
     nl_log(context, NL_LOG_INFO, "time: %.4g s a step, %.1f images/s, %.3g TFLOP/s", seconds, rate,
@@ -57,6 +71,13 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
     if (peak > 0)
         nl_log(context, NL_LOG_INFO, "MFU: %.1f %% of %.3g TFLOP/s",
                300 * nl_forward_flops(&trainer->config) * rate / peak, peak / 1e12);
+    if (trainer->state.fake) {
+        nl_trainer_match_now(trainer);
+        NL_TRY(time_step(trainer, &matching));
+        nl_log(context, NL_LOG_INFO, "with distribution matching: %.4g s a step, %.1f images/s",
+               matching, (double)trainer->point.batch / matching);
+        seconds = from * seconds + (1 - from) * matching;
+    }
     if (trainer->steps) {
         print_duration((double)trainer->steps * seconds, whole, sizeof(whole));
         nl_log(context, NL_LOG_INFO, "the whole run: %lld %s, %s, without validation and pictures",

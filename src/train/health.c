@@ -184,10 +184,14 @@ nl_status nl_trainer_give_up(nl_trainer *trainer, int64_t skipped)
     char *path = NULL, name[NAME_SIZE] = "";
     NL_TRY(nl_path_join(context, trainer->options->out, "not-finite.safetensors", &path));
     NL_TRY(search_twin(device, trainer->state.master, "parameter", false, name));
+    if (!*name && trainer->state.fake)
+        NL_TRY(search_twin(device, trainer->fake.master, "the fake's parameter", false, name));
     if (!*name)
         NL_TRY(search_activations(trainer, name));
     if (!*name)
         NL_TRY(search_twin(device, trainer->state.gradient, "the gradient of", true, name));
+    if (!*name && trainer->state.fake)
+        NL_TRY(search_twin(device, trainer->fake.gradient, "the fake's gradient of", true, name));
     bool kept = !trainer->options->dry_run && !trainer->options->profile;
     if (kept && trainer->group->rank == 0 && dump_state(trainer, path) != NL_OK)
         nl_log(context, NL_LOG_ERROR, "%s", nl_last_error(context));

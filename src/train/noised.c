@@ -15,12 +15,6 @@ static bool has_moments(const nl_feed *feed, const nl_config *config)
     return feed->x.shape[1] == 2 * (int64_t)config->in_channels;
 }
 
-/* Whether the teacher runs without a class, too. */
-static bool guides(const nl_feed *feed)
-{
-    return feed->options.teacher && feed->options.distill.guidance != 1;
-}
-
 enum { DISTILLED = 3 };
 static nl_tensor *distilled(nl_noised *noised, int index)
 {
@@ -45,10 +39,12 @@ nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->prediction));
     if (config->middle_head)
         NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->middle));
-    shape[0] *= 2;
-    if (guides(feed)) {
-        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->both));
-        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->of_both));
+    if (feed->options.teacher) {
+        noised->guided = (nl_guided){.teacher = feed->options.teacher,
+                                     .times = feed->distill.teacher_times,
+                                     .labels = feed->distill.teacher_labels,
+                                     .guide = feed->distill.guide};
+        NL_TRY(nl_guided_take(feed->options.distill.guidance, device, &noised->x, &noised->guided));
     }
 cleanup:
     return status;
@@ -68,29 +64,6 @@ cleanup:
     return status;
 }
 
-/* The teacher's velocity at x, guided. */
-static nl_status ask_teacher(const nl_feed *feed, nl_device *device, const nl_noised *noised)
-{
-    nl_status status = NL_OK;
-    const nl_distill_feed *d = &feed->distill;
-    const nl_dit *teacher = feed->options.teacher;
-    int64_t b = feed->size;
-    if (!guides(feed))
-        return nl_dit_forward(teacher, device, &noised->x, &feed->t, &feed->labels, NULL,
-                              &noised->velocity, NULL);
-    for (int half = 0; half < 2; half++) {
-        nl_tensor to = nl_tensor_rows(&noised->both, half * b, b);
-        NL_TRY(device->ops->copy(device, to.data, noised->x.data, nl_tensor_bytes(&noised->x)));
-    }
-    NL_TRY(nl_dit_forward(teacher, device, &noised->both, &d->teacher_times, &d->teacher_labels,
-                          NULL, &noised->of_both, NULL));
-    NL_TRY(NL_OP(device, diffuse, .data = nl_tensor_rows(&noised->of_both, 0, b),
-                 .noise = nl_tensor_rows(&noised->of_both, b, b), .coefficients = d->guide,
-                 .y = noised->velocity));
-cleanup:
-    return status;
-}
-
 nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *device,
                         const nl_noised *noised)
 {
@@ -103,7 +76,7 @@ nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *d
                  .coefficients = feed->coefficients, .y = noised->x));
     if (!feed->options.teacher)
         goto cleanup;
-    NL_TRY(ask_teacher(feed, device, noised));
+    NL_TRY(nl_guided_velocity(&noised->guided, device, &noised->x, &noised->velocity));
     NL_TRY(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
                  .coefficients = feed->distill.move, .y = noised->moved));
     NL_TRY(nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,

@@ -128,6 +128,7 @@ nl_status nl_trainer_profile(nl_trainer *trainer)
     double together = 0, alone;
     nl_profile *profile = NULL;
     NL_TRY(NL_NEW(trainer->context, "a profile", &profile));
+    nl_trainer_match_now(trainer);
     NL_TRY(nl_trainer_time(trainer, WARM_UP, &together));
     int steps = together > 2 ? 1 : TIMED;
     NL_TRY(nl_trainer_time(trainer, steps, &together));

@@ -16,12 +16,13 @@ static nl_status write_log(nl_trainer *trainer)
     if (status != NL_OK)
         return status;
     nl_run_point *point = &trainer->point;
-    char of[24] = "";
+    enum { OF_MATCHING = 2, NUMBERS = 9 + OF_MATCHING };
+    char of[24] = "", match[32] = "", fake[32] = "";
     double now = nl_seconds(), finite = (double)point->finite_steps;
     double rate = (double)((point->step - trainer->clock_step) * point->batch) /
                   fmax(now - trainer->clock, 1e-9);
     double peak = nl_peak_flops(trainer->device) * trainer->group->size;
-    nl_number numbers[] = {
+    nl_number numbers[NUMBERS] = {
         {"epoch", (double)point->step * (double)point->batch / (double)point->samples},
         {"loss", finite > 0 ? point->loss_sum / finite : NAN},
         {"grad_norm", finite > 0 ? point->norm_sum / finite : NAN},
@@ -31,7 +32,11 @@ static nl_status write_log(nl_trainer *trainer)
         {"memory", (double)trainer->context->memory_used},
         {"skipped", (double)point->skipped},
         {"seconds", nl_trainer_seconds(trainer)},
+        {"match_loss",
+         point->matched_steps ? point->match_sum / (double)point->matched_steps : NAN},
+        {"fake_loss", point->fake_updates ? point->fake_sum / (double)point->fake_updates : NAN},
     };
+    int count = NL_COUNT(numbers) - (point->matches ? 0 : OF_MATCHING);
     if (point->bad_steps)
         nl_log(trainer->context, NL_LOG_WARNING,
                "step %lld: %lld of the last %lld steps %s not finite and changed nothing",
@@ -40,14 +45,22 @@ static nl_status write_log(nl_trainer *trainer)
                nl_plural(point->bad_steps, "was", "were"));
     if (trainer->steps)
         snprintf(of, sizeof(of), "/%lld", (long long)trainer->steps);
-    nl_log(trainer->context, NL_LOG_INFO, "step %lld%s  loss %.5f  grad norm %.4f  %.1f images/s",
-           (long long)point->step, of, numbers[1].value, numbers[2].value, rate);
+    if (point->matched_steps)
+        snprintf(match, sizeof(match), "  match %.5f",
+                 point->match_sum / (double)point->matched_steps);
+    if (point->fake_updates)
+        snprintf(fake, sizeof(fake), "  fake %.5f", point->fake_sum / (double)point->fake_updates);
+    nl_log(trainer->context, NL_LOG_INFO,
+           "step %lld%s  loss %.5f  grad norm %.4f%s%s  %.1f images/s", (long long)point->step, of,
+           numbers[1].value, numbers[2].value, match, fake, rate);
     if (trainer->group->rank == 0)
-        nl_record_log(&trainer->record, point->step, numbers, NL_COUNT(numbers));
+        nl_record_log(&trainer->record, point->step, numbers, count);
     trainer->clock = now;
     trainer->clock_step = point->step;
     point->loss_sum = point->norm_sum = 0;
     point->finite_steps = point->bad_steps = 0;
+    point->match_sum = point->fake_sum = 0;
+    point->matched_steps = point->fake_updates = 0;
     return NL_OK;
 }
 

@@ -16,9 +16,15 @@
     .cfg_scale = -1, .max_skipped = 10, .snapshots = 32
 
 const nl_train_options nl_train_defaults = {DEFAULTS, .guidance = 1};
-const nl_train_options nl_distill_defaults = {
-    DEFAULTS,         .guidance = 3,           .guidance_interval = {0.1, 0.9}, .alpha_floor = 0.02,
-    .adaptive = 1e-3, .teacher_samples = 30720};
+const nl_train_options nl_distill_defaults = {DEFAULTS,
+                                              .guidance = 3,
+                                              .guidance_interval = {0.1, 0.9},
+                                              .alpha_floor = 0.02,
+                                              .adaptive = 1e-3,
+                                              .teacher_samples = 30720,
+                                              .match_from = 0.5,
+                                              .fake_rate = 1e-4,
+                                              .fake_updates = 3};
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
 const char *const nl_train_weightings[] = {"none", "velocity", "likelihood", "min-snr", NULL};
@@ -64,7 +70,12 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
                    {"snapshots", (double)o->snapshots, 2, 1000},
                    {"patience", (double)o->patience, 0, 1e6},
                    {"max-skipped", (double)o->max_skipped, 1, 1e6},
-                   {"dump", (double)o->dump, 0, 10000}};
+                   {"dump", (double)o->dump, 0, 10000},
+                   {"match", o->match, 0, 1e6},
+                   {"match-from", o->match_from, 0, 0.99},
+                   {"match-cfg", o->match_guidance, 0, 100},
+                   {"fake-lr", o->fake_rate, 0, 1e3},
+                   {"fake-updates", (double)o->fake_updates, o->match > 0, 100}};
     const struct {
         const char *name, *value, *const *choices;
     } words[] = {{"schedule", o->schedule, nl_train_schedules},
@@ -125,6 +136,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
             context, NL_ERROR_USAGE,
             "a distillation has the teacher's network, times and weights of its own and "
             "no dropped labels: leave out --model, --times, --weighting, --label-dropout");
+    if (options->match > 0 && !options->teacher)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--match needs the model whose pictures are to be matched (--teacher)");
     if (options->dump && options->teacher)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--dump writes down what ordinary training draws: a distillation has more");

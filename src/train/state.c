@@ -93,6 +93,14 @@ cleanup:
     return status;
 }
 
+nl_config nl_state_fake_config(const nl_config *student)
+{
+    nl_config config = *student;
+    config.flow_map = 0;
+    config.guided = false;
+    return config;
+}
+
 /* Shapes follow from the classes or channels of the data; what part of a picture a sample is need not have been told,
  * and there need not have been a middle head. */
 static bool may_differ(const char *name)

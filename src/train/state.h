@@ -19,6 +19,8 @@ typedef struct nl_train_state {
     nl_dit *master, *first, *second, *gradient; /* twins: F32 */
     nl_dit *ema[NL_MAX_EMA];
     nl_dit *best; /* the first average where the validation loss was best; NULL: not kept */
+    struct nl_train_state
+        *fake; /* of distribution matching (matching.h), its owner's; NULL: none */
     int ema_count;
     nl_segment *segments;
     int segment_count;
@@ -41,6 +43,8 @@ nl_status nl_state_start(nl_train_state *state);
  * its initial value, and the log says so. */
 nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
                                 const nl_config *from);
+/* Of the fake: the configuration of a network of one time beside this student. Shares what that owns. */
+nl_config nl_state_fake_config(const nl_config *student);
 
 /* Queues the optimiser's step: norm, AdamW, averages. hyper: see NL_HYPER_COLUMNS, already on the device. */
 nl_status nl_state_update(nl_train_state *state);

@@ -4,44 +4,58 @@
 #define NL_STEP_H
 
 #include "feed.h"
-#include "nl_group.h"
-#include "state.h"
+#include "matching.h"
+
+/* Numbers of a step of the student, and of an update of the fake (matching.h). */
+typedef struct nl_step_numbers {
+    float student[NL_HYPER_COLUMNS], fake[NL_HYPER_COLUMNS];
+    nl_matching_stage stage;
+} nl_step_numbers;
+
+/* What a step says, collected. */
+typedef struct nl_step_result {
+    nl_step_report student;
+    nl_step_report fake; /* of the last update, from NL_MATCHING_FAKE on */
+    float match;   /* loss of the term, in NL_MATCHING_BOTH: as the others the mean of all ranks */
+    int32_t stage; /* nl_matching_stage */
+} nl_step_result;
 
 typedef struct nl_stepper {
     nl_device *device;
     nl_group *group;
     nl_train_state *state;
     nl_feed *feed;
+    nl_matcher *matcher; /* NULL: no matching */
     uint64_t seed;
     bool checkpointing;
     float dropout;
-    float gradient_scale;             /* 1 / global batch */
-    nl_tensor part_loss;              /* [part] */
-    nl_tensor losses;                 /* [rank's batch] */
-    nl_step_report *reports;          /* on the device, [slots] */
-    float (*hyper)[NL_HYPER_COLUMNS]; /* on the host, [slots] */
+    float gradient_scale;          /* 1 / global batch */
+    nl_tensor part_loss;           /* [part] */
+    nl_tensor losses;              /* [rank's batch] */
+    nl_tensor match_losses, match; /* [rank's batch], [1] */
+    nl_step_result *results;       /* on the device, [slots] */
+    nl_step_numbers *numbers;      /* on the host, [slots] */
     int slots, used;
     int records;  /* nl_stepper_record_anew: so many times */
     void *memory; /* on the device */
     int64_t bytes;
-    int64_t ready_first,
-        ready_count; /* gradients that are complete and not yet summed over the ranks */
 } nl_stepper;
 
-/* slots: steps between two collections at most. */
-nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed, uint64_t seed,
-                          bool checkpointing, float dropout, int slots, nl_stepper *stepper);
+/* slots: steps between two collections at most. matcher: NULL for none. */
+nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed,
+                          nl_matcher *matcher, uint64_t seed, bool checkpointing, float dropout,
+                          int slots, nl_stepper *stepper);
 void nl_stepper_close(nl_stepper *stepper); /* {0} is allowed */
 /* Of the arena. */
 nl_status nl_stepper_measure(nl_stepper *stepper, int64_t *bytes);
 
-/* Queues the next step: the feed's next batch, the gradient, the update with `hyper`. */
-nl_status nl_stepper_run(nl_stepper *stepper, const float hyper[NL_HYPER_COLUMNS]);
+/* Queues the next step: the feed's next batch, the gradient, the update, each with its numbers. */
+nl_status nl_stepper_run(nl_stepper *stepper, const nl_step_numbers *numbers);
 /* When a rank has done work that the others have not (and that may have cost it its records): sums over the ranks are
  * recorded by all of them or by none, so all begin anew. */
 void nl_stepper_record_anew(nl_stepper *stepper);
-/* Waits for the steps since the last call; reports [slots] takes theirs. The loss is the mean of all ranks. */
-nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_report *reports, int *count);
+/* Waits for the steps since the last call; results [slots] takes theirs. Losses are means of all ranks. */
+nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_result *results, int *count);
 
 /* ---- What a step consists of, for validation and for finding what is not finite. */
 
@@ -52,9 +66,8 @@ typedef struct nl_noised {
     nl_tensor data, noise, x; /* [b, C, H, W] */
     nl_tensor prediction;     /* [b, C or 2C, H, W] */
     nl_tensor middle;         /* the same by the middle head, where there is one */
-    nl_tensor both,
-        of_both; /* [2b, C, H, W]: x twice, and the teacher's velocity with its class and without */
-    nl_tensor velocity;      /* [b, C, H, W], guided */
+    nl_guided guided;
+    nl_tensor velocity;      /* [b, C, H, W], of the teacher */
     nl_tensor moved, onward; /* x_m, and the student's u'(x_m, m, s) */
 } nl_noised;
 nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device *device,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps one after the other: queued, waited for and added up, and whether to go on. */
 #include <math.h>
+#include <string.h>
 
 #include "schedule.h"
 #include "trainer.h"
@@ -24,35 +25,62 @@ nl_status nl_trainer_step(nl_trainer *trainer)
 {
     const nl_train_options *options = trainer->options;
     int64_t step = trainer->point.step;
-    float hyper[NL_HYPER_COLUMNS] = {
-        [NL_HYPER_RATE] = (float)nl_train_rate(options, step, nl_trainer_done(trainer)),
-        [NL_HYPER_BETA1] = (float)options->beta1,
-        [NL_HYPER_BETA2] = (float)options->beta2,
-        [NL_HYPER_EPS] = (float)options->epsilon,
-        [NL_HYPER_DECAY] = (float)options->decay,
-        [NL_HYPER_CLIP] = (float)options->clip,
-    };
-    for (int i = 0; i < trainer->point.ema_count; i++)
-        hyper[NL_HYPER_EMA + i] = (float)nl_train_ema_decay(options, &trainer->point.ema[i], step);
+    double done = nl_trainer_done(trainer);
+    nl_train_options of_fake = *options;
+    nl_step_numbers numbers = {
+        .student = {[NL_HYPER_RATE] = (float)nl_train_rate(options, step, done),
+                    [NL_HYPER_BETA1] = (float)options->beta1,
+                    [NL_HYPER_BETA2] = (float)options->beta2,
+                    [NL_HYPER_EPS] = (float)options->epsilon,
+                    [NL_HYPER_DECAY] = (float)options->decay,
+                    [NL_HYPER_CLIP] = (float)options->clip},
+        .stage = nl_matching_stage_at(&trainer->matcher.options, done)};
     nl_status status = NL_OK;
+    memcpy(numbers.fake, numbers.student, sizeof(numbers.fake));
+    of_fake.rate = options->fake_rate;
+    numbers.fake[NL_HYPER_RATE] = (float)nl_train_rate(&of_fake, step, done);
+    for (int i = 0; i < trainer->point.ema_count; i++)
+        numbers.student[NL_HYPER_EMA + i] =
+            (float)nl_train_ema_decay(options, &trainer->point.ema[i], step);
     if (trainer->stepper.used == trainer->stepper.slots)
         NL_TRY(nl_trainer_collect(trainer));
-    trainer->feed.done = nl_trainer_done(trainer);
-    NL_TRY(nl_stepper_run(&trainer->stepper, hyper));
+    trainer->feed.done = done;
+    NL_TRY(nl_stepper_run(&trainer->stepper, &numbers));
     trainer->point.step++;
 cleanup:
     return status;
+}
+
+/* What a step says of matching; whether the fake is to be given up. */
+static bool add_matching(nl_trainer *trainer, const nl_step_result *result)
+{
+    nl_run_point *point = &trainer->point;
+    if (result->stage == NL_MATCHING_NONE)
+        return false;
+    point->fake_applied = result->fake.applied;
+    point->fake_skipped_now = result->fake.skipped;
+    if (!result->fake.skipped) {
+        point->fake_sum += result->fake.loss;
+        point->fake_updates++;
+    }
+    if (result->stage == NL_MATCHING_BOTH && !result->student.skipped) {
+        point->match_sum += result->match;
+        point->matched_steps++;
+    }
+    return result->fake.skipped >= trainer->options->max_skipped;
 }
 
 nl_status nl_trainer_collect(nl_trainer *trainer)
 {
     int count;
     nl_run_point *point = &trainer->point;
-    nl_status status = nl_stepper_collect(&trainer->stepper, trainer->reports, &count);
+    nl_status status = nl_stepper_collect(&trainer->stepper, trainer->results, &count);
     if (status != NL_OK)
         return status;
     for (int i = 0; i < count; i++) {
-        const nl_step_report *report = &trainer->reports[i];
+        const nl_step_report *report = &trainer->results[i].student;
+        if (add_matching(trainer, &trainer->results[i]))
+            return nl_trainer_give_up(trainer, trainer->results[i].fake.skipped);
         point->applied = report->applied;
         point->skipped_now = report->skipped;
         if (report->skipped) {

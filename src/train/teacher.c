@@ -11,15 +11,18 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: is a flow map itself: the teacher is a network of one time",
                        checkpoint->path);
-    if (trainer->options->guidance != 1 &&
-        (teacher->guided || !teacher->num_classes || teacher->no_null_class ||
-         teacher->class_dropout_prob == 0))
+    const nl_train_options *options = trainer->options;
+    bool guides = options->guidance != 1 || (options->match > 0 && options->match_guidance > 0 &&
+                                             options->match_guidance != 1);
+    if (guides && (teacher->guided || !teacher->num_classes || teacher->no_null_class ||
+                   teacher->class_dropout_prob == 0))
         return nl_fail(context, NL_ERROR_USAGE,
-                       "%s: cannot be guided (%s): distil it with --teacher-cfg 1",
+                       "%s: cannot be guided (%s): distil it with --teacher-cfg 1%s",
                        checkpoint->path,
                        teacher->guided         ? "guidance is inside its weights"
                        : !teacher->num_classes ? "it has no classes"
-                                               : "it was trained without dropped labels");
+                                               : "it was trained without dropped labels",
+                       options->match > 0 ? " and without --match-cfg" : "");
     student.flow_map = teacher->flow_map;
     student.guided = teacher->guided;
     student.middle_head = teacher->middle_head;

@@ -260,7 +260,19 @@ cleanup:
     return status;
 }
 
-static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
+/* The weights of a checkpoint, and whose they are. *from owns what nl_config_free frees. */
+static nl_status take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
+                              nl_config *from)
+{
+    nl_status status;
+    NL_TRY(nl_config_from_checkpoint(checkpoint, NULL, from));
+    NL_TRY(nl_state_take_weights(state, checkpoint, from));
+cleanup:
+    return status;
+}
+
+static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init,
+                               const nl_checkpoint *teacher)
 {
     const nl_train_options *options = trainer->options;
     nl_context *context = trainer->context;
@@ -268,12 +280,15 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
     char *folder = NULL, **paths = NULL;
     int count = 0;
     bool resumed = false;
-    nl_config from;
+    nl_config from, of_teacher;
     nl_config_init(&from);
+    nl_config_init(&of_teacher);
     if (init) {
-        NL_TRY(nl_config_from_checkpoint(init, NULL, &from));
-        NL_TRY(nl_state_take_weights(&trainer->state, init, &from));
+        NL_TRY(take_weights(&trainer->state, init, &from));
+        trainer->settled = teacher && from.flow_map;
     }
+    if (trainer->state.fake)
+        NL_TRY(take_weights(&trainer->fake, teacher, &of_teacher));
     bool writes = !options->dry_run && !options->profile;
     if (writes)
         NL_TRY(by_first_rank(trainer, lock_folder));
@@ -292,6 +307,7 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init)
         NL_TRY(refuse_remains(trainer, folder));
 cleanup:
     nl_config_free(context, &from);
+    nl_config_free(context, &of_teacher);
     nl_free_points(context, paths, count);
     nl_free(context, folder);
     return status;
@@ -305,9 +321,44 @@ static int find_choice(const char *text, const char *const *names)
     return 0;
 }
 
+/* What training changes, on `device`. fake: left alone without distribution matching. */
+static nl_status create_states(const nl_trainer *trainer, nl_device *device, nl_train_state *state,
+                               nl_train_state *fake)
+{
+    const nl_train_options *options = trainer->options;
+    nl_status status = NL_OK;
+    nl_config config = nl_state_fake_config(&trainer->config);
+    NL_TRY(nl_state_create(device, &trainer->config, trainer->point.ema_count,
+                           options->patience > 0, options->seed, options->query_scale, state));
+    if (trainer->point.matches) {
+        NL_TRY(nl_state_create(device, &config, 0, false, options->seed, 1, fake));
+        state->fake = fake;
+    }
+cleanup:
+    return status;
+}
+
+static nl_status open_matcher(const nl_trainer *trainer, nl_train_state *state, int64_t size,
+                              nl_matcher *matcher)
+{
+    const nl_train_options *options = trainer->options;
+    nl_matching_options matching = {
+        .weight = options->match,
+        .from = options->match_from,
+        .guidance = options->match_guidance > 0 ? options->match_guidance : options->guidance,
+        .low = options->guidance_interval[0],
+        .high = options->guidance_interval[1],
+        .updates = (int)options->fake_updates,
+        .size = size,
+        .seed = options->seed,
+        .gradient_scale = 1 / (float)options->batch,
+        .checkpointing = options->checkpointing};
+    return nl_matcher_open(trainer->teacher, state, state->fake, &matching, matcher);
+}
+
 /* On the state's device. The loader begins behind the steps that are done. */
 static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl_feed *feed,
-                            nl_stepper *stepper)
+                            nl_matcher *matcher, nl_stepper *stepper)
 {
     const nl_train_options *options = trainer->options;
     nl_status status = NL_OK;
@@ -328,10 +379,14 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
                     .low = options->guidance_interval[0],
                     .high = options->guidance_interval[1],
                     .floor = options->alpha_floor,
+                    .settled = trainer->settled,
                     .adaptive = options->adaptive}};
     NL_TRY(nl_feed_open(state->device, trainer->data, trainer->loss, &of_feed, feed));
-    NL_TRY(nl_stepper_open(trainer->group, state, feed, options->seed, options->checkpointing,
-                           (float)options->dropout, trainer->slots, stepper));
+    if (state->fake)
+        NL_TRY(open_matcher(trainer, state, feed->size, matcher));
+    NL_TRY(nl_stepper_open(trainer->group, state, feed, state->fake ? matcher : NULL, options->seed,
+                           options->checkpointing, (float)options->dropout, trainer->slots,
+                           stepper));
 cleanup:
     return status;
 }
@@ -344,13 +399,13 @@ static nl_status check_memory(nl_trainer *trainer)
     const double mib = 1 << 20;
     nl_status status = NL_OK;
     nl_device measuring;
-    nl_train_state state = {0};
+    nl_train_state state = {0}, fake = {0};
     nl_feed feed = {0};
+    nl_matcher matcher = {0};
     nl_stepper stepper = {0};
     nl_device_measuring(trainer->device, &measuring);
-    NL_TRY(nl_state_create(&measuring, &trainer->config, trainer->point.ema_count,
-                           options->patience > 0, options->seed, options->query_scale, &state));
-    NL_TRY(open_steps(trainer, &state, &feed, &stepper));
+    NL_TRY(create_states(trainer, &measuring, &state, &fake));
+    NL_TRY(open_steps(trainer, &state, &feed, &matcher, &stepper));
     NL_TRY(nl_stepper_measure(&stepper, &trainer->arena));
     bool host = !nl_device_queues(trainer->device);
     int64_t of_state = measuring.allocated, batches = host ? feed.host_bytes : 0;
@@ -373,8 +428,10 @@ static nl_status check_memory(nl_trainer *trainer)
                        text, trainer->device->name, (double)have / mib));
 cleanup:
     nl_stepper_close(&stepper);
+    nl_matcher_close(&matcher);
     nl_feed_close(&feed);
     nl_state_free(&state);
+    nl_state_free(&fake);
     return status;
 }
 
@@ -423,19 +480,19 @@ static nl_status open_trainer(nl_trainer *trainer)
                                 (nl_weighting)find_choice(options->weighting, nl_train_weightings),
                             .min_snr = options->min_snr};
     NL_TRY(nl_loss_create(context, &trainer->config, &loss, &trainer->loss));
+    trainer->point.matches = options->match > 0;
     NL_TRY(check_memory(trainer));
-    NL_TRY(nl_state_create(trainer->device, &trainer->config, trainer->point.ema_count,
-                           options->patience > 0, options->seed, options->query_scale,
-                           &trainer->state));
-    NL_TRY(start_weights(trainer, start));
+    NL_TRY(create_states(trainer, trainer->device, &trainer->state, &trainer->fake));
+    NL_TRY(start_weights(trainer, start, teacher));
     trainer->steps = options->steps;
     if (options->epochs) {
         int64_t steps =
             (options->epochs * trainer->point.samples + options->batch - 1) / options->batch;
         trainer->steps = trainer->steps ? NL_MIN(trainer->steps, steps) : steps;
     }
-    NL_TRY(open_steps(trainer, &trainer->state, &trainer->feed, &trainer->stepper));
-    NL_TRY(NL_NEW_ARRAY(context, "reports of steps", trainer->slots, &trainer->reports));
+    NL_TRY(
+        open_steps(trainer, &trainer->state, &trainer->feed, &trainer->matcher, &trainer->stepper));
+    NL_TRY(NL_NEW_ARRAY(context, "results of steps", trainer->slots, &trainer->results));
     nl_log(context, NL_LOG_INFO, "%s, %lld parameters, %lld %s of %d %s, batch %lld, %s",
            nl_config_name(&trainer->config, name, sizeof(name)),
            (long long)nl_dit_parameter_count(trainer->state.model),
@@ -455,14 +512,16 @@ static void close_trainer(nl_trainer *trainer)
     nl_record_close(&trainer->record);
     nl_model_leave(trainer->sampler);
     nl_stepper_close(&trainer->stepper);
+    nl_matcher_close(&trainer->matcher);
     nl_feed_close(&trainer->feed);
     nl_state_free(&trainer->state);
+    nl_state_free(&trainer->fake);
     nl_dit_destroy(trainer->teacher);
     nl_loss_destroy(trainer->loss);
     nl_config_free(context, &trainer->config);
     nl_dataset_close(trainer->validation);
     nl_dataset_close(trainer->data);
-    nl_free(context, trainer->reports);
+    nl_free(context, trainer->results);
     nl_free(context, trainer->drawn);
     nl_group_destroy(trainer->group);
     trainer->device->cancellable = !nl_device_queues(trainer->device);

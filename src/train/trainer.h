@@ -21,8 +21,10 @@ typedef struct nl_trainer {
     nl_config config;
     nl_loss *loss;
     nl_train_state state;
-    nl_dit *teacher; /* of a distillation */
+    nl_dit *teacher;     /* of a distillation */
+    nl_train_state fake; /* of distribution matching; {0}: none */
     nl_feed feed;
+    nl_matcher matcher;
     nl_stepper stepper;
     nl_run_point point; /* point.step: steps done */
     int64_t steps;      /* of the whole run; 0: not known */
@@ -34,9 +36,10 @@ typedef struct nl_trainer {
     double clock;       /* when the last log line was written, and what was not steps since */
     int64_t clock_step;
     int slots;               /* steps between two collections at most */
-    nl_step_report *reports; /* [slots] */
+    nl_step_result *results; /* [slots] */
     nl_record record;
     int lock;           /* of RUN; -1: none */
+    bool settled;       /* a distillation that began from a flow map */
     bool folder_is_new; /* RUN was not there */
     nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
@@ -80,6 +83,8 @@ nl_status nl_trainer_dump(nl_trainer *trainer);
 /* estimate.c: steps, and the seconds that one takes, of the slowest rank. */
 nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds);
 nl_status nl_trainer_dry_run(nl_trainer *trainer);
+/* From now on every step has the whole of distribution matching, where the run has any: for looking at what it takes. */
+void nl_trainer_match_now(nl_trainer *trainer);
 /* profile.c */
 nl_status nl_trainer_profile(nl_trainer *trainer);
 

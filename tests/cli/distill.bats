@@ -44,6 +44,24 @@ distilled() {
     [[ $output == *"were made otherwise"* ]]
 }
 
+@test "with distribution matching the log has both losses, a dry run its time, and the folder its options" {
+    distilled --match 0.5 --match-from 0 --fake-updates 2 --log-every 1
+    json_lines 'x["fake_loss"] > 0 and (x["step"] == 1 or x["match_loss"] > 0)' <student/log.jsonl
+    python3 -c 'import json; o = json.load(open("student/config.json"))["training"]; assert o["match"] == 0.5 and o["fake_updates"] == 2, o'
+    "$NALAGEN" sample -m student/model.safetensors -c 3 --steps 1 -o a.png -q
+    "$NALAGEN" sample -m student/checkpoints/step-0000004.safetensors -c 3 --steps 1 -o b.png -q
+    run "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o dry --steps 4 --batch 8 --device cpu --match 1 --dry-run
+    [ "$status" -eq 0 ]
+    [[ $output == *"with distribution matching: "*" s a step"* ]]
+    # one flow map goes on as another, which matches from its first step
+    "$NALAGEN" distill --teacher teacher/model.safetensors --init student/model.safetensors -d data -o on --steps 2 --batch 8 --device cpu -q --match 1 --match-from 0
+    run "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o student --steps 6 --batch 8 --device cpu -q
+    [ "$status" -eq 2 ]
+    [[ $output == *"with distribution matching (--match)"* ]]
+    run "$NALAGEN" train -m NaLaSiT-2x32x1/4 -d data -o other --match 1
+    [ "$status" -eq 2 ]
+}
+
 @test "guidance that is inside, other programs' formats and ordinary models are refused by name" {
     distilled
     run "$NALAGEN" sample -m student/model.safetensors -c 3 --cfg-scale 2 -o a.png

@@ -45,6 +45,16 @@ teardown() {
     same_curves 1e-5
 }
 
+@test "two processes distil as one does, with distribution matching" {
+    data
+    train --steps 2 --out teacher -q
+    options=(distill --teacher teacher/model.safetensors --data data --batch 8 --device cpu --threads 1 --lr 1e-3 --log-every 1 --match 1 --match-from 0.3)
+    train --steps 6 --out one -q
+    ranks 2 --steps 6 --out two -q
+    same_curves 1e-4
+    paste -d'\n' one/log.jsonl two/log.jsonl | tail -n 6 | json_lines 'x["match_loss"] > 0 and x["fake_loss"] > 0'
+}
+
 @test "a batch that the processes cannot share is refused" {
     data
     run -2 ranks 3 --steps 1 --out run -q

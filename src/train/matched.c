@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* Distribution matching: the passes of student, teacher and fake at a draw, and their gradients. */
+#include "matching.h"
+#include "reduce.h"
+
+enum { TENSORS = 9 };
+
+nl_status nl_matched_take(const nl_matcher *matcher, nl_device *device, nl_matched *m)
+{
+    nl_status status = NL_OK;
+    const nl_config *config = &matcher->student->model->config;
+    int64_t shape[4] = {matcher->options.size, config->in_channels, config->input_height,
+                        config->input_width};
+    nl_tensor *tensors[TENSORS] = {&m->noise, &m->other,   &m->start, &m->u,       &m->x,
+                                   &m->mixed, &m->teacher, &m->fake,  &m->gradient};
+    *m = (nl_matched){.guided = {.teacher = matcher->teacher,
+                                 .times = matcher->t,
+                                 .labels = matcher->labels,
+                                 .guide = matcher->guide}};
+    for (int i = 0; i < TENSORS; i++)
+        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, tensors[i]));
+    NL_TRY(nl_guided_take(matcher->options.guidance, device, &m->x, &m->guided));
+cleanup:
+    return status;
+}
+
+/* Labels, and times of the noisy samples, without the second half. */
+static nl_tensor labels_of(const nl_matcher *matcher)
+{
+    return nl_tensor_rows(&matcher->labels, 0, matcher->options.size);
+}
+
+static nl_tensor times_of(const nl_matcher *matcher)
+{
+    return nl_tensor_rows(&matcher->t, 0, matcher->options.size);
+}
+
+/* x and its noisy one from the student; saved: what the backward pass of the last jump needs, or NULL. */
+static nl_status generate(const nl_matcher *matcher, nl_device *device, const nl_matched *m,
+                          nl_dit_saved *saved)
+{
+    nl_status status = NL_OK;
+    const nl_dit *student = matcher->student->model;
+    nl_tensor labels = labels_of(matcher);
+    NL_TRY(nl_dit_forward(student, device, &m->noise, &matcher->first, &labels, NULL, &m->u, NULL));
+    NL_TRY(NL_OP(device, diffuse, .data = m->noise, .noise = m->u, .coefficients = matcher->start,
+                 .y = m->start));
+    NL_TRY(saved ? nl_dit_forward_saving(student, device, &m->start, &matcher->last, &labels, NULL,
+                                         matcher->options.checkpointing, NULL, &m->u, NULL, saved)
+                 : nl_dit_forward(student, device, &m->start, &matcher->last, &labels, NULL, &m->u,
+                                  NULL));
+    NL_TRY(NL_OP(device, diffuse, .data = m->start, .noise = m->u, .coefficients = matcher->end,
+                 .y = m->x));
+    NL_TRY(NL_OP(device, diffuse, .data = m->x, .noise = m->other, .coefficients = matcher->mix,
+                 .y = m->mixed));
+cleanup:
+    return status;
+}
+
+nl_status nl_match_student(const nl_matcher *matcher, nl_device *device, const nl_matched *m,
+                           const nl_tensor *loss, nl_group *group)
+{
+    nl_status status = NL_OK;
+    nl_dit_saved saved = {0};
+    nl_tensor t = times_of(matcher), labels;
+    int64_t mark = nl_arena_mark(device);
+    labels = labels_of(matcher);
+    NL_TRY(generate(matcher, device, m, &saved));
+    NL_TRY(nl_guided_velocity(&m->guided, device, &m->mixed, &m->teacher));
+    NL_TRY(
+        nl_dit_forward(matcher->fake->model, device, &m->mixed, &t, &labels, NULL, &m->fake, NULL));
+    NL_TRY(NL_OP(device, matching_loss, .data = m->x, .noise = m->other, .teacher = m->teacher,
+                 .fake = m->fake, .coefficients = matcher->end, .loss = *loss,
+                 .doutput = m->gradient, .gradient_scale = matcher->options.gradient_scale));
+    NL_TRY(nl_reduced_backward(group, matcher->student->model, device, &saved, &m->gradient, NULL,
+                               matcher->student->gradient));
+cleanup:
+    nl_dit_saved_free(device, &saved);
+    nl_arena_release(device, mark);
+    return status;
+}
+
+nl_status nl_match_fake(const nl_matcher *matcher, nl_device *device, const nl_matched *m,
+                        const nl_tensor *loss, nl_group *group)
+{
+    nl_status status = NL_OK;
+    nl_dit_saved saved = {0};
+    const nl_dit *fake = matcher->fake->model;
+    nl_tensor t = times_of(matcher), labels = labels_of(matcher);
+    int64_t mark = nl_arena_mark(device);
+    NL_TRY(generate(matcher, device, m, NULL));
+    NL_TRY(nl_dit_forward_saving(fake, device, &m->mixed, &t, &labels, NULL,
+                                 matcher->options.checkpointing, NULL, &m->fake, NULL, &saved));
+    NL_TRY(NL_OP(device, regression_loss, .prediction = m->fake, .data = m->x, .noise = m->other,
+                 .coefficients = matcher->mix, .loss = *loss, .dprediction = m->gradient,
+                 .gradient_scale = matcher->options.gradient_scale));
+    NL_TRY(nl_reduced_backward(group, fake, device, &saved, &m->gradient, NULL,
+                               matcher->fake->gradient));
+cleanup:
+    nl_dit_saved_free(device, &saved);
+    nl_arena_release(device, mark);
+    return status;
+}

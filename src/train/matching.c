@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* Distribution matching: what is drawn for it, on its way to the device, in a ring of pinned slots. */
+#include "matching.h"
+
+#include <string.h>
+
+#include "nl_random.h"
+#include "ops_training.h"
+
+/* The host fills a slot while the device may still read earlier ones, and waits when it comes round. */
+enum { SLOTS = 32, ALIGNMENT = 256 };
+
+static const double least_time = 0.02, most_time = 0.98;
+static const double fake_alone = 0.1; /* of what is left of the run when the fake begins */
+
+nl_matching_stage nl_matching_stage_at(const nl_matching_options *options, double done)
+{
+    if (!(options->weight > 0) || done < options->from)
+        return NL_MATCHING_NONE;
+    return done < options->from + fake_alone * (1 - options->from) ? NL_MATCHING_FAKE
+                                                                   : NL_MATCHING_BOTH;
+}
+
+static uint64_t stream_of(int draw, int which)
+{
+    return NL_STREAM_MATCHING + 3 * (uint64_t)draw + (uint64_t)which;
+}
+
+static void set_row(float *row, double data, double noise, double weight)
+{
+    row[NL_LOSS_DATA] = (float)data;
+    row[NL_LOSS_NOISE] = (float)noise;
+    row[NL_LOSS_TARGET_DATA] = 1;
+    row[NL_LOSS_TARGET_NOISE] = -1;
+    row[NL_LOSS_WEIGHT] = (float)weight;
+}
+
+void nl_matching_fill(const nl_matching_options *o, const int64_t *samples, const int32_t *labels,
+                      int32_t null_class, int64_t count, int draw, const nl_matching_rows *rows)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t words[4];
+        int64_t at = i * NL_LOSS_COLUMNS;
+        nl_philox(o->seed, (uint64_t)samples[i], stream_of(draw, 0), 0, words);
+        double t0 = words[0] >> 31 ? 0.5 : 0;
+        double t = least_time + (most_time - least_time) * ((words[1] + 0.5) * 0x1p-32);
+        rows->first[i] = 0;
+        rows->first[count + i] = rows->last[i] = (float)t0;
+        rows->last[count + i] = 1;
+        rows->t[i] = rows->t[count + i] = (float)t;
+        rows->labels[i] = labels[i];
+        rows->labels[count + i] = null_class;
+        set_row(rows->start + at, 1, t0, 1);
+        set_row(rows->end + at, 1, 1 - t0, o->weight * (1 - t0));
+        set_row(rows->mix + at, t, 1 - t, 1);
+        nl_guided_row(o->guidance, o->low, o->high, t, rows->guide + at);
+    }
+}
+
+static void place(nl_tensor *tensor, nl_dtype dtype, int ndim, const int64_t *shape, char *base,
+                  int64_t *used)
+{
+    *tensor = nl_tensor_of(base ? base + *used : NULL, dtype, ndim, shape);
+    *used += (nl_tensor_bytes(tensor) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* The tensors of a slot behind `base`; its bytes. */
+static int64_t lay_out(nl_matcher *m, char *base)
+{
+    int64_t used = 0, n = m->options.size, pairs[] = {2, n}, twice = 2 * n;
+    nl_tensor *rows[] = {&m->start, &m->end, &m->mix, &m->guide};
+    place(&m->first, NL_F32, 2, pairs, base, &used);
+    place(&m->last, NL_F32, 2, pairs, base, &used);
+    place(&m->t, NL_F32, 1, &twice, base, &used);
+    place(&m->labels, NL_I32, 1, &twice, base, &used);
+    for (int i = 0; i < NL_COUNT(rows); i++)
+        place(rows[i], NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
+    return used;
+}
+
+nl_status nl_matcher_open(const nl_dit *teacher, nl_train_state *student, nl_train_state *fake,
+                          const nl_matching_options *options, nl_matcher *matcher)
+{
+    nl_status status = NL_OK;
+    nl_device *device = student->device;
+    void *staging;
+    *matcher = (nl_matcher){.device = device,
+                            .options = *options,
+                            .teacher = teacher,
+                            .student = student,
+                            .fake = fake};
+    matcher->slot_bytes = lay_out(matcher, NULL);
+    if (!device->measuring) {
+        NL_TRY(nl_host_memory_alloc(device, "draws on the host", SLOTS * matcher->slot_bytes,
+                                    &staging));
+        matcher->staging = memset(staging, 0, (size_t)(SLOTS * matcher->slot_bytes));
+    }
+    NL_TRY(device->ops->alloc(device, "a draw", matcher->slot_bytes, &matcher->memory));
+    lay_out(matcher, matcher->memory);
+cleanup:
+    if (status != NL_OK)
+        nl_matcher_close(matcher);
+    return status;
+}
+
+void nl_matcher_close(nl_matcher *matcher)
+{
+    if (!matcher->device)
+        return;
+    if (matcher->memory)
+        matcher->device->ops->free(matcher->device, matcher->memory, matcher->slot_bytes);
+    nl_host_memory_free(matcher->device, matcher->staging, SLOTS * matcher->slot_bytes);
+    *matcher = (nl_matcher){0};
+}
+
+/* Where a tensor of the device stands in the slot on the host. */
+static void *in_slot(const nl_matcher *matcher, const nl_tensor *tensor)
+{
+    return matcher->staging + matcher->slot * matcher->slot_bytes +
+           ((char *)tensor->data - (char *)matcher->memory);
+}
+
+nl_status nl_matcher_next(nl_matcher *m, const int64_t *samples, const int32_t *labels, int draw)
+{
+    nl_status status = NL_OK;
+    nl_device *device = m->device;
+    if (m->slot == SLOTS) {
+        NL_TRY(device->ops->sync(device));
+        m->slot = 0;
+    }
+    nl_matching_rows rows = {.first = in_slot(m, &m->first),
+                             .last = in_slot(m, &m->last),
+                             .t = in_slot(m, &m->t),
+                             .labels = in_slot(m, &m->labels),
+                             .start = in_slot(m, &m->start),
+                             .end = in_slot(m, &m->end),
+                             .mix = in_slot(m, &m->mix),
+                             .guide = in_slot(m, &m->guide)};
+    nl_matching_fill(&m->options, samples, labels, m->teacher->config.num_classes, m->options.size,
+                     draw, &rows);
+    NL_TRY(device->ops->upload(device, m->memory, m->staging + m->slot * m->slot_bytes,
+                               m->slot_bytes));
+    m->slot++;
+cleanup:
+    return status;
+}
+
+nl_status nl_matched_draw(const nl_matcher *matcher, nl_device *device, const int64_t *samples,
+                          int draw, const nl_matched *matched)
+{
+    nl_status status = NL_OK;
+    NL_TRY(NL_OP(device, normal, .y = matched->noise, .seed = matcher->options.seed,
+                 .stream = stream_of(draw, 1), .images = samples));
+    NL_TRY(NL_OP(device, normal, .y = matched->other, .seed = matcher->options.seed,
+                 .stream = stream_of(draw, 2), .images = samples));
+cleanup:
+    return status;
+}

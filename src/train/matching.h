@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Distribution matching (DMD, Yin et al. 2024; DMD2 without its discriminator) for a flow map, beside the target of
+ * distill.h. A generated sample is one jump from noise to data, or the last of two equal ones behind a first that has no
+ * gradient:
+ *
+ *     start = noise + t0 u(noise, 0, t0), x = start + (1 - t0) u(start, t0, 1), t0 = 0 or 1/2
+ *
+ * A second network of the teacher's kind, the fake, which begins as the teacher, learns the velocity of such samples by
+ * ordinary flow matching, several updates for each of the student's. At t x + (1 - t) noise' the fake says where the
+ * student's samples are, the guided teacher where they should be: x moves by the difference (operation matching_loss).
+ * docs/training.md says how it was chosen.
+ */
+#ifndef NL_MATCHING_H
+#define NL_MATCHING_H
+
+#include "distill.h"
+#include "nl_group.h"
+#include "state.h"
+
+typedef struct nl_matching_options {
+    double weight;              /* of the term beside the target's; 0: no matching */
+    double from;                /* part of the run that lies before it */
+    double guidance, low, high; /* of the teacher, as nl_distill_options */
+    int updates;                /* of the fake, for each of the student's */
+    int64_t size;               /* samples of a part */
+    uint64_t seed;              /* of all draws */
+    float gradient_scale;       /* 1 / global batch */
+    bool checkpointing;
+} nl_matching_options;
+
+/* What a step does of it: nothing; the fake alone learns, for the first tenth of what is left of the run; both. */
+typedef enum nl_matching_stage {
+    NL_MATCHING_NONE,
+    NL_MATCHING_FAKE,
+    NL_MATCHING_BOTH
+} nl_matching_stage;
+nl_matching_stage nl_matching_stage_at(const nl_matching_options *options, double done);
+
+/* Numbers of a draw of n samples, on the host. Rows have NL_LOSS_COLUMNS. */
+typedef struct nl_matching_rows {
+    float *first, *last; /* [2, n]: 0 and t0, t0 and 1 */
+    float *t;            /* [2 n]: t twice */
+    int32_t *labels;     /* [2 n]: the labels, then the null class */
+    float *start,
+        *end;   /* start = noise + t0 u; x = start + (1 - t0) u, weight of the term times 1 - t0 */
+    float *mix; /* t x + (1 - t) noise', target x - noise' */
+    float *guide; /* as nl_distill_rows */
+} nl_matching_rows;
+
+/* Numbers of draw `draw` of a step (0: the student's; 1, ...: the fake's), by (seed, sample number, draw): t0 = 0 or 1/2
+ * as often as each other, t uniform in [0.02, 0.98]. samples, labels [count]. */
+void nl_matching_fill(const nl_matching_options *options, const int64_t *samples,
+                      const int32_t *labels, int32_t null_class, int64_t count, int draw,
+                      const nl_matching_rows *rows);
+
+/* The teacher, the fake, and a draw on the device at addresses that stay. */
+typedef struct nl_matcher {
+    nl_device *device;
+    nl_matching_options options;
+    const nl_dit *teacher;
+    nl_train_state *student, *fake;
+    uint8_t *staging; /* host, slots of what the device gets in one piece */
+    int slot;
+    int64_t slot_bytes;
+    void *memory;                     /* on the device: one slot */
+    nl_tensor first, last, t, labels; /* as nl_matching_rows */
+    nl_tensor start, end, mix, guide; /* [n, NL_LOSS_COLUMNS] */
+} nl_matcher;
+
+/* The states outlive it. */
+nl_status nl_matcher_open(const nl_dit *teacher, nl_train_state *student, nl_train_state *fake,
+                          const nl_matching_options *options, nl_matcher *matcher);
+void nl_matcher_close(nl_matcher *matcher); /* {0} is allowed */
+
+/* Queues the upload of a draw for a part of the batch. samples, labels [size] on the host. */
+nl_status nl_matcher_next(nl_matcher *matcher, const int64_t *samples, const int32_t *labels,
+                          int draw);
+
+/* A draw at work; from the arena. */
+typedef struct nl_matched {
+    nl_tensor noise, other;       /* [n, C, H, W]: noise, noise' */
+    nl_tensor start, u, x, mixed; /* [n, C, H, W] */
+    nl_tensor teacher, fake;      /* [n, C, H, W]: velocities at mixed */
+    nl_tensor gradient;           /* [n, C, H, W]: by u, or by the fake's velocity */
+    nl_guided guided;
+} nl_matched;
+nl_status nl_matched_take(const nl_matcher *matcher, nl_device *device, nl_matched *matched);
+/* Draws both noises. */
+nl_status nl_matched_draw(const nl_matcher *matcher, nl_device *device, const int64_t *samples,
+                          int draw, const nl_matched *matched);
+
+/* Adds the term's gradient to the student's (with `group` over the ranks: what is there, too). loss [n]. */
+nl_status nl_match_student(const nl_matcher *matcher, nl_device *device, const nl_matched *matched,
+                           const nl_tensor *loss, nl_group *group);
+/* Adds the gradient of flow matching on generated samples to the fake's. */
+nl_status nl_match_fake(const nl_matcher *matcher, nl_device *device, const nl_matched *matched,
+                        const nl_tensor *loss, nl_group *group);
+
+#endif
