@@ -161,15 +161,17 @@ static nl_status nl_encode_main(int argc, char **argv)
 
 const nl_command nl_encode_command = {
     .name = "encode",
-    .summary = "Make training data of a folder of pictures",
-    .arguments = "[OPTION...] -o DATA FOLDER",
+    .summary = "Make training data of pictures",
+    .arguments = "[OPTION...] -o DATA SOURCE",
     .least = 1,
     .most = 1,
-    .operands = "one folder of pictures",
+    .operands = "one folder or archive of pictures",
     .options = options_table,
-    .notes = "FOLDER: a folder for each class with PNG and JPEG, or pictures alone; CIFAR-10's\n"
-             "  binary batches; IDX files (MNIST). DATA: latents of the pictures and their\n"
-             "  mirror images, for 'nalagen train'. A run that was stopped resumes where it was.\n",
+    .notes =
+        "SOURCE: a folder for each class with PNG, JPEG, WebP, or pictures alone; a tar or zip of\n"
+        "  them; a folder of webdataset's tars; CIFAR's batches; IDX files (MNIST); an .npz;\n"
+        "  latents of fast-DiT or REPA. DATA: latents of the pictures and their mirror images,\n"
+        "  for 'nalagen train'. A run that was stopped resumes where it was.\n",
     .examples = "  nalagen encode imagenet/train -o imagenet-256 --vae sd-vae-ft-ema.safetensors\n"
                 "  nalagen encode cifar-10-batches-bin --split train -o cifar --vae none\n",
     .run = nl_encode_main,

@@ -734,7 +734,7 @@ static void test_foreign_formats(void **state)
         const char *name, *bytes;
         size_t size;
         const char *said;
-    } cases[] = {{"source/a/train-0.tar", tar, sizeof(tar), "webdataset"},
+    } cases[] = {{"source/a/train-0.tar", tar, sizeof(tar), "tar archive"},
                  {"source/a/0.parquet", "PAR1....", 8, "parquet"},
                  {"source/a/lmdb", lmdb, sizeof(lmdb), "LMDB"},
                  {"source/a/0.npy", "\x93NUMPY..", 8, "fast-DiT"},

@@ -21,7 +21,6 @@ typedef enum nl_layer_kind {
 } nl_layer_kind;
 
 /* The Stable Diffusion VAE's, which files without config.json are taken to have. */
-#define NL_SD_LATENT_SCALE 0.18215
 enum { NL_SD_GROUPS = 32, NL_SD_LATENT_CHANNELS = 4 };
 
 enum { NL_LAYER_PARAMETERS = 10, NL_VAE_NAME_SIZE = 128 };

@@ -10,6 +10,9 @@
 #include "nl_checkpoint.h"
 #include "ops.h"
 
+/* Of the Stable Diffusion VAE, where no configuration says another. */
+#define NL_SD_LATENT_SCALE 0.18215
+
 typedef enum nl_vae_kind { NL_VAE_KL, NL_VAE_TINY, NL_VAE_NONE } nl_vae_kind;
 
 typedef struct nl_vae nl_vae;

@@ -272,7 +272,11 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
     cJSON *skipped = cJSON_CreateArray();
     int64_t *counts = NULL;
     nl_status status;
+    bool latents;
     *result = (nl_encode_result){0};
+    NL_TRY(nl_encode_latents(context, options, result, &latents));
+    if (latents)
+        goto cleanup;
     NL_TRY(nl_source_open(context, options->source,
                           &(nl_source_options){.split = options->split,
                                                .unconditional = options->unconditional,

@@ -90,6 +90,9 @@ nl_status nl_shard_path(const nl_encode_job *job, int64_t number, bool part, cha
  * without a line and second lines are named in warnings; a text of something else is refused. */
 nl_status nl_class_names_parse(const nl_encode_job *job, const char *text, size_t size,
                                char **names);
+/* foreign_latents.c: what other programs have encoded, taken over. *found: the source is that. */
+nl_status nl_encode_latents(nl_context *context, const nl_encode_options *options,
+                            nl_encode_result *result, bool *found);
 /* dataset.json. counts [shard_count]; skipped: an array of [name, message]. */
 nl_status nl_manifest_write(const nl_encode_job *job, const int64_t *counts, const cJSON *skipped);
 /* Allocated JSON of all that the shards depend on. */

@@ -54,6 +54,10 @@ static void store(const nl_latents_options *o, const float *latent, float *room,
             }
         return;
     }
+    if (o->moments) {
+        nl_convert_from_float(latent, 2 * elements, NL_F16, to);
+        return;
+    }
     for (int64_t i = 0; i < elements; i++)
         room[i] = (float)(latent[i] / o->scale + o->shift);
     for (int64_t i = 0; is_moments(o) && i < elements; i++)
@@ -73,20 +77,21 @@ nl_status nl_latents_write_shard(nl_context *context, const nl_latents_options *
     int64_t n = shard_count(o, number), channels = o->channels * (is_moments(o) ? 2 : 1);
     int64_t elements = (int64_t)o->channels * o->height * o->width;
     int64_t bytes = is_pixels(o) ? elements : 2 * channels * o->height * o->width;
+    int64_t given = o->moments ? 2 * elements : elements;
     nl_tensor_header tensors[] = {
         {NL_SHARD_IMAGES, NL_F16, 5, {n, 1, channels, o->height, o->width}},
         {NL_SHARD_LABELS, NL_I32, 1, {n}}};
     if (is_pixels(o))
         tensors[0] =
             (nl_tensor_header){NL_SHARD_IMAGES, NL_U8, 4, {n, o->height, o->width, o->channels}};
-    for (int64_t i = 0; i < n * elements; i++)
+    for (int64_t i = 0; i < n * given; i++)
         if (!isfinite(latents[i]))
             return nl_fail(context, NL_ERROR_NOT_FINITE, "%s: sample %lld holds NaN or infinity",
-                           o->out, (long long)(number * NL_LATENTS_SHARD + i / elements));
+                           o->out, (long long)(number * NL_LATENTS_SHARD + i / given));
     NL_TRY(NL_NEW_SIZED(context, "a shard", n, (size_t)bytes, &stored));
     NL_TRY(NL_NEW_ARRAY(context, "a sample", 2 * elements, &room));
     for (int64_t i = 0; i < n; i++)
-        store(o, latents + i * elements, room, stored + i * bytes);
+        store(o, latents + i * given, room, stored + i * bytes);
     NL_TRY(shard_path(context, o, number, &path));
     NL_TRY(nl_safetensors_create(context, path, true, NULL, tensors, NL_COUNT(tensors), &writer));
     NL_TRY(nl_safetensors_write(writer, stored, n * bytes));
@@ -141,7 +146,8 @@ nl_status nl_latents_finish(nl_context *context, const nl_latents_options *optio
                  cJSON_AddItemToObject(root, "shape", cJSON_CreateIntArray(shape, 3)) &&
                  cJSON_AddBoolToObject(root, "flips", is_pixels(o)) &&
                  cJSON_AddStringToObject(root, "autoencoder", o->autoencoder) &&
-                 cJSON_AddStringToObject(root, "autoencoder_sha256", "") &&
+                 cJSON_AddStringToObject(root, "autoencoder_sha256",
+                                         o->autoencoder_sha256 ? o->autoencoder_sha256 : "") &&
                  cJSON_AddNumberToObject(root, "latent_scale", o->scale) &&
                  cJSON_AddNumberToObject(root, "latent_shift", o->shift) && add_pairs(o, root) &&
                  cJSON_AddArrayToObject(root, "skipped") &&
@@ -174,10 +180,11 @@ nl_status nl_latents_find(nl_context *context, const nl_latents_options *options
     NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &root));
     *found = cJSON_Compare(cJSON_GetObjectItemCaseSensitive(root, "encoding"), about, true);
     if (!*found)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "%s: its samples were made otherwise (another teacher, guidance, seed or "
-                       "number): choose another folder for the run, or delete this one",
-                       options->out));
+        NL_TRY(
+            nl_fail(context, NL_ERROR_USAGE,
+                    "%s: its samples were made otherwise (another source, teacher, guidance, seed "
+                    "or number): choose another folder, or delete this one",
+                    options->out));
 cleanup:
     cJSON_Delete(about);
     cJSON_Delete(root);

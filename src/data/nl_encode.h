@@ -7,12 +7,13 @@
 #include "nl_vae.h"
 
 typedef struct nl_encode_options {
-    const char *source, *out; /* folders */
-    const char *split;        /* see nl_source_open, or NULL */
-    bool unconditional;       /* no classes */
-    bool empty_classes;       /* class folders may be empty */
-    bool turn;                /* pictures are turned as EXIF says */
-    int height, width; /* of the pictures to make; 0: the source's own, or 256 where they differ */
+    const char *source; /* folder or archive, see nl_source_open; or latents of other programs */
+    const char *out;    /* folder */
+    const char *split;  /* see nl_source_open, or NULL */
+    bool unconditional; /* no classes */
+    bool empty_classes; /* class folders may be empty */
+    bool turn;          /* pictures are turned as EXIF says */
+    int height, width;  /* of the pictures to make; 0: the source's own, or 256 where they differ */
     /* Loaded with scale 1 and shift 0, on the device that encodes; NULL: pixels. */
     const nl_vae *vae;
     const char *vae_sha256;

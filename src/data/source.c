@@ -2,30 +2,67 @@
 /* What all kinds of sources share, and the choice among them. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "source.h"
 
 /* ---- A source */
+
+static nl_status refuse(const nl_source *source)
+{
+    return nl_fail(
+        source->context, NL_ERROR_INPUT,
+        "%s: expected a folder of pictures, of CIFAR's batches or of IDX files, a tar, a "
+        "zip or an .npz of pictures",
+        source->path);
+}
+
+static bool is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static nl_status open_file(nl_source *source, const nl_source_options *options)
+{
+    nl_status status = NL_OK;
+    bool found;
+    if (!is_file(source->path))
+        return refuse(source);
+    NL_TRY(nl_source_open_npz(source, options->unconditional, &found));
+    if (!found)
+        NL_TRY(nl_source_open_archive(source, options, &found));
+    if (!found)
+        NL_TRY(nl_source_name_format(source));
+    if (!found)
+        NL_TRY(refuse(source));
+cleanup:
+    return status;
+}
+
+static nl_status open_folder(nl_source *source, const nl_source_options *options)
+{
+    nl_status status;
+    bool found;
+    NL_TRY(nl_source_open_arrays(source, options->split, options->unconditional, &found));
+    if (!found)
+        NL_TRY(nl_source_open_archive(source, options, &found));
+    if (!found)
+        NL_TRY(nl_source_open_folder(source, options));
+cleanup:
+    return status;
+}
 
 nl_status nl_source_open(nl_context *context, const char *path, const nl_source_options *options,
                          nl_source **out)
 {
     nl_source *source = NULL;
     nl_status status;
-    bool found;
     *out = NULL;
-    if (!nl_path_is_folder(path)) {
-        NL_TRY(nl_source_name_format(&(nl_source){.context = context, .path = (char *)path}));
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "%s: expected a folder of pictures, of CIFAR-10's *.bin or of IDX files",
-                       path);
-    }
     NL_TRY(NL_NEW(context, "a source of pictures", &source));
     source->context = context;
     NL_TRY(nl_strdup(context, path, &source->path));
-    NL_TRY(nl_source_open_arrays(source, options->split, options->unconditional, &found));
-    if (!found)
-        NL_TRY(nl_source_open_folder(source, options));
+    NL_TRY(nl_path_is_folder(path) ? open_folder(source, options) : open_file(source, options));
     *out = source;
     source = NULL;
 cleanup:
@@ -42,6 +79,7 @@ void nl_source_close(nl_source *source)
         nl_free(context, source->pictures[i].name);
     for (int i = 0; source->class_ids && i < source->classes; i++)
         nl_free(context, source->class_ids[i]);
+    nl_zip_close(&source->zip);
     for (int i = 0; i < source->file_count; i++) {
         nl_unmap(context, &source->files[i].mapping);
         nl_free(context, source->files[i].unpacked);
@@ -71,12 +109,36 @@ nl_status nl_source_name(const nl_source *source, int64_t index, char **name)
                      (long long)(index - file->first));
 }
 
+/* "set.tar: a/1.png" */
+static nl_status read_member(const nl_source *source, const nl_source_picture *picture,
+                             nl_image *image)
+{
+    nl_context *context = source->context;
+    uint8_t *unpacked = NULL;
+    char *where = NULL;
+    nl_status status;
+    NL_TRY(nl_format(context, &where, "%s: %s", source->path, picture->name));
+    if (picture->packed) {
+        NL_TRY(NL_NEW_ARRAY(context, where, picture->size, &unpacked));
+        NL_TRY(nl_zip_read(&source->zip, picture->packed, unpacked));
+    }
+    NL_TRY(nl_image_read_bytes(context, where, unpacked ? unpacked : picture->bytes,
+                               (size_t)picture->size, image));
+cleanup:
+    nl_free(context, unpacked);
+    nl_free(context, where);
+    return status;
+}
+
 nl_status nl_source_read(const nl_source *source, int64_t index, nl_image *image)
 {
+    const nl_source_picture *picture = &source->pictures[index];
     char *path;
-    if (!source->pictures[index].name)
+    if (!picture->name)
         return nl_source_array_read(source, index, image);
     *image = (nl_image){0};
+    if (picture->bytes || picture->packed)
+        return read_member(source, picture, image);
     nl_status status =
         nl_path_join(source->context, source->path, source->pictures[index].name, &path);
     if (status != NL_OK)
@@ -98,7 +160,9 @@ nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image 
         return status;
     for (int64_t i = 0; i < area; i++)
         for (int c = 0; c < 3; c++)
-            image->rgb[3 * i + c] = pixels[source->planes ? c * area + i : i];
+            image->rgb[3 * i + c] = pixels[source->layout == NL_PLANES        ? c * area + i
+                                           : source->layout == NL_INTERLEAVED ? 3 * i + c
+                                                                              : i];
     return NL_OK;
 }
 
@@ -121,7 +185,7 @@ nl_status nl_source_sha256(const nl_source *source, char hex[65], char stamps[65
         nl_sha256_update(&sha, &picture->label, sizeof(picture->label));
         nl_sha256_update(&times, &picture->stamp, sizeof(picture->stamp));
     }
-    for (int i = 0; i < source->file_count; i++) {
+    for (int i = 0; i < source->file_count && !source->archives; i++) {
         nl_status status = nl_check_cancelled(source->context);
         if (status != NL_OK)
             return status;
@@ -129,7 +193,7 @@ nl_status nl_source_sha256(const nl_source *source, char hex[65], char stamps[65
     }
     nl_sha256_hex(&sha, hex);
     nl_sha256_hex(&times, stamps);
-    if (source->file_count)
+    if (source->file_count && !source->archives)
         stamps[0] = '\0';
     return NL_OK;
 }

@@ -93,8 +93,8 @@ cleanup:
     return status;
 }
 
-static nl_status open_file(nl_context *context, const char *folder, const char *name,
-                           nl_source_file *file)
+nl_status nl_source_open_file(nl_context *context, const char *folder, const char *name,
+                              nl_source_file *file)
 {
     nl_status status;
     *file = (nl_source_file){0};
@@ -108,7 +108,7 @@ cleanup:
     return status;
 }
 
-static void close_file(nl_context *context, nl_source_file *file)
+void nl_source_close_file(nl_context *context, nl_source_file *file)
 {
     nl_unmap(context, &file->mapping);
     nl_free(context, file->unpacked);
@@ -121,23 +121,8 @@ static nl_status alloc_pictures(nl_source *source)
     return NL_NEW_ZEROS(source->context, "the list of pictures", source->count, &source->pictures);
 }
 
-/* Classes "0", "1", ... */
-static nl_status number_classes(nl_source *source, int classes)
-{
-    nl_status status =
-        NL_NEW_ZEROS(source->context, "names of classes", classes, &source->class_ids);
-    if (status != NL_OK)
-        return status;
-    source->classes = classes;
-    for (int i = 0; i < classes; i++)
-        NL_TRY(nl_format(source->context, &source->class_ids[i], "%d", i));
-cleanup:
-    return status;
-}
-
-/* Which of the two parts the files of a folder are: one is taken without asking. */
-static nl_status choose(const nl_source *source, const char *split, int64_t train, int64_t test,
-                        bool *take_test)
+nl_status nl_source_choose(const nl_source *source, const char *split, int64_t train, int64_t test,
+                           bool *take_test)
 {
     *take_test = train == 0;
     if (!split && train > 0 && test > 0)
@@ -177,7 +162,7 @@ static nl_status name_cifar(nl_source *source)
     char *path = NULL;
     int line = 0;
     nl_status status;
-    NL_TRY(number_classes(source, CIFAR_CLASSES));
+    NL_TRY(nl_source_number_classes(source, CIFAR_CLASSES));
     NL_TRY(nl_path_join(context, source->path, "batches.meta.txt", &path));
     if (!nl_path_exists(path))
         goto cleanup;
@@ -210,7 +195,7 @@ static nl_status open_cifar(nl_source *source, const nl_listing *listing, bool t
     NL_TRY(NL_NEW_ZEROS(context, "a list of files", listing->count, &source->files));
     source->format = "CIFAR-10";
     source->height = source->width = 32;
-    source->planes = true;
+    source->layout = NL_PLANES;
     source->record = CIFAR_RECORD;
     source->pixels = 1;
     for (int64_t i = 0; i < listing->count; i++) {
@@ -218,7 +203,7 @@ static nl_status open_cifar(nl_source *source, const nl_listing *listing, bool t
         if (!(test ? is_cifar_test(name) : is_cifar_train(name)))
             continue;
         nl_source_file *file = &source->files[source->file_count++];
-        NL_TRY(open_file(context, source->path, name, file));
+        NL_TRY(nl_source_open_file(context, source->path, name, file));
         if (file->size == 0 || file->size % CIFAR_RECORD)
             NL_TRY(
                 nl_fail(context, NL_ERROR_INPUT,
@@ -270,7 +255,7 @@ static nl_status open_images(nl_source *source, const char *name)
     source->file_count = 1;
     source->format = "IDX";
     nl_source_file *file = source->files;
-    NL_TRY(open_file(context, source->path, name, file));
+    NL_TRY(nl_source_open_file(context, source->path, name, file));
     if (file->size < 16 || big32(file->data) != IDX_IMAGES)
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
                        "%s: expected an IDX file of pictures (it begins with 00 00 08 03)",
@@ -298,7 +283,7 @@ static nl_status read_labels(nl_source *source, const char *name, bool unconditi
     nl_source_file file = {0};
     nl_status status;
     int classes = 1;
-    NL_TRY(open_file(context, source->path, name, &file));
+    NL_TRY(nl_source_open_file(context, source->path, name, &file));
     if (file.size < 8 || big32(file.data) != IDX_LABELS || big32(file.data + 4) != source->count ||
         file.size - 8 != source->count)
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
@@ -310,9 +295,9 @@ static nl_status read_labels(nl_source *source, const char *name, bool unconditi
         classes = NL_MAX(classes, source->pictures[i].label + 1);
     }
     if (!unconditional)
-        NL_TRY(number_classes(source, classes));
+        NL_TRY(nl_source_number_classes(source, classes));
 cleanup:
-    close_file(context, &file);
+    nl_source_close_file(context, &file);
     return status;
 }
 
@@ -345,7 +330,7 @@ nl_status nl_source_open_arrays(nl_source *source, const char *split, bool uncon
 {
     nl_context *context = source->context;
     nl_listing listing = {0};
-    int64_t cifar[2] = {0}, idx[2] = {0};
+    int64_t cifar[2] = {0}, idx[2] = {0}, pickles[2] = {0};
     nl_status status;
     bool test;
     *found = false;
@@ -355,14 +340,19 @@ nl_status nl_source_open_arrays(nl_source *source, const char *split, bool uncon
         cifar[0] += is_cifar_train(name);
         cifar[1] += is_cifar_test(name);
         idx[is_idx_test(name)] += is_idx(name, "images");
+        pickles[0] += nl_is_cifar_pickle(name, false);
+        pickles[1] += nl_is_cifar_pickle(name, true);
     }
-    const int64_t *counts = cifar[0] + cifar[1] > 0 ? cifar : idx;
+    const int64_t *counts = cifar[0] + cifar[1] > 0       ? cifar
+                            : pickles[0] + pickles[1] > 0 ? pickles
+                                                          : idx;
     *found = counts[0] + counts[1] > 0;
     if (!*found)
         goto cleanup;
-    NL_TRY(choose(source, split, counts[0], counts[1], &test));
+    NL_TRY(nl_source_choose(source, split, counts[0], counts[1], &test));
     status = counts == cifar ? open_cifar(source, &listing, test, unconditional)
-                             : open_idx(source, &listing, test, unconditional);
+             : counts == idx ? open_idx(source, &listing, test, unconditional)
+                             : nl_source_open_cifar_pickles(source, &listing, test, unconditional);
 cleanup:
     nl_listing_free(context, &listing);
     return status;

@@ -3,50 +3,9 @@
  * Folders of pictures: one folder a class, or all pictures in one. Names are sorted by their bytes, which is
  * the order of torchvision's ImageFolder.
  */
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "source.h"
-
-static const char *const split_names[] = {"train", "training",   "val",
-                                          "valid", "validation", "test"};
-
-static bool is_split(const char *name)
-{
-    for (int i = 0; i < NL_COUNT(split_names); i++)
-        if (!strcmp(name, split_names[i]))
-            return true;
-    return false;
-}
-
-static nl_status grow(nl_source *source)
-{
-    nl_source_picture *pictures;
-    int64_t capacity = source->capacity ? 2 * source->capacity : 1024;
-    nl_status status = NL_NEW_ARRAY(source->context, "the list of pictures", capacity, &pictures);
-    if (status != NL_OK)
-        return status;
-    if (source->count)
-        memcpy(pictures, source->pictures, (size_t)source->count * sizeof(*source->pictures));
-    nl_free(source->context, source->pictures);
-    source->pictures = pictures;
-    source->capacity = capacity;
-    return NL_OK;
-}
-
-/* Size, times and place of a file, by which a changed one is known. */
-static uint64_t stamp_of(const struct stat *info)
-{
-    const uint64_t parts[] = {(uint64_t)info->st_mtim.tv_sec, (uint64_t)info->st_mtim.tv_nsec,
-                              (uint64_t)info->st_ctim.tv_sec, (uint64_t)info->st_ctim.tv_nsec,
-                              (uint64_t)info->st_ino};
-    uint64_t stamp = 14695981039346656037u; /* FNV-1a, a word at a time */
-    for (int i = 0; i < NL_COUNT(parts); i++)
-        stamp = (stamp ^ parts[i]) * 1099511628211u;
-    return stamp;
-}
 
 /* What pictures are added to, and the label they get. */
 typedef struct nl_adding {
@@ -59,18 +18,15 @@ static nl_status add_picture(void *user, const char *name)
     const nl_adding *adding = user;
     nl_source *source = adding->source;
     nl_context *context = source->context;
-    struct stat info = {.st_size = -1};
+    int64_t size;
     char *path = NULL, *copy = NULL;
     nl_status status = NL_OK;
-    if (source->count == source->capacity)
-        NL_TRY(grow(source));
+    NL_TRY(nl_source_reserve(source));
     NL_TRY(nl_path_join(context, source->path, name, &path));
     NL_TRY(nl_strdup(context, name, &copy));
-    bool there = stat(path, &info) == 0;
-    source->pictures[source->count++] = (nl_source_picture){.name = copy,
-                                                            .size = (int64_t)info.st_size,
-                                                            .stamp = there ? stamp_of(&info) : 0,
-                                                            .label = adding->label};
+    uint64_t stamp = nl_source_stamp(path, &size);
+    source->pictures[source->count++] =
+        (nl_source_picture){.name = copy, .size = size, .stamp = stamp, .label = adding->label};
 cleanup:
     nl_free(context, path);
     return status;
@@ -97,16 +53,7 @@ static nl_status choose_split(nl_source *source, const char *split)
     NL_TRY(nl_list_folder(context, source->path, 'd', &folders));
     drop_strays(context, &folders);
     if (!split) {
-        int64_t splits = 0;
-        for (int64_t i = 0; i < folders.count; i++)
-            splits += is_split(folders.names[i]);
-        if (splits > 0 && splits == folders.count)
-            NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                           "%s: holds '%s'%s%s%s, which are parts of a data set and not classes: "
-                           "choose one with --split %s",
-                           source->path, folders.names[0], splits > 1 ? " and '" : "",
-                           splits > 1 ? folders.names[1] : "", splits > 1 ? "'" : "",
-                           folders.names[0]));
+        NL_TRY(nl_source_check_splits(source, folders.names, folders.count));
         goto cleanup;
     }
     if (!split[0] || split[0] == '.' || strchr(split, '/'))
@@ -122,27 +69,6 @@ cleanup:
     return status;
 }
 
-/* Sorted as text, folders named by numbers have other places than their numbers say. */
-static void warn_of_numbers(const nl_source *source)
-{
-    double least = INFINITY; /* of the folders behind */
-    int first = -1;
-    for (int i = source->classes - 1; i >= 0; i--) {
-        const char *id = source->class_ids[i];
-        if (!id[0] || id[strspn(id, "0123456789")])
-            return;
-        double number = strtod(id, NULL);
-        first = number > least ? i : first;
-        least = NL_MIN(least, number);
-    }
-    if (first >= 0)
-        nl_log(
-            source->context, NL_LOG_WARNING,
-            "%s: the class folders are numbers and are sorted as text, as torchvision does: class "
-            "%d is the folder %s. Names of one length, such as 007, keep their order",
-            source->path, first, source->class_ids[first]);
-}
-
 /* One class a folder; takes the names of the listing over. */
 static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_classes,
                              nl_picture_walk *walk)
@@ -156,7 +82,7 @@ static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_
     source->classes = (int)folders->count;
     source->class_ids = folders->names;
     *folders = (nl_listing){0};
-    warn_of_numbers(source);
+    nl_source_warn_of_numbers(source);
     for (int i = 0; i < source->classes; i++) {
         int64_t before = source->count;
         adding->label = i;
@@ -175,30 +101,6 @@ static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_
                source->class_ids[i]);
     }
     return NL_OK;
-}
-
-/* All pictures of the folder are one class, named like it. */
-static nl_status add_one_class(nl_source *source)
-{
-    nl_context *context = source->context;
-    const char *slash = strrchr(source->path, '/');
-    const char *name = slash && slash[1] ? slash + 1 : "pictures";
-    nl_status status = NL_NEW(context, "names of classes", &source->class_ids);
-    if (status != NL_OK)
-        return status;
-    source->classes = 1;
-    return nl_strdup(context, name, &source->class_ids[0]);
-}
-
-static void drop_classes(nl_source *source)
-{
-    for (int i = 0; i < source->classes; i++)
-        nl_free(source->context, source->class_ids[i]);
-    nl_free(source->context, source->class_ids);
-    source->class_ids = NULL;
-    source->classes = 0;
-    for (int64_t i = 0; i < source->count; i++)
-        source->pictures[i].label = 0;
 }
 
 nl_status nl_source_open_folder(nl_source *source, const nl_source_options *options)
@@ -233,7 +135,7 @@ nl_status nl_source_open_folder(nl_source *source, const nl_source_options *opti
             NL_TRY(nl_source_check_label_files(source));
         if (!labelled) {
             source->format = "pictures";
-            NL_TRY(add_one_class(source));
+            NL_TRY(nl_source_one_class(source));
         }
     }
     if (source->count == 0)
@@ -243,7 +145,7 @@ nl_status nl_source_open_folder(nl_source *source, const nl_source_options *opti
                        source->path, walk.others ? ", but such files as " : "", walk.first_other));
     nl_picture_walk_warn(context, source->path, &walk);
     if (options->unconditional)
-        drop_classes(source);
+        nl_source_drop_classes(source);
 cleanup:
     nl_listing_free(context, &folders);
     return status;

@@ -17,17 +17,19 @@ typedef struct nl_foreign {
 #define MAGIC(text) text, (int)sizeof(text) - 1
 
 static const nl_foreign by_content[] = {
-    {MAGIC("ustar"), 257, "a tar archive (webdataset): unpack it into a folder for each class"},
-    {MAGIC("PAR1"), 0, "parquet: write its pictures into a folder for each class"},
+    {MAGIC("ustar"), 257,
+     "a tar archive among other files: give it by itself, or a folder of tars"},
+    {MAGIC("PAR1"), 0, "parquet: make a tar of its pictures with python/parquet_to_tar.py"},
     {MAGIC("\xde\xc0\xef\xbe"), 16, "an LMDB: write its pictures into a folder for each class"},
-    {MAGIC("PK\003\004"), 0, "a zip archive: unpack it"},
-    {MAGIC("\x1f\x8b"), 0, "a gzip archive: unpack it"},
+    {MAGIC("PK\003\004"), 0, "a zip archive among other files: give it by itself"},
+    {MAGIC("\x1f\x8b"), 0, "packed by gzip: unpack it (gunzip); a tar is read as it is"},
+    {MAGIC("\x28\xb5\x2f\xfd"), 0, "packed by zstd: unpack it (unzstd); a tar is read as it is"},
     {MAGIC("\x93NUMPY"), 0,
-     "numpy arrays, such as the features that fast-DiT extracts: they hold one orientation and one "
-     "draw of each picture; encode the pictures themselves"},
+     "a numpy array: pictures are taken from an .npz (arr_0, arr_1), latents from the folder that "
+     "holds fast-DiT's features and labels, or REPA's with its dataset.json"},
     {MAGIC("\x89HDF"), 0, "HDF5: write its pictures into a folder for each class"},
     {MAGIC("\x80\x02}"), 0,
-     "a pickle, as CIFAR's Python version is: fetch the binary version (cifar-10-binary.tar.gz)"},
+     "a pickle: of CIFAR's Python version the folder is taken (cifar-10-batches-py)"},
     {MAGIC("\x80\x03}"), 0, "a pickle: write its pictures into a folder for each class"},
     {MAGIC("\x80\x04\x95"), 0, "a pickle: write its pictures into a folder for each class"},
 };

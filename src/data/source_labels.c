@@ -70,18 +70,6 @@ static nl_status check_labels(const nl_source *source, const char *where)
     return NL_OK;
 }
 
-/* Classes that are called by their numbers. */
-static nl_status number_classes(nl_source *source, int classes)
-{
-    nl_status status;
-    NL_TRY(NL_NEW_ZEROS(source->context, "names of classes", classes, &source->class_ids));
-    source->classes = classes;
-    for (int i = 0; i < classes; i++)
-        NL_TRY(nl_format(source->context, &source->class_ids[i], "%d", i));
-cleanup:
-    return status;
-}
-
 static bool is_label(const cJSON *item, int64_t *label)
 {
     return nl_json_whole(item, label) && *label >= 0 && *label < NL_SOURCE_CLASSES;
@@ -105,26 +93,19 @@ static nl_status take_labels(nl_source *source, const nl_json *json, const cJSON
         classes = NL_MAX(classes, label + 1);
     }
     NL_TRY(check_labels(source, json->where));
-    NL_TRY(number_classes(source, (int)classes));
+    NL_TRY(nl_source_number_classes(source, (int)classes));
 cleanup:
     return status;
 }
 
-nl_status nl_source_add_labelled(nl_source *source, bool unconditional, nl_picture_walk *walk,
-                                 bool *found)
+nl_status nl_source_take_labels(nl_source *source, const char *where, const char *text,
+                                int64_t size, bool unconditional)
 {
     nl_context *context = source->context;
-    nl_mapping file = {0};
     cJSON *root = NULL;
-    char *path = NULL;
     nl_status status;
-    NL_TRY(nl_path_join(context, source->path, edm_file, &path));
-    *found = nl_path_exists(path);
-    if (!*found)
-        goto cleanup;
-    NL_TRY(nl_map_file(context, path, &file));
-    NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &root));
-    nl_json json = {context, path, root};
+    NL_TRY(nl_json_parse(context, where, text, (size_t)size, &root));
+    nl_json json = {context, where, root};
     const cJSON *labels = cJSON_GetObjectItemCaseSensitive(root, "labels");
     if (cJSON_GetObjectItemCaseSensitive(root, "format"))
         NL_TRY(nl_fail(context, NL_ERROR_INPUT,
@@ -135,13 +116,30 @@ nl_status nl_source_add_labelled(nl_source *source, bool unconditional, nl_pictu
             nl_fail(context, NL_ERROR_INPUT,
                     "%s: expected EDM's \"labels\", a list of [picture, class]; pictures without "
                     "classes are taken with --unconditional",
-                    path));
-    source->format = "pictures with EDM's dataset.json";
-    NL_TRY(nl_walk_pictures(context, source->path, "", true, walk));
+                    where));
     if (cJSON_IsArray(labels))
         NL_TRY(take_labels(source, &json, labels));
 cleanup:
     cJSON_Delete(root);
+    return status;
+}
+
+nl_status nl_source_add_labelled(nl_source *source, bool unconditional, nl_picture_walk *walk,
+                                 bool *found)
+{
+    nl_context *context = source->context;
+    nl_mapping file = {0};
+    char *path = NULL;
+    nl_status status;
+    NL_TRY(nl_path_join(context, source->path, edm_file, &path));
+    *found = nl_path_exists(path);
+    if (!*found)
+        goto cleanup;
+    NL_TRY(nl_map_file(context, path, &file));
+    source->format = "pictures with EDM's dataset.json";
+    NL_TRY(nl_walk_pictures(context, source->path, "", true, walk));
+    NL_TRY(nl_source_take_labels(source, path, (const char *)file.data, file.size, unconditional));
+cleanup:
     nl_unmap(context, &file);
     nl_free(context, path);
     return status;
@@ -255,7 +253,7 @@ nl_status nl_source_add_listed(nl_source *source, bool *found)
                              (int)label));
             classes = NL_MAX(classes, label + 1);
         }
-        NL_TRY(number_classes(source, (int)classes));
+        NL_TRY(nl_source_number_classes(source, (int)classes));
     }
     NL_TRY(check_labels(source, path));
 cleanup:

@@ -21,16 +21,23 @@ nl_image_kind nl_image_kind_of(const uint8_t *bytes, int64_t size)
     return NL_IMAGE_NONE;
 }
 
+bool nl_is_picture_name(const char *name)
+{
+    static const char *const endings[] = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp"};
+    const char *dot = strrchr(name, '.');
+    for (int i = 0; dot && i < NL_COUNT(endings); i++)
+        if (!strcasecmp(dot, endings[i]))
+            return true;
+    return false;
+}
+
 /* What is named as one is taken for one (if it is none, it is a broken picture when it is read); of all else the first
  * bytes decide. */
 static bool is_picture(const char *path, const char *name)
 {
-    static const char *const endings[] = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp"};
-    const char *dot = strrchr(name, '.');
     uint8_t start[12];
-    for (int i = 0; dot && i < NL_COUNT(endings); i++)
-        if (!strcasecmp(dot, endings[i]))
-            return true;
+    if (nl_is_picture_name(name))
+        return true;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     ssize_t got = fd < 0 ? 0 : read(fd, start, sizeof(start));
     if (fd >= 0)

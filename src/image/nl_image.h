@@ -44,6 +44,7 @@ nl_status nl_walk_pictures(nl_context *context, const char *root, const char *be
 void nl_picture_walk_warn(nl_context *context, const char *root, const nl_picture_walk *walk);
 void nl_picture_walk_skip(nl_picture_walk *walk, const char *name);
 bool nl_is_stray_folder(const char *name);
+bool nl_is_picture_name(const char *name); /* by its ending */
 
 /* PNG, JPEG or WebP by content; grey, palette and alpha become RGB (alpha over white). At most 2^28 pixels. */
 nl_status nl_image_read(nl_context *context, const char *path, nl_image *image);

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# Seeds for the fuzz targets whose inputs are texts, EXIF and WebP: tests/fuzz/make_corpus.py [FOLDER]. Needs libwebp for the last.
+# Seeds for the fuzz targets whose inputs are texts, EXIF, WebP and archives: tests/fuzz/make_corpus.py [FOLDER]. Needs libwebp for WebP.
 import ctypes
 import ctypes.util
+import io
 import json
 import os
+import pickle
 import struct
 import sys
+import tarfile
+import zipfile
+import zlib
 
 folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), 'corpus')
 
@@ -134,5 +139,83 @@ def options():
     write('options', 'train_kinds', b'\1' + json.dumps({'steps': '10', 'max_memory': '4G', 'lr': 'nan', 'schedule': 'cosine'}).encode())
 
 
-for seeds in edm, scheduler, exif, autoencoder, options, webp:
+def npy(kind, shape, data):
+    text = str({'descr': kind, 'fortran_order': False, 'shape': shape}).encode() + b'\n'
+    return b'\x93NUMPY\1\0' + struct.pack('<H', len(text)) + text + data
+
+
+def png(byte):
+    def chunk(kind, body):
+        return struct.pack('>I', len(body)) + kind + body + struct.pack('>I', zlib.crc32(kind + body))
+    return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 1, 1, 8, 2, 0, 0, 0))
+            + chunk(b'IDAT', zlib.compress(bytes([0, byte, 2, 3]))) + chunk(b'IEND', b''))
+
+
+def archive():
+    folders = [('a/0.png', png(1)), ('b/1.png', png(2)), ('.x/2.png', b''), ('notes', b'x')]
+    keys = [('0.cls', b'1'), ('0.png', png(1)), ('1.json', b'{"label": 0}'), ('1.png', png(2)), ('1.cls', b'0 ')]
+    split = [('train/a/0.png', png(1)), ('val/b/1.png', png(2))]
+    edm = [('dataset.json', json.dumps({'labels': [['a/0.png', 1], ['b/1.png', 0]]}).encode())] + folders
+
+    def tar(members, form):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode='w', format=form) as file:
+            for name, data in members:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                file.addfile(entry, io.BytesIO(data))
+            link = tarfile.TarInfo('c/3.png')
+            link.type, link.linkname = tarfile.SYMTYPE, 'a/0.png'
+            file.addfile(link)
+        return out.getvalue()[:-8192 - 512]
+
+    def zipped(members, method):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, 'w', method) as file:
+            for name, data in members:
+                file.writestr(name, data)
+        return out.getvalue()
+
+    long = [('x' * 150 + '/' + name, data) for name, data in folders]
+    for name, members, form in (('folders', folders, tarfile.USTAR_FORMAT), ('keys', keys, tarfile.USTAR_FORMAT),
+                                ('pax', long, tarfile.PAX_FORMAT), ('gnu', long, tarfile.GNU_FORMAT), ('edm', edm, tarfile.USTAR_FORMAT)):
+        write('archive', 'tar_' + name, b'\0' + tar(members, form))
+    write('archive', 'tar_split', b'\x21' + tar(split, tarfile.USTAR_FORMAT))
+    write('archive', 'zip_folders', b'\1' + zipped(folders, zipfile.ZIP_STORED))
+    write('archive', 'zip_edm', b'\1' + zipped(edm, zipfile.ZIP_DEFLATED))
+    write('archive', 'zip_keys', b'\1' + zipped(keys, zipfile.ZIP_DEFLATED))
+    arrays = [('arr_0.npy', npy('|u1', (2, 1, 1, 3), bytes(6))), ('arr_1.npy', npy('<i8', (2,), struct.pack('<qq', 0, 1)))]
+    write('archive', 'npz', b'\2' + zipped(arrays, zipfile.ZIP_STORED))
+    write('archive', 'npz_deflated', b'\2' + zipped(arrays, zipfile.ZIP_DEFLATED))
+    write('archive', 'npz_bare', b'\x42' + zipped(arrays[:1], zipfile.ZIP_STORED))
+
+
+def cifar():
+    def string(text):
+        return b'T' + struct.pack('<I', len(text)) + text
+
+    def batch(key, count, planes):
+        return (b'\x80\2}(' + string(key) + b'](' + b'K\3' * count + b'e' + string(b'data')
+                + b'cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85' + string(b'b') + b'\x87R(K\1K'
+                + bytes([planes // 3072]) + b'M\0\x0c\x86cnumpy\ndtype\n' + string(b'u1') + b'K\0K\1\x87R(K\3' + string(b'|')
+                + b'NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x89' + string(bytes(planes)) + b'tbu.')
+
+    names = pickle.dumps({'label_names': [str(i) for i in range(10)]}, protocol=2)
+    for name, parts in {'ten': (names, batch(b'labels', 1, 3072)), 'hundred': (b'', batch(b'fine_labels', 1, 3072)),
+                        'short': (names, batch(b'labels', 2, 3072)), 'no_names': (pickle.dumps([]), batch(b'labels', 1, 3072))}.items():
+        write('cifar', name, struct.pack('<H', len(parts[0])) + parts[0] + parts[1])
+
+
+def latents():
+    label, draw = npy('<i8', (1,), struct.pack('<q', 3)), npy('<f4', (1, 4, 1, 1), struct.pack('<4f', 1, 2, 3, 4))
+    moments = npy('<f4', (8, 1, 1), struct.pack('<8f', *range(8)))
+    table = json.dumps({'labels': [['0.npy', 2]]}).encode()
+    write('latents', 'fast', b'\1' + label + b'\xff' + draw)
+    write('latents', 'fast_half', b'\1' + label + b'\xff' + npy('<f2', (4, 1, 1), bytes(8)))
+    write('latents', 'repa', b'\0' + table + b'\xff' + moments)
+    write('latents', 'repa_odd', b'\0' + table + b'\xff' + npy('<f4', (3, 1, 1), bytes(12)))
+    write('latents', 'repa_up', b'\0' + json.dumps({'labels': [['../0.npy', 2]]}).encode() + b'\xff' + moments)
+
+
+for seeds in edm, scheduler, exif, autoencoder, options, archive, cifar, latents, webp:
     seeds()
