@@ -69,7 +69,7 @@ static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *
     TENSOR(total, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
     if (args->rope)
-        check_rope(a, args->tokens, args->head_size, args->grid_height, args->grid_width);
+        check_turned(a, args->tokens, args->head_size, args->grid_height, args->grid_width);
 }
 
 static void check_layernorm_gate(nl_arguments *a, const nl_layernorm_gate_args *args)
@@ -107,9 +107,25 @@ static void check_qk_norm(nl_arguments *a, const nl_qk_norm_args *args)
     TENSOR(x, NL_ARG_STRIDED | NL_ARG_OUTPUT, NL_ANY, NL_ANY);
     TENSOR(q_weight, NL_ARG_F32, NL_ANY);
     TENSOR(k_weight, NL_ARG_F32, head);
+    TENSOR(q_bias, NL_ARG_OPTIONAL | NL_ARG_F32, head);
+    TENSOR(k_bias, NL_ARG_OPTIONAL | NL_ARG_F32, head);
+    nl_check(a, !args->q_bias.data == !args->k_bias.data, "a bias for one of q and k alone");
     check_heads(a, args->x.shape[1], head);
     TENSOR_AS(raw, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, x);
     check_eps(a, args->eps);
+}
+
+static void check_rope(nl_arguments *a, const nl_rope_args *args)
+{
+    int64_t tokens = args->table.shape[0], head = args->table.shape[1];
+    TENSOR(x, NL_ARG_STRIDED | NL_ARG_OUTPUT, NL_ANY, NL_ANY);
+    TENSOR(table, NL_ARG_F32, NL_ANY, NL_ANY);
+    nl_check(a, tokens > 0 && args->x.shape[0] % NL_MAX(tokens, 1) == 0,
+             "x: %lld rows are not those of images of %lld tokens", (long long)args->x.shape[0],
+             (long long)tokens);
+    nl_check(a, head > 0 && head % 2 == 0 && args->x.shape[1] % NL_MAX(head, 1) == 0,
+             "x: %lld columns are not heads of %lld, which is even", (long long)args->x.shape[1],
+             (long long)head);
 }
 
 static void check_depthwise_conv(nl_arguments *a, const nl_depthwise_conv_args *args)

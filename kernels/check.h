@@ -63,8 +63,8 @@ static inline bool check_attention_sizes(nl_arguments *a, int64_t batch, int64_t
 }
 
 /* The grid of tokens that rotary angles are taken from. */
-static inline void check_rope(nl_arguments *a, int64_t tokens, int64_t head_size,
-                              int64_t grid_height, int64_t grid_width)
+static inline void check_turned(nl_arguments *a, int64_t tokens, int64_t head_size,
+                                int64_t grid_height, int64_t grid_width)
 {
     nl_check(a,
              grid_height > 0 && grid_width > 0 && tokens % grid_height == 0 &&

@@ -108,7 +108,7 @@ static void check_nala_attention_backward(nl_arguments *a,
     TENSOR(sums, NL_ARG_OPTIONAL | GRADIENT, 3 * hidden);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
     if (args->rope)
-        check_rope(a, args->tokens, args->head_size, args->grid_height, args->grid_width);
+        check_turned(a, args->tokens, args->head_size, args->grid_height, args->grid_width);
 }
 
 static void check_softmax_attention_backward(nl_arguments *a,
@@ -143,6 +143,9 @@ static void check_qk_norm_backward(nl_arguments *a, const nl_qk_norm_backward_ar
     TENSOR_AS(dx, NL_ARG_STRIDED | NL_ARG_OUTPUT, raw);
     TENSOR(dq_weight, NL_ARG_F32 | NL_ARG_OUTPUT, head);
     TENSOR(dk_weight, NL_ARG_F32 | NL_ARG_OUTPUT, head);
+    TENSOR(dq_bias, NL_ARG_OPTIONAL | NL_ARG_F32 | NL_ARG_OUTPUT, head);
+    TENSOR(dk_bias, NL_ARG_OPTIONAL | NL_ARG_F32 | NL_ARG_OUTPUT, head);
+    nl_check(a, !args->dq_bias.data == !args->dk_bias.data, "a bias for one of q and k alone");
     check_eps(a, args->eps);
 }
 

@@ -128,13 +128,23 @@ typedef struct nl_swiglu_args {
     nl_tensor y; /* [M, K] */
 } nl_swiglu_args;
 
-/* RMS normalisation of each head of q and k: x = weight x / sqrt(mean x^2 + eps), the mean over the head. */
+/* Normalisation of each head of q and k: x = weight norm(x) + bias, the norm over the head. */
 typedef struct nl_qk_norm_args {
     nl_tensor x;                  /* [M, 2 h d]: columns q | k, in place; rows may be strided */
     nl_tensor raw;                /* [M, 2 h d], or left out: x as it was, for the backward pass */
     nl_tensor q_weight, k_weight; /* [d] F32 */
-    float eps;                    /* 1e-6 in LightningDiT */
+    nl_tensor q_bias, k_bias;     /* [d] F32, or both left out */
+    nl_norm norm;
+    float eps; /* RMS: 1e-6 in LightningDiT; layer: 1e-5 in timm */
 } nl_qk_norm_args;
+
+/* Rotary positions: of each head of x the pair of elements 2 i and 2 i + 1 is turned by the token's angle i. Its own
+ * gradient, the other way round. */
+typedef struct nl_rope_args {
+    nl_tensor x;     /* [B T, n d]: n heads, in place; rows may be strided */
+    nl_tensor table; /* [T, d] F32, d even: d / 2 cosines of a token's angles, then their sines */
+    bool back;       /* by the negative angles */
+} nl_rope_args;
 
 /* out = addend + depthwise convolution of x over the token grid, odd kernel, zero padding (lepe). */
 typedef struct nl_depthwise_conv_args {
@@ -422,6 +432,7 @@ typedef struct nl_ops {
     X(softmax_attention)                                                                           \
     X(swiglu)                                                                                      \
     X(qk_norm)                                                                                     \
+    X(rope)                                                                                        \
     X(depthwise_conv)                                                                              \
     X(patch_embed)                                                                                 \
     X(unpatchify)                                                                                  \

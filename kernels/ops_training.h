@@ -111,6 +111,8 @@ typedef struct nl_qk_norm_backward_args {
     nl_tensor dx;                   /* [M, 2 h d], in place: by the normalised q | k, then by raw;
                                        rows may be strided */
     nl_tensor dq_weight, dk_weight; /* [d] F32, added to */
+    nl_tensor dq_bias, dk_bias;     /* [d] F32, added to; or both left out */
+    nl_norm norm;
     float eps;
 } nl_qk_norm_backward_args;
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes tests/golden/blocks_*.safetensors: networks with the parts that a configuration can choose ("mlp", "norm",
-"qk_norm", dropout), their outputs and gradients by PyTorch in float64.
+"qk_norm", "rope", dropout), their outputs and gradients by PyTorch in float64.
 
-    python3 make_blocks_golden.py REFERENCE OUT     (needs torch and numpy)
+    python3 make_blocks_golden.py REFERENCE OUT [NAME]     (needs torch and numpy)
 
 REFERENCE is the folder with nala_torch.py. What is new stands below, as LightningDiT (SwiGLUFFN, RMSNorm, the norms of
-q and k) and SegFormer (Mix-FFN) have it. The loss is mean((out - target)^2).
+q and k, VisionRotaryEmbeddingFast) and SegFormer (Mix-FFN) have it. The loss is mean((out - target)^2).
 """
 import json
 import struct
@@ -24,11 +24,12 @@ if not hasattr(F, "scaled_dot_product_attention"):  # before PyTorch 2
     F.scaled_dot_product_attention = lambda q, k, v: (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(-1) @ v
 
 SIZE, HEADS, DEPTH, SIDE, SEED, STREAM = 24, 2, 2, 4, 77, 11
-MODELS = {  # attention, lepe, mlp, norm, qk_norm, dropout
-    "softmax_swiglu": ("softmax", False, "swiglu", "rms", True, 0.0),
-    "softmax_gelu": ("softmax", False, "gelu", "layer", False, 0.25),
-    "nala_mix": ("nala", True, "mix", "layer", True, 0.25),
-    "nala_swiglu": ("nala", False, "swiglu", "rms", False, 0.1),
+MODELS = {  # attention, lepe, mlp, norm, norm of q and k, dropout, rope
+    "softmax_swiglu": ("softmax", False, "swiglu", "rms", "rms", 0.0, False),
+    "softmax_gelu": ("softmax", False, "gelu", "layer", None, 0.25, False),
+    "softmax_rope": ("softmax", False, "swiglu", "rms", "layer", 0.0, True),
+    "nala_mix": ("nala", True, "mix", "layer", "rms", 0.25, False),
+    "nala_swiglu": ("nala", False, "swiglu", "rms", None, 0.1, False),
 }
 
 
@@ -105,22 +106,35 @@ class Mix(nn.Module):
         return self.fc2(self.dropout(F.gelu(self.dwconv(grid).flatten(2).transpose(1, 2), approximate="tanh")))
 
 
-class WithNorms(nn.Module):
-    """The product of an attention, with the heads of q and k normalised."""
+def turn(x):
+    """x [B, N, HEADS, d]: pairs of a head turned by the token's row, in the first half, and column."""
+    size = x.shape[-1]
+    w = 1 / 10000 ** (torch.arange(0, size // 2, 2).double() / (size // 2))
+    place = torch.arange(SIDE).double()
+    rows = (place[:, None] * w)[:, None].expand(SIDE, SIDE, -1)
+    columns = (place[:, None] * w)[None].expand(SIDE, SIDE, -1)
+    angles = torch.cat([rows, columns], -1).reshape(SIDE * SIDE, 1, -1)
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], size // 2, 2))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).reshape(x.shape)
 
-    def __init__(self, product, attention):
+
+class WithNorms(nn.Module):
+    """The product of an attention, with the heads of q and k normalised and turned."""
+
+    def __init__(self, product, attention, rope):
         super().__init__()
-        self.product, self.attention = product, [attention]
+        self.product, self.attention, self.rope = product, [attention], rope
 
     def forward(self, x):
         y = self.product(x)
         b, n, c = x.shape
         q, k = y[..., : 2 * c].reshape(b, n, 2, HEADS, c // HEADS).unbind(2)
         q, k = self.attention[0].q_norm(q), self.attention[0].k_norm(k)
+        q, k = (turn(q), turn(k)) if self.rope else (q, k)
         return torch.cat([q.reshape(b, n, c), k.reshape(b, n, c), y[..., 2 * c:]], dim=-1)
 
 
-def build(attention, lepe, mlp, norm, qk_norm, dropout, samples):
+def build(attention, lepe, mlp, norm, qk_norm, dropout, rope, samples):
     model = nala_torch.Backbone((DEPTH, SIZE, HEADS), 2, attention, input_size=2 * SIDE, classes=5, learn_sigma=False,
                                 lepe=lepe)
     for i, block in enumerate(model.blocks):
@@ -128,9 +142,10 @@ def build(attention, lepe, mlp, norm, qk_norm, dropout, samples):
         if norm == "rms":
             block.norm1, block.norm2 = RMSNorm(SIZE), RMSNorm(SIZE)
         if qk_norm:
-            block.attn.q_norm, block.attn.k_norm = RMSNorm(SIZE // HEADS), RMSNorm(SIZE // HEADS)
+            kind = RMSNorm if qk_norm == "rms" else nn.LayerNorm  # timm's: with weights and biases, eps 1e-5
+            block.attn.q_norm, block.attn.k_norm = kind(SIZE // HEADS), kind(SIZE // HEADS)
             name = "qkvg" if attention == "nala" else "qkv"
-            setattr(block.attn, name, WithNorms(getattr(block.attn, name), block.attn))
+            setattr(block.attn, name, WithNorms(getattr(block.attn, name), block.attn, rope))
     if norm == "rms":
         model.final_layer.norm_final = RMSNorm(SIZE)
     return model
@@ -176,4 +191,5 @@ def main(name, options):
 
 
 for model_name, model_options in MODELS.items():
-    main(model_name, model_options)
+    if len(sys.argv) < 4 or model_name == sys.argv[3]:
+        main(model_name, model_options)

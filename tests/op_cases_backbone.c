@@ -342,12 +342,17 @@ static const struct qk_norm_case {
     const char *text;
     int64_t batch, rows, heads, d, gap;
     bool raw;
+    nl_norm norm;
 } qk_norm_cases[] = {
-    CASE(.batch = 1, .rows = 1, .heads = 1, .d = 1),
-    CASE(.batch = 3, .rows = 16, .heads = 2, .d = 72, .gap = 2 * 144, .raw = true),
-    CASE(.batch = 2, .rows = 49, .heads = 6, .d = 64, .gap = 2 * 384),
-    CASE(.batch = 2, .rows = 5, .heads = 3, .d = 33, .gap = 5, .raw = true),
-    CASE(.batch = 1, .rows = 30, .heads = 2, .d = 192, .raw = true),
+    CASE(.batch = 1, .rows = 1, .heads = 1, .d = 1, .norm = NL_NORM_RMS),
+    CASE(.batch = 3, .rows = 16, .heads = 2, .d = 72, .gap = 2 * 144, .raw = true,
+         .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 49, .heads = 6, .d = 64, .gap = 2 * 384, .norm = NL_NORM_RMS),
+    CASE(.batch = 2, .rows = 5, .heads = 3, .d = 33, .gap = 5, .raw = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 1, .rows = 30, .heads = 2, .d = 192, .raw = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 3, .rows = 16, .heads = 2, .d = 72, .gap = 2 * 144, .raw = true,
+         .norm = NL_NORM_LAYER),
+    CASE(.batch = 2, .rows = 7, .heads = 3, .d = 33, .gap = 5, .norm = NL_NORM_LAYER),
 };
 
 /* Heads of q and k, one of them so small that eps counts and one that is zero. */
@@ -366,15 +371,41 @@ static nl_status run_qk_norm(op_run *run, const void *op_case)
     const struct qk_norm_case *c = op_case;
     int64_t m = c->batch * c->rows, columns = 2 * c->heads * c->d;
     run->batch = c->batch;
-    nl_qk_norm_args args = {.eps = 1e-6f};
+    nl_qk_norm_args args = {.norm = c->norm, .eps = c->norm == NL_NORM_RMS ? 1e-6f : 1e-5f};
     args.x =
         OP_TENSOR(run, .activation = true, .shape = {m, columns}, .gap = c->gap,
                   .values = uneven_heads(run, m, columns, c->d), .output = "x", .in_place = true);
     args.q_weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     args.k_weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    if (c->norm == NL_NORM_LAYER) {
+        args.q_bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+        args.k_bias = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    }
     if (c->raw)
         args.raw = OP_TENSOR(run, .activation = true, .shape = {m, columns}, .output = "raw");
     return nl_op_qk_norm(run->device, &args);
+}
+
+static const struct rope_case {
+    const char *text;
+    int64_t batch, tokens, heads, d, gap;
+    bool back;
+} rope_cases[] = {
+    CASE(.batch = 1, .tokens = 1, .heads = 1, .d = 2),
+    CASE(.batch = 3, .tokens = 16, .heads = 4, .d = 72, .gap = 144),
+    CASE(.batch = 2, .tokens = 49, .heads = 12, .d = 64, .gap = 384, .back = true),
+    CASE(.batch = 2, .tokens = 5, .heads = 3, .d = 10, .gap = 5),
+};
+
+static nl_status run_rope(op_run *run, const void *op_case)
+{
+    const struct rope_case *c = op_case;
+    run->batch = c->batch;
+    nl_rope_args args = {.back = c->back};
+    args.x = OP_TENSOR(run, .activation = true, .shape = {c->batch * c->tokens, c->heads * c->d},
+                       .gap = c->gap, .output = "x", .in_place = true);
+    args.table = OP_TENSOR(run, .shape = {c->tokens, c->d}, .shared = true);
+    return nl_op_rope(run->device, &args);
 }
 
 static const struct depthwise_conv_case {
@@ -544,6 +575,7 @@ const op_family op_backbone_families[] = {
     FAMILY(softmax_attention),
     FAMILY(swiglu),
     FAMILY(qk_norm),
+    FAMILY(rope),
     FAMILY(depthwise_conv),
     FAMILY(patch_embed),
     FAMILY(unpatchify),

@@ -436,19 +436,23 @@ static nl_status run_swiglu_backward(op_run *run, const void *op_case)
 static const struct qk_norm_backward_case {
     const char *text;
     int64_t rows, heads, d, gap;
+    nl_norm norm;
 } qk_norm_backward_cases[] = {
-    CASE(.rows = 1, .heads = 1, .d = 8),
-    CASE(.rows = 48, .heads = 2, .d = 72, .gap = 2 * 144),
-    CASE(.rows = 133, .heads = 6, .d = 64, .gap = 2 * 384),
-    CASE(.rows = 10, .heads = 3, .d = 33, .gap = 5),
-    CASE(.rows = 40, .heads = 2, .d = 192),
+    CASE(.rows = 1, .heads = 1, .d = 8, .norm = NL_NORM_RMS),
+    CASE(.rows = 48, .heads = 2, .d = 72, .gap = 2 * 144, .norm = NL_NORM_RMS),
+    CASE(.rows = 133, .heads = 6, .d = 64, .gap = 2 * 384, .norm = NL_NORM_RMS),
+    CASE(.rows = 10, .heads = 3, .d = 33, .gap = 5, .norm = NL_NORM_RMS),
+    CASE(.rows = 40, .heads = 2, .d = 192, .norm = NL_NORM_RMS),
+    CASE(.rows = 133, .heads = 2, .d = 72, .gap = 2 * 144, .norm = NL_NORM_LAYER),
+    CASE(.rows = 10, .heads = 3, .d = 33, .gap = 5, .norm = NL_NORM_LAYER),
 };
 
 static nl_status run_qk_norm_backward(op_run *run, const void *op_case)
 {
     const struct qk_norm_backward_case *c = op_case;
     int64_t columns = 2 * c->heads * c->d;
-    nl_qk_norm_backward_args args = {.eps = 1e-6f};
+    nl_qk_norm_backward_args args = {.norm = c->norm,
+                                     .eps = c->norm == NL_NORM_RMS ? 1e-6f : 1e-5f};
     float *raw = op_normal(run, c->rows * columns);
     for (int64_t i = 0; i < c->d && c->rows > 1; i++)
         raw[i] *= 1e-3f; /* a mean square as small as eps */
@@ -459,6 +463,10 @@ static nl_status run_qk_norm_backward(op_run *run, const void *op_case)
                         .output = "dx", .in_place = true);
     args.dq_weight = OP_TENSOR(run, .shape = {c->d}, .output = "dq_weight", .in_place = true);
     args.dk_weight = OP_TENSOR(run, .shape = {c->d}, .output = "dk_weight", .in_place = true);
+    if (c->norm == NL_NORM_LAYER) {
+        args.dq_bias = OP_TENSOR(run, .shape = {c->d}, .output = "dq_bias", .in_place = true);
+        args.dk_bias = OP_TENSOR(run, .shape = {c->d}, .output = "dk_bias", .in_place = true);
+    }
     return nl_op_qk_norm_backward(run->device, &args);
 }
 

@@ -40,6 +40,10 @@ static const struct golden {
     /* Networks of other parts: make_blocks_golden.py. */
     {"blocks_softmax_swiglu.safetensors",
      BLOCKS("softmax", "\"mlp\": \"swiglu\", \"norm\": \"rms\", \"qk_norm\": true"), 0},
+    {"blocks_softmax_rope.safetensors",
+     BLOCKS("softmax", "\"mlp\": \"swiglu\", \"norm\": \"rms\", \"qk_norm\": true, "
+                       "\"qk_norm_layer\": true, \"rope\": true"),
+     0},
     {"blocks_softmax_gelu.safetensors", BLOCKS("softmax", "\"mlp\": \"gelu\""), 0.25f},
     {"blocks_nala_mix.safetensors",
      BLOCKS("nala", "\"lepe\": true, \"mlp\": \"mix\", \"qk_norm\": true"), 0.25f},

@@ -605,6 +605,89 @@ static void test_repa(void **state)
 }
 
 /* A training checkpoint says REPA by its arguments alone. */
+/* The buffers of LightningDiT's code, in float as there: [tokens, d], the row's angles first, each for two elements. */
+static void add_feat_rope(test_tensors *tensors, int side, int size, float theta)
+{
+    test_tensor *cosines =
+        add_tensor(tensors, "feat_rope.freqs_cos", 2, (int64_t[]){side * side, size});
+    test_tensor *sines =
+        add_tensor(tensors, "feat_rope.freqs_sin", 2, (int64_t[]){side * side, size});
+    for (int token = 0; token < side * side; token++)
+        for (int i = 0; i < size; i++) {
+            int half = size / 2, place = i < half ? token / side : token % side;
+            float w = 1 / powf(theta, (float)(i % half / 2 * 2) / (float)half);
+            cosines->values[token * size + i] = cosf((float)place * w);
+            sines->values[token * size + i] = sinf((float)place * w);
+        }
+}
+
+enum { LIGHTNING = 4 * 8 * 8 /* elements of its latent */ };
+
+static nl_status take_lightning(void *user, const nl_picture *picture)
+{
+    memcpy(user, picture->latents, LIGHTNING * sizeof(float));
+    return NL_OK;
+}
+
+/* blocks_softmax_rope (test_dit_train) as LightningDiT keeps it: the numbers of that network with its configuration. */
+static void test_lightning(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"architecture\": \"SiT\", \"mlp\": \"swiglu\", \"norm\": \"rms\", "
+        "\"qk_norm\": true, \"qk_norm_layer\": true, \"rope\": true, "
+        "\"depth\": 2, \"hidden_size\": 24, \"num_heads\": 2, "
+        "\"input_size\": 8, \"num_classes\": 5, \"learn_sigma\": false}";
+    nl_checkpoint *golden = test_golden(context, "blocks_softmax_rope.safetensors");
+    test_tensors *tensors = read_tensors(golden, "w.");
+    float noise[LIGHTNING], expected[LIGHTNING], got[LIGHTNING];
+    nl_model *model;
+    nl_request request = {.labels = (int[]){3}, .count = 1, .noise = noise};
+    request.sampling = (nl_sampling){.sampler = "euler", .steps = 3, .cfg_scale = 1};
+    for (int i = 0; i < LIGHTNING; i++)
+        noise[i] = noise_at(i);
+    nl_checkpoint_close(golden);
+    write_tensors(tensors, "own.safetensors");
+    write_text("own.json", json);
+    nl_model_options options = {
+        .path = in_folder("own.safetensors"), .vae = "none", .config_path = in_folder("own.json")};
+    assert_ok(context, nl_model_load(context, &options, &model));
+    assert_ok(context, nl_generate(model, &request, take_lightning, expected));
+    nl_model_destroy(model);
+
+    nl_position_table(4, 4, 24,
+                      add_tensor(tensors, "pos_embed", 3, (int64_t[]){1, 16, 24})->values);
+    add_feat_rope(tensors, 4, 12, 10000);
+    write_tensors(tensors, "lightning.safetensors");
+    model = open_model("lightning.safetensors", NULL);
+    const nl_config *config = nl_model_get_config(model);
+    assert_int_equal(config->architecture, NL_ARCH_SIT);
+    assert_true(config->rope && config->qk_norm && config->qk_norm_layer);
+    assert_int_equal(config->mlp, NL_MLP_SWIGLU);
+    assert_int_equal(config->norm, NL_NORM_RMS);
+    assert_int_equal(config->num_heads, 2);
+    assert_ok(context, nl_generate(model, &request, take_lightning, got));
+    assert_memory_equal(got, expected, sizeof(got));
+    nl_model_destroy(model);
+
+    /* other angles, half of the tables, modulations without shifts */
+    tensors->count -= 2;
+    add_feat_rope(tensors, 4, 12, 100);
+    write_tensors(tensors, "lightning.safetensors");
+    options = (nl_model_options){.path = in_folder("lightning.safetensors"), .vae = "none"};
+    expect_refusal(nl_model_load(context, &options, &model), NL_ERROR_INPUT,
+                   "rotary positions of another kind");
+    tensors->count -= 1;
+    write_tensors(tensors, "lightning.safetensors");
+    expect_refusal(nl_model_load(context, &options, &model), NL_ERROR_INPUT,
+                   "rotary positions of another kind");
+    find_tensor(tensors, "blocks.0.adaLN_modulation.1.weight")->shape[0] = 4 * 24;
+    write_tensors(tensors, "lightning.safetensors");
+    expect_refusal(nl_model_load(context, &options, &model), NL_ERROR_INPUT, "wo_shift");
+    tensors->count += 1;
+    free_tensors(tensors);
+}
+
 static void test_repa_arguments(void **state)
 {
     (void)state;
@@ -763,6 +846,7 @@ int main(void)
         cmocka_unit_test(test_variant),
         cmocka_unit_test(test_repa),
         cmocka_unit_test(test_repa_arguments),
+        cmocka_unit_test(test_lightning),
         cmocka_unit_test(test_stored_position),
         cmocka_unit_test(test_stored_position_has_one_size),
         cmocka_unit_test(test_no_null_class),

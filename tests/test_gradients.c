@@ -109,6 +109,7 @@ FORWARD(nala_attention)
 FORWARD(softmax_attention)
 FORWARD(swiglu)
 FORWARD(qk_norm)
+FORWARD(rope)
 FORWARD(dropout)
 FORWARD(depthwise_conv)
 FORWARD(patch_embed)
@@ -240,21 +241,48 @@ static void test_swiglu(void **state)
 static void test_qk_norm(void **state)
 {
     (void)state;
+    for (nl_norm norm = NL_NORM_LAYER; norm <= NL_NORM_RMS; norm++) {
+        check c = {0};
+        nl_tensor initial = RANDOM(3, 12), x = ZEROS(3, 12); /* two heads of 3 in q, two in k */
+        nl_qk_norm_args args = {.x = x,
+                                .raw = ZEROS(3, 12),
+                                .q_weight = RANDOM(3),
+                                .k_weight = RANDOM(3),
+                                .q_bias = RANDOM(3),
+                                .k_bias = RANDOM(3),
+                                .norm = norm,
+                                .eps = 1e-2f};
+        loss l = {forward_qk_norm, &args, x, RANDOM(3, 12), &x, initial.data};
+        nl_tensor dx = ZEROS(3, 12), dq = ZEROS(3), dk = ZEROS(3), bq = ZEROS(3), bk = ZEROS(3);
+        evaluate(&l);
+        assert_memory_equal(args.raw.data, initial.data, 36 * sizeof(float));
+        memcpy(dx.data, l.weights.data, 36 * sizeof(float));
+        assert_ok(context,
+                  NL_OP(device, qk_norm_backward, .raw = args.raw, .q_weight = args.q_weight,
+                        .k_weight = args.k_weight, .dx = dx, .dq_weight = dq, .dk_weight = dk,
+                        .dq_bias = bq, .dk_bias = bk, .norm = norm, .eps = 1e-2f));
+        compare("qk_norm x", &l, initial, dx);
+        compare("qk_norm q_weight", &l, args.q_weight, dq);
+        compare("qk_norm k_weight", &l, args.k_weight, dk);
+        compare("qk_norm q_bias", &l, args.q_bias, bq);
+        compare("qk_norm k_bias", &l, args.k_bias, bk);
+        forget(&c);
+    }
+}
+
+/* Its own gradient, the other way round. */
+static void test_rope(void **state)
+{
+    (void)state;
     check c = {0};
-    nl_tensor initial = RANDOM(3, 12), x = ZEROS(3, 12); /* two heads of 3 in q, two in k */
-    nl_qk_norm_args args = {
-        .x = x, .raw = ZEROS(3, 12), .q_weight = RANDOM(3), .k_weight = RANDOM(3), .eps = 1e-2f};
-    loss l = {forward_qk_norm, &args, x, RANDOM(3, 12), &x, initial.data};
-    nl_tensor dx = ZEROS(3, 12), dq = ZEROS(3), dk = ZEROS(3);
-    evaluate(&l);
-    assert_memory_equal(args.raw.data, initial.data, 36 * sizeof(float));
-    memcpy(dx.data, l.weights.data, 36 * sizeof(float));
-    assert_ok(context, NL_OP(device, qk_norm_backward, .raw = args.raw, .q_weight = args.q_weight,
-                             .k_weight = args.k_weight, .dx = dx, .dq_weight = dq, .dk_weight = dk,
-                             .eps = 1e-2f));
-    compare("qk_norm x", &l, initial, dx);
-    compare("qk_norm q_weight", &l, args.q_weight, dq);
-    compare("qk_norm k_weight", &l, args.k_weight, dk);
+    nl_tensor initial = RANDOM(6, 12), x = ZEROS(6, 12);
+    nl_rope_args args = {.x = x, .table = RANDOM(3, 4)}, back = args;
+    loss l = {forward_rope, &args, x, RANDOM(6, 12), &x, initial.data};
+    back.x = ZEROS(6, 12);
+    back.back = true;
+    memcpy(back.x.data, l.weights.data, 72 * sizeof(float));
+    assert_ok(context, nl_op_rope(device, &back));
+    compare("rope x", &l, initial, back.x);
     forget(&c);
 }
 
@@ -569,6 +597,7 @@ int main(void)
         cmocka_unit_test(test_layernorm_modulate),
         cmocka_unit_test(test_swiglu),
         cmocka_unit_test(test_qk_norm),
+        cmocka_unit_test(test_rope),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_layernorm_gate),
         cmocka_unit_test(test_nala_attention),

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(1024)
     sum = nl_warp_sum(shared[threadIdx.x][threadIdx.y]); /* a warp adds the groups of one column */
     int64_t mine = blockIdx.x * 32ll + threadIdx.y;
     for (int run = 0; threadIdx.x == 0 && run < NL_MAX_COLUMN_RUNS; run++) {
-        if (mine >= 0 && mine < to.runs[run].columns)
+        if (mine >= 0 && mine < to.runs[run].columns && to.runs[run].sums)
             to.runs[run].sums[mine] += sum;
         mine -= to.runs[run].columns;
     }

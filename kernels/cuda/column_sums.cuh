@@ -10,12 +10,12 @@
 /* sums[c] += sum over the rows of x [rows, columns]; rows `stride` apart. Takes scratch memory. */
 nl_status nl_cuda_column_sums(nl_device *device, const nl_tensor *x, float *sums);
 
-/* Neighbouring columns and where their sums are added. */
+/* Neighbouring columns and where their sums are added; NULL: nowhere. */
 struct nl_column_run {
     float *sums;
     int64_t columns;
 };
-enum { NL_MAX_COLUMN_RUNS = 3 };
+enum { NL_MAX_COLUMN_RUNS = 4 };
 
 /* sums[c] += parts[0][c] + parts[1][c] + ... of each run, one run beside the other in parts [count, columns of all]. */
 void nl_cuda_add_parts(cudaStream_t stream, const float *parts, int64_t count,

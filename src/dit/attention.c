@@ -11,7 +11,16 @@ nl_attention_sizes nl_attention_sizes_of(const nl_config *config)
                                 .grid_width = config->input_width / config->patch_size};
 }
 
-static const float qk_norm_eps = 1e-6f;
+/* Of LightningDiT's RMS norm, and of timm's LayerNorm. */
+static float qk_norm_eps(const nl_config *config)
+{
+    return config->qk_norm_layer ? 1e-5f : 1e-6f;
+}
+
+static nl_norm qk_norm_of(const nl_config *config)
+{
+    return config->qk_norm_layer ? NL_NORM_LAYER : NL_NORM_RMS;
+}
 
 void nl_attention_params(nl_param_list *list, nl_tensor *params)
 {
@@ -21,6 +30,10 @@ void nl_attention_params(nl_param_list *list, nl_tensor *params)
         return;
     nl_add_vector(list, &params[NL_Q_NORM], NL_INIT_ONE, size, "attn.q_norm.weight");
     nl_add_vector(list, &params[NL_K_NORM], NL_INIT_ONE, size, "attn.k_norm.weight");
+    if (!config->qk_norm_layer)
+        return;
+    nl_add_vector(list, &params[NL_Q_NORM_BIAS], NL_INIT_ZERO, size, "attn.q_norm.bias");
+    nl_add_vector(list, &params[NL_K_NORM_BIAS], NL_INIT_ZERO, size, "attn.k_norm.bias");
 }
 
 nl_status nl_attention_room(const nl_stream *stream, int64_t columns, nl_tensor *kept)
@@ -48,13 +61,22 @@ nl_status nl_attention_enter(nl_stream *stream, const nl_branch_at *at)
     NL_TRY(NL_OP(stream->device, linear, .x = stream->h, .weight = params[NL_QKV_WEIGHT],
                  .bias = params[NL_QKV_BIAS], .y = kept[NL_KEPT_QKV]));
     if (config->qk_norm)
-        NL_TRY(
-            NL_OP(stream->device, qk_norm,
-                  .x = nl_tensor_columns(&kept[NL_KEPT_QKV], 0, 2 * (int64_t)config->hidden_size),
-                  .raw = kept[NL_KEPT_RAW], .q_weight = params[NL_Q_NORM],
-                  .k_weight = params[NL_K_NORM], .eps = qk_norm_eps));
+        NL_TRY(NL_OP(
+            stream->device, qk_norm,
+            .x = nl_tensor_columns(&kept[NL_KEPT_QKV], 0, 2 * (int64_t)config->hidden_size),
+            .raw = kept[NL_KEPT_RAW], .q_weight = params[NL_Q_NORM], .k_weight = params[NL_K_NORM],
+            .q_bias = params[NL_Q_NORM_BIAS], .k_bias = params[NL_K_NORM_BIAS],
+            .norm = qk_norm_of(config), .eps = qk_norm_eps(config)));
 cleanup:
     return status;
+}
+
+nl_status nl_attention_turn(nl_device *device, const nl_dit *dit, const nl_tensor *qkv, bool back)
+{
+    if (!dit->rope.data)
+        return NL_OK;
+    return NL_OP(device, rope, .x = nl_tensor_columns(qkv, 0, 2 * (int64_t)dit->config.hidden_size),
+                 .table = dit->rope, .back = back);
 }
 
 nl_status nl_attention_leave(nl_stream *stream, const nl_branch_at *at, const nl_tensor *x)
@@ -79,7 +101,8 @@ nl_status nl_attention_enter_backward(nl_pass *pass, const nl_branch_at *at, con
                      .dx = nl_tensor_columns(dqkv, 0, 2 * (int64_t)config->hidden_size),
                      .q_weight = params[NL_Q_NORM], .k_weight = params[NL_K_NORM],
                      .dq_weight = gradients[NL_Q_NORM], .dk_weight = gradients[NL_K_NORM],
-                     .eps = qk_norm_eps));
+                     .dq_bias = gradients[NL_Q_NORM_BIAS], .dk_bias = gradients[NL_K_NORM_BIAS],
+                     .norm = qk_norm_of(config), .eps = qk_norm_eps(config)));
     *first = (nl_linear_backward_weight_args){.dy = *dqkv, .dweight = gradients[NL_QKV_WEIGHT]};
     if (!summed)
         first->dbias = gradients[NL_QKV_BIAS];

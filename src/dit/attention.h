@@ -13,6 +13,8 @@ enum {
     NL_PROJ_BIAS,
     NL_Q_NORM, /* [d], with qk_norm */
     NL_K_NORM,
+    NL_Q_NORM_BIAS, /* [d], where that is a LayerNorm */
+    NL_K_NORM_BIAS,
     NL_ATTENTION_OWN /* from here on a mixer's own */
 };
 
@@ -30,6 +32,8 @@ nl_status nl_attention_room(const nl_stream *stream, int64_t columns, nl_tensor 
 
 /* q k v (g) = h W^T + b; with qk_norm the heads of q and k normalised. */
 nl_status nl_attention_enter(nl_stream *stream, const nl_branch_at *at);
+/* With a table of angles (softmax with rope) q and k turned by them, or their gradients back. */
+nl_status nl_attention_turn(nl_device *device, const nl_dit *dit, const nl_tensor *qkv, bool back);
 /* out = x W^T + b */
 nl_status nl_attention_leave(nl_stream *stream, const nl_branch_at *at, const nl_tensor *x);
 

@@ -66,6 +66,11 @@ static nl_status read_arguments(const nl_checkpoint *checkpoint, nl_config *conf
         config->architecture = NL_ARCH_SIT;
         *source = "what REPA adds to it";
     }
+    config->rope = checkpoint->spelling == nl_spelling_lightning_rope;
+    if (config->rope || checkpoint->spelling == nl_spelling_lightning) {
+        config->architecture = NL_ARCH_SIT; /* in time and in what it predicts */
+        *source = config->rope ? "its rotary positions, which are LightningDiT's" : "its name";
+    }
     if (model && (strncasecmp(model, "DiT-", 4) == 0 || strncasecmp(model, "SiT-", 4) == 0)) {
         config->architecture = strncasecmp(model, "SiT-", 4) == 0 ? NL_ARCH_SIT : NL_ARCH_DIT;
         *source = "the arguments of its training";

@@ -19,8 +19,9 @@ typedef struct nl_shapes {
     nl_mlp mlp;
     nl_norm norm;
     bool gate, lepe, crops, middle;
-    int64_t qk_norm; /* head size by its weights; 0: none */
-    int grid;        /* tokens a side by pos_embed; 0: not there or not square */
+    bool qk_norm_layer; /* it has biases */
+    int64_t qk_norm;    /* head size by its weights; 0: none */
+    int grid;           /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
 
 static const nl_entry *find(const nl_checkpoint *checkpoint, const char *name, int ndim,
@@ -105,6 +106,8 @@ static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
     if (nl_checkpoint_find(checkpoint, "blocks.0.attn.q_norm.weight") &&
         (entry = find(checkpoint, "blocks.0.attn.q_norm.weight", 1, shapes)))
         shapes->qk_norm = entry->shape[0];
+    shapes->qk_norm_layer =
+        shapes->qk_norm && nl_checkpoint_find(checkpoint, "blocks.0.attn.q_norm.bias");
     shapes->lepe = nl_checkpoint_find(checkpoint, "blocks.0.attn.lepe.weight") != NULL;
     snprintf(name, sizeof(name), "blocks.0.%s", product);
     if ((entry = find(checkpoint, name, 2, shapes)))
@@ -154,6 +157,7 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
     config->mlp = shapes->mlp;
     config->norm = shapes->norm;
     config->qk_norm = shapes->qk_norm > 0;
+    config->qk_norm_layer = shapes->qk_norm_layer;
     config->gate = shapes->attention == NL_ATTENTION_NALA ? shapes->gate : true;
     config->lepe = shapes->lepe;
     config->crop_conditioning = shapes->crops;
@@ -190,6 +194,7 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
         {"mlp", config->mlp, told.mlp, nl_mlp_names},
         {"norm", config->norm, told.norm, nl_norm_names},
         {"qk_norm", config->qk_norm, told.qk_norm, bools},
+        {"qk_norm_layer", config->qk_norm_layer, told.qk_norm_layer, bools},
         {"gate", nala ? config->gate : true, told.gate, bools},
         {"lepe", nala && config->lepe, told.lepe, bools},
         {"middle_head", config->middle_head > 0, shapes->middle, bools},

@@ -43,13 +43,14 @@ static const nl_field fields[] = {
     {"mlp", KIND_CHOICE, AT(mlp), 0, NL_MLP_COUNT - 1, nl_mlp_names, TO_ALL, 1},
     {"norm", KIND_CHOICE, AT(norm), 0, NL_NORM_RMS, nl_norm_names, TO_ALL, 1},
     {"qk_norm", KIND_BOOL, AT(qk_norm), 0, 1, NULL, TO_ALL, 1},
+    {"qk_norm_layer", KIND_BOOL, AT(qk_norm_layer), 0, 1, NULL, TO_ALL, 1},
     {"feature_map", KIND_CHOICE, AT(feature_map), 0, LAST(NL_FEATURE_MAPS), nl_feature_map_names,
      TO_NALA, ALWAYS},
     {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, ALWAYS},
     {"tau", KIND_DOUBLE, AT(tau), 0, 32, NULL, TO_NALA, ALWAYS},
     {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, ALWAYS},
     {"lepe", KIND_BOOL, AT(lepe), 0, 1, NULL, TO_NALA, ALWAYS},
-    {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_NALA, ALWAYS},
+    {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_ALL, 1},
     {"depth", KIND_INT, AT(depth), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"hidden_size", KIND_INT, AT(hidden_size), 4, 65536, NULL, TO_ALL, ALWAYS},
     {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, ALWAYS},
@@ -373,8 +374,9 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
         problem = "num_heads should divide hidden_size";
     else if (config->hidden_size % 4)
         problem = "hidden_size should be a multiple of 4 (sine and cosine of row and column)";
-    else if (config->attention == NL_ATTENTION_NALA && config->rope &&
-             config->hidden_size / config->num_heads % 4)
+    else if (config->qk_norm_layer && !config->qk_norm)
+        problem = "qk_norm_layer says how qk_norm normalises, which is false";
+    else if (config->rope && config->hidden_size / config->num_heads % 4)
         problem = "rope needs a head size (hidden_size / num_heads) that is a multiple of 4";
     else if (config->middle_head >= config->depth && config->middle_head)
         problem = "middle_head should be less than depth: it stands before the last block";

@@ -28,6 +28,26 @@ cleanup:
     return status;
 }
 
+/* Of the model's grid; nothing where it has none. */
+static nl_status upload_rope(nl_dit *dit)
+{
+    nl_status status = NL_OK;
+    nl_device *device = dit->device;
+    const nl_config *config = &dit->config;
+    float *table = NULL;
+    if (!dit->rope.data)
+        return NL_OK;
+    NL_TRY(
+        NL_NEW_ARRAY(device->context, "the table of angles", nl_tensor_count(&dit->rope), &table));
+    nl_rope_table(config->input_height / config->patch_size,
+                  config->input_width / config->patch_size, dit->rope.shape[1], table);
+    NL_TRY(device->ops->upload(device, dit->rope.data, table, nl_tensor_bytes(&dit->rope)));
+    NL_TRY(device->ops->sync(device));
+cleanup:
+    nl_free(device->context, table);
+    return status;
+}
+
 nl_status nl_dit_create(nl_device *device, const nl_config *config, nl_dit **dit)
 {
     return nl_dit_create_as(device, config, false, dit);
@@ -46,8 +66,10 @@ nl_status nl_dit_create_as(nl_device *device, const nl_config *config, bool flat
     NL_TRY(nl_config_copy(context, config, &dit->config));
     NL_TRY(nl_params_list(dit));
     NL_TRY(nl_params_place(dit));
-    if (!flat)
+    if (!flat) {
         NL_TRY(upload_position(dit, NULL));
+        NL_TRY(upload_rope(dit));
+    }
     *result = dit;
     dit = NULL;
 cleanup:

@@ -43,6 +43,7 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
     const nl_tensor *kept = at->saved->kept;
     nl_attention_sizes sizes = nl_attention_sizes_of(&stream->dit->config);
     NL_TRY(nl_attention_enter(stream, at));
+    NL_TRY(nl_attention_turn(stream->device, stream->dit, &kept[NL_KEPT_QKV], false));
     NL_TRY(NL_OP(stream->device, softmax_attention, .qkv = kept[NL_KEPT_QKV],
                  .out = kept[NL_KEPT_ATTENTION], .lse = kept[LSE], .batch = stream->batch,
                  .tokens = stream->tokens, .heads = sizes.heads, .head_size = sizes.head_size,
@@ -67,6 +68,7 @@ static nl_status backward(nl_pass *pass, const nl_branch_at *at,
                  .out = kept[NL_KEPT_ATTENTION], .dout = pass->dh, .lse = kept[LSE], .dqkv = dqkv,
                  .batch = pass->batch, .tokens = pass->tokens, .heads = sizes.heads,
                  .head_size = sizes.head_size, .scale = scale_of(&sizes)));
+    NL_TRY(nl_attention_turn(pass->device, pass->dit, &dqkv, true));
     NL_TRY(nl_attention_enter_backward(pass, at, &dqkv, false, first));
 cleanup:
     return status;

@@ -74,8 +74,9 @@ typedef struct nl_config {
     nl_architecture architecture;
     nl_attention attention;
     nl_mlp mlp;
-    nl_norm norm; /* of blocks and head */
-    bool qk_norm; /* RMS of the heads of q and k */
+    nl_norm norm;       /* of blocks and head */
+    bool qk_norm;       /* the heads of q and k are normalised: RMS with weights */
+    bool qk_norm_layer; /* that is a LayerNorm with weights and biases, eps 1e-5 */
     nl_feature_map feature_map;
     double lambda, tau;
     bool gate, lepe, rope;

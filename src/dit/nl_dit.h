@@ -36,7 +36,7 @@ typedef struct nl_param {
 
 /* A block is two branches beside the residual stream: each takes the normalised stream and adds its output to it. */
 enum { NL_BRANCH_MIXER, NL_BRANCH_MLP, NL_BRANCHES };
-enum { NL_BRANCH_PARAMS = 10 }; /* at most, in one branch */
+enum { NL_BRANCH_PARAMS = 12 }; /* at most, in one branch */
 
 typedef struct nl_block_params {
     int first;                                         /* its first row in the table */
@@ -65,6 +65,7 @@ typedef struct nl_dit {
         adaln_bias; /* of all blocks, the head and the middle one: [(6 depth + 2 or 4) D, D] */
     nl_head_params head, middle; /* the latter with middle_head */
     nl_tensor position;          /* [T, D], computed for the grid in double, rounded to float */
+    nl_tensor rope; /* [T, d] of softmax with rope: cosines and sines of the angles; or empty */
     int param_count;
     nl_param *params;
     void *storage; /* one allocation on the device holds all parameters */
@@ -144,5 +145,8 @@ nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x
 
 /* [rows * columns, D] position table into `table` (a model with stored_position has its own; docs/public-code.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);
+/* [rows * columns, size] for the operation rope, as LightningDiT (EVA-02) has it: the first quarter of the angles by the row,
+ * the second by the column; size a multiple of 4. */
+void nl_rope_table(int64_t rows, int64_t columns, int64_t size, float *table);
 
 #endif

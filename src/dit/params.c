@@ -184,6 +184,12 @@ static int64_t place_all(nl_dit *dit, char *base)
     dit->position = nl_tensor_of(
         NULL, NL_F32, 2, (int64_t[]){nl_config_tokens(&dit->config), dit->config.hidden_size});
     place(&dit->position, base, &used);
+    if (dit->config.rope && dit->config.attention == NL_ATTENTION_SOFTMAX) {
+        dit->rope = nl_tensor_of(NULL, NL_F32, 2,
+                                 (int64_t[]){nl_config_tokens(&dit->config),
+                                             dit->config.hidden_size / dit->config.num_heads});
+        place(&dit->rope, base, &used);
+    }
     return used;
 }
 

@@ -57,6 +57,11 @@ nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint);
 
 /* checkpoint->spelling: what the file calls its tensors, or does with time. */
 extern const char nl_spelling_diffusers[], nl_spelling_repa[];
+/* LightningDiT's networks, with rotary positions or without. */
+extern const char nl_spelling_lightning[], nl_spelling_lightning_rope[];
+
+/* lightning.c: the tables of rotary positions are checked and left out; others stay as they are. */
+nl_status nl_lightning_read(nl_checkpoint *checkpoint);
 
 /* repa.c: a checkpoint of REPA becomes one of a SiT; others stay as they are. */
 nl_status nl_repa_turn(nl_checkpoint *checkpoint);

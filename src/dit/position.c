@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The position table of a grid: sines and cosines of column and row. */
+/* The position tables of a grid: sines and cosines of column and row. */
 #include <math.h>
 
 #include "nl_dit.h"
@@ -16,5 +16,19 @@ void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float
                 table[quarter + i] = (float)cos((double)x * frequency);
                 table[2 * quarter + i] = (float)sin((double)y * frequency);
                 table[3 * quarter + i] = (float)cos((double)y * frequency);
+            }
+}
+
+void nl_rope_table(int64_t rows, int64_t columns, int64_t size, float *table)
+{
+    /* pair i < Q: y w_i, pair Q + i: x w_i, w_i = 10000^(-i / Q), Q = size / 4; all cosines, then all sines */
+    int64_t quarter = size / 4, half = size / 2;
+    for (int64_t y = 0; y < rows; y++)
+        for (int64_t x = 0; x < columns; x++, table += size)
+            for (int64_t i = 0; i < half; i++) {
+                double place = (double)(i < quarter ? y : x);
+                double angle = place * pow(10000, -(double)(i % quarter) / (double)quarter);
+                table[i] = (float)cos(angle);
+                table[half + i] = (float)sin(angle);
             }
 }

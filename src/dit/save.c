@@ -160,12 +160,13 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
         file->dit->config.attention != NL_ATTENTION_SOFTMAX)
         return nl_fail(file->context, NL_ERROR_USAGE,
                        "%s: diffusers has no NaLa attention: write it as nalagen or dit", path);
-    const char *part = config->mlp != NL_MLP_GELU      ? "this \"mlp\""
-                       : config->norm != NL_NORM_LAYER ? "this \"norm\""
-                       : config->qk_norm               ? "\"qk_norm\""
-                       : config->crop_conditioning     ? "\"crop_conditioning\""
-                       : config->middle_head           ? "\"middle_head\""
-                                                       : NULL;
+    const char *part = config->mlp != NL_MLP_GELU                                  ? "this \"mlp\""
+                       : config->norm != NL_NORM_LAYER                             ? "this \"norm\""
+                       : config->qk_norm                                           ? "\"qk_norm\""
+                       : config->rope && config->attention == NL_ATTENTION_SOFTMAX ? "\"rope\""
+                       : config->crop_conditioning ? "\"crop_conditioning\""
+                       : config->middle_head       ? "\"middle_head\""
+                                                   : NULL;
     if (file->spelling != NL_SPELLING_NALAGEN && part)
         return nl_fail(file->context, NL_ERROR_USAGE,
                        "%s: the networks of %s do not have %s: write it as nalagen", path,
