@@ -20,8 +20,8 @@ typedef struct pass {
 static nl_status run_pass(void *user)
 {
     const pass *p = user;
-    return nl_dit_replay(p->dit, p->dit->device, &p->x, &p->time, &p->labels, NULL, &p->prediction,
-                         NULL);
+    return nl_dit_replay(p->dit, p->dit->device, &p->x, &p->time, &p->labels, NULL, 0,
+                         &p->prediction);
 }
 
 static nl_status take(pass *p, nl_device *device, int batch)

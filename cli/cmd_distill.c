@@ -14,6 +14,8 @@ static const nl_option options[] = {
      .help = "its guidance scale, from then on inside the weights (3)"},
     {"teacher-interval", 0, NL_OPTION_INTERVAL, TRAIN(guidance_interval), "A,B", 0, 1,
      .where = RECORD, .help = "guide where A <= t <= B alone (0.1,0.9)"},
+    {"teacher-internal", 0, NL_OPTION_REAL, TRAIN(internal_guidance), "W", 0, 1000, .where = RECORD,
+     .help = "its internal guidance, likewise (of a teacher with a middle head)"},
     {"teacher-samples", 0, NL_OPTION_INT, TRAIN(teacher_samples), "N", 1, 1e9, .where = RECORD,
      .help = "of its own, to learn from without --data (30720)"},
     {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD | NL_ONLY_MAN,

@@ -416,6 +416,8 @@ typedef struct nl_train_options {
     double match, match_from, match_guidance;
     double fake_rate;
     int64_t fake_updates;
+    /* The teacher's internal guidance, as nl_sampling.internal_guidance; from then on inside the weights too. */
+    double internal_guidance;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

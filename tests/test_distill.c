@@ -12,6 +12,13 @@
     " \"num_classes\": 3, \"learn_sigma\": false, \"autoencoder\": \"none\"" NAMES "}"
 #define NAMES ", \"class_names\": [\"a\", \"b\", \"c\"]"
 
+/* The same with a middle head. */
+#define TWO_HEADS                                                                                  \
+    "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 3, \"hidden_size\": 32,"      \
+    " \"num_heads\": 1, \"patch_size\": 4, \"input_size\": 8, \"in_channels\": 3,"                 \
+    " \"num_classes\": 3, \"learn_sigma\": false, \"autoencoder\": \"none\", \"middle_head\": "    \
+    "1" NAMES "}"
+
 #define STUDENT                                                                                    \
     "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 3, \"hidden_size\": 32,"      \
     " \"num_heads\": 1, \"patch_size\": 4, \"input_size\": 8, \"in_channels\": 3,"                 \
@@ -109,24 +116,28 @@ static nl_dit *model_of(const char *json, float scale)
     return dit;
 }
 
-/* The network at one sample: times [1] or [2]. */
+/* The network at one sample: times [1] or [2]. internal: middle + internal (head - middle); 0: the head. */
 static void ask(const nl_dit *dit, const float *x, const float *times, int count, int32_t label,
-                float *y)
+                double internal, float *y)
 {
     nl_device *device = context->device;
     int64_t shape[] = {1, 3, 8, 8}, two[] = {2, 1}, one = 1;
+    float middle[E];
     nl_tensor input = nl_tensor_of((void *)(uintptr_t)x, NL_F32, 4, shape);
     nl_tensor output = nl_tensor_of(y, NL_F32, 4, shape);
+    nl_tensor before = nl_tensor_of(middle, NL_F32, 4, shape);
     nl_tensor t = nl_tensor_of((void *)(uintptr_t)times, NL_F32, count, count > 1 ? two : &one);
     nl_tensor labels = nl_tensor_of(&label, NL_I32, 1, &one);
-    assert_ok(context, nl_dit_forward(dit, device, &input, &t, &labels, NULL, &output, NULL));
+    assert_ok(context, nl_dit_forward(dit, device, &input, &t, &labels, NULL, &output,
+                                      internal > 0 ? &before : NULL));
+    for (int i = 0; internal > 0 && i < E; i++)
+        y[i] = (float)(middle[i] + internal * (y[i] - middle[i]));
 }
 
-static void step_is_its_parts(void **state)
+static void hold_step_against_parts(const char *of_teacher, double internal)
 {
-    (void)state;
     nl_device *device = context->device;
-    nl_dit *teacher = model_of(TEACHER, 0.1f);
+    nl_dit *teacher = model_of(of_teacher, 0.1f);
     nl_dit *student = model_of(STUDENT, 0.12f);
     nl_dataset *data = NULL;
     nl_loss *loss = NULL;
@@ -138,6 +149,7 @@ static void step_is_its_parts(void **state)
                                .times_seed = 3,
                                .teacher = teacher,
                                .distill = usual};
+    options.distill.internal = internal;
     assert_ok(context, nl_arena_reserve(device, 64 << 20));
     assert_ok(context, nl_dataset_open(context, in_folder("data"), &data));
     assert_ok(context, nl_loss_create(context, &student->config, &of_loss, &loss));
@@ -162,15 +174,15 @@ static void step_is_its_parts(void **state)
         for (int j = 0; j < E; j++)
             x[j] = (float)(t[i] * ((float *)noised.data.data)[i * E + j] +
                            (1 - t[i]) * ((float *)noised.noise.data)[i * E + j]);
-        ask(teacher, x, (float[]){(float)t[i]}, 1, label, with);
-        ask(teacher, x, (float[]){(float)t[i]}, 1, 3, without);
+        ask(teacher, x, (float[]){(float)t[i]}, 1, label, internal, with);
+        ask(teacher, x, (float[]){(float)t[i]}, 1, 3, internal, without);
         for (int j = 0; j < E; j++) {
             if (t[i] >= usual.low && t[i] <= usual.high)
                 with[j] = without[j] + 3 * (with[j] - without[j]);
             moved[j] = x[j] + (float)(m - t[i]) * with[j];
         }
-        ask(student, moved, (float[]){(float)m, (float)s[i]}, 2, label, onward);
-        ask(student, x, (float[]){(float)t[i], (float)s[i]}, 2, label, u);
+        ask(student, moved, (float[]){(float)m, (float)s[i]}, 2, label, 0, onward);
+        ask(student, x, (float[]){(float)t[i], (float)s[i]}, 2, label, 0, u);
         for (int j = 0; j < E; j++) {
             double target = a * with[j] + (1 - a) * onward[j];
             sum += (u[j] - target) * (u[j] - target) / E;
@@ -185,6 +197,18 @@ static void step_is_its_parts(void **state)
     nl_dataset_close(data);
     nl_dit_destroy(teacher);
     nl_dit_destroy(student);
+}
+
+static void step_is_its_parts(void **state)
+{
+    (void)state;
+    hold_step_against_parts(TEACHER, 0);
+}
+
+static void teacher_is_guided_from_within(void **state)
+{
+    (void)state;
+    hold_step_against_parts(TWO_HEADS, 1.7);
 }
 
 /* ---- Distribution matching */
@@ -265,12 +289,13 @@ static void open_matching(matching *m, double guidance)
                                    .guidance = guidance,
                                    .low = 0.1,
                                    .high = 0.9,
+                                   .internal = guidance == 1 ? 0 : 1.7,
                                    .updates = 1,
                                    .size = N,
                                    .seed = 3,
                                    .gradient_scale = 1.0f / N};
     nl_dit *student = model_of(STUDENT, 0.12f), *fake = model_of(TEACHER, 0.11f);
-    m->teacher = model_of(TEACHER, 0.1f);
+    m->teacher = model_of(guidance == 1 ? TEACHER : TWO_HEADS, 0.1f);
     assert_ok(context, nl_arena_reserve(device, 64 << 20));
     assert_ok(context, nl_state_create(device, &student->config, 0, false, 1, 1, &m->student));
     assert_ok(context, nl_state_create(device, &fake->config, 0, false, 1, 1, &m->fake));
@@ -303,7 +328,7 @@ static double along(const matching *m, const float *direction)
     for (int i = 0; i < N; i++) {
         float u[E], two[2] = {times[i], times[N + i]};
         ask(m->student.model, (float *)m->matched.start.data + i * E, two, 2,
-            ((int32_t *)m->matcher.labels.data)[i], u);
+            ((int32_t *)m->matcher.labels.data)[i], 0, u);
         for (int j = 0; j < E; j++)
             sum += 0.7 / N / E * direction[i * E + j] * (1 - times[i]) * u[j];
     }
@@ -322,11 +347,12 @@ static void matching_moves_samples_along_its_gradient(void **state)
         const float *x = (float *)m.matched.x.data + i * E;
         const float *at = (float *)m.matched.mixed.data + i * E;
         float t = ((float *)m.matcher.t.data)[i], with[E], without[E], fake[E];
+        double internal = m.matcher.options.internal;
         int32_t label = ((int32_t *)m.matcher.labels.data)[i];
         double error = 0, sum = 0;
-        ask(m.teacher, at, &t, 1, label, with);
-        ask(m.teacher, at, &t, 1, 3, without);
-        ask(m.fake.model, at, &t, 1, label, fake);
+        ask(m.teacher, at, &t, 1, label, internal, with);
+        ask(m.teacher, at, &t, 1, 3, internal, without);
+        ask(m.fake.model, at, &t, 1, label, 0, fake);
         for (int j = 0; j < E; j++) {
             float v = t >= 0.1f && t <= 0.9f ? without[j] + 3 * (with[j] - without[j]) : with[j];
             float of_teacher = at[j] + (1 - t) * v, of_fake = at[j] + (1 - t) * fake[j];
@@ -558,6 +584,7 @@ int main(void)
         cmocka_unit_test(times_of_samples),
         cmocka_unit_test(rows_of_a_target),
         cmocka_unit_test(step_is_its_parts),
+        cmocka_unit_test(teacher_is_guided_from_within),
         cmocka_unit_test(numbers_of_draws),
         cmocka_unit_test(stages_of_a_run),
         cmocka_unit_test(matching_moves_samples_along_its_gradient),

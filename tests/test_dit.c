@@ -338,7 +338,7 @@ static void crop_is_added(void **state)
             assert_ok(context,
                       device->ops->upload(device, dit->label_table.data, table, sizeof(table)));
         }
-        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &classes, cases[i], &y, NULL));
+        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &classes, cases[i], 0, &y));
         assert_ok(context, device->ops->download(device, got[i], y.data, sizeof(got[i])));
     }
     assert_memory_equal(got[0], plain, sizeof(got[0]));
@@ -388,7 +388,7 @@ static void replayed_is_run(void **state)
         float *expected = run(dit, 1, x, &t, 1, &label, 6);
         assert_ok(context, device->ops->upload(device, input.data, x, sizeof(x)));
         assert_ok(context, device->ops->upload(device, time.data, &t, sizeof(t)));
-        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &class, NULL, &y, NULL));
+        assert_ok(context, nl_dit_replay(dit, device, &input, &time, &class, NULL, 0, &y));
         assert_ok(context, device->ops->download(device, got, y.data, sizeof(got)));
         assert_memory_equal(got, expected, sizeof(got));
         free(expected);

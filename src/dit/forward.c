@@ -245,6 +245,26 @@ cleanup:
     return status;
 }
 
+nl_status nl_dit_forward_guided(const nl_dit *dit, nl_device *device, const nl_tensor *x,
+                                const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                                double internal_guidance, const nl_tensor *prediction)
+{
+    nl_status status = NL_OK;
+    int64_t mark = nl_arena_mark(device), batch = x->shape[0];
+    nl_tensor both = *prediction;
+    if (!nl_guides_inside(internal_guidance))
+        return nl_dit_forward(dit, device, x, t, labels, crop, prediction, NULL);
+    both.shape[0] *= 2;
+    NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
+    nl_tensor head = nl_tensor_rows(&both, 0, batch), middle = nl_tensor_rows(&both, batch, batch);
+    NL_TRY(nl_dit_forward(dit, device, x, t, labels, crop, &head, &middle));
+    NL_TRY(NL_OP(device, guide, .prediction = both, .y = *prediction,
+                 .scale = (float)internal_guidance, .channels = x->shape[1]));
+cleanup:
+    nl_arena_release(device, mark);
+    return status;
+}
+
 /* A call by its arguments; without padding, since it is compared as bytes. */
 typedef struct nl_call {
     const nl_dit *dit;
@@ -252,24 +272,25 @@ typedef struct nl_call {
         *storage; /* what may differ between networks at one address, copies with another table */
     nl_tensor table;
     nl_device *device;
-    nl_tensor x, t, labels, crop, prediction, middle;
+    nl_tensor x, t, labels, crop, prediction;
+    double internal_guidance;
 } nl_call;
 
 static nl_status forward(void *user)
 {
     const nl_call *call = user;
-    return nl_dit_forward(call->dit, call->device, &call->x, &call->t, &call->labels,
-                          call->crop.data ? &call->crop : NULL, &call->prediction,
-                          call->middle.data ? &call->middle : NULL);
+    return nl_dit_forward_guided(call->dit, call->device, &call->x, &call->t, &call->labels,
+                                 call->crop.data ? &call->crop : NULL, call->internal_guidance,
+                                 &call->prediction);
 }
 
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
-                        const nl_tensor *prediction, const nl_tensor *middle)
+                        double internal_guidance, const nl_tensor *prediction)
 {
     const nl_tensor none = {0};
     nl_call call = {dit, dit->storage, dit->label_table,    device,      *x,
-                    *t,  *labels,      crop ? *crop : none, *prediction, middle ? *middle : none};
+                    *t,  *labels,      crop ? *crop : none, *prediction, internal_guidance};
     return nl_replay(device, &call, sizeof(call), forward, &call);
 }
 

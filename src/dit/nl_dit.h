@@ -137,11 +137,23 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
                          const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
                          const nl_tensor *prediction, const nl_tensor *middle);
 
+/* Whether this scale of internal guidance is any. */
+static inline bool nl_guides_inside(double internal_guidance)
+{
+    return internal_guidance != 0 && internal_guidance != 1;
+}
+
+/* With internal guidance (of a model with middle_head; 0 or 1: none): prediction = middle + internal_guidance (head -
+ * middle). */
+nl_status nl_dit_forward_guided(const nl_dit *dit, nl_device *device, const nl_tensor *x,
+                                const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                                double internal_guidance, const nl_tensor *prediction);
+
 /* The same through nl_replay: what is called again and again with tensors at the same places. dit may be a copy with another
  * table of classes. */
 nl_status nl_dit_replay(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
-                        const nl_tensor *prediction, const nl_tensor *middle);
+                        double internal_guidance, const nl_tensor *prediction);
 
 /* [rows * columns, D] position table into `table` (a model with stored_position has its own; docs/public-code.md A3). */
 void nl_position_table(int64_t rows, int64_t columns, int64_t hidden_size, float *table);

@@ -55,7 +55,7 @@ static nl_status check_crop(nl_context *context, const nl_config *config, const 
 
 bool nl_sampling_guided_inside(const nl_sampling *sampling)
 {
-    return sampling->internal_guidance != 0 && sampling->internal_guidance != 1;
+    return nl_guides_inside(sampling->internal_guidance);
 }
 
 static nl_status check_internal_guidance(nl_context *context, const nl_config *config,

@@ -70,30 +70,7 @@ static nl_status show(nl_work *work, const nl_tensor *x, float t, const nl_tenso
     return work->observer->see(work->observer->user, &seen);
 }
 
-/* The model's network or its guide's, once; with internal guidance the two heads' predictions of the model's own become
- * one. */
-static nl_status predict(nl_work *work, const nl_dit *dit, const nl_tensor *x,
-                         const nl_tensor *times, const nl_tensor *labels,
-                         const nl_tensor *prediction)
-{
-    nl_status status = NL_OK;
-    nl_device *device = work->device;
-    const nl_tensor *crop = work->crop.data ? &work->crop : NULL;
-    int64_t mark = nl_arena_mark(device), batch = x->shape[0];
-    nl_tensor both = *prediction;
-    if (dit != work->dit || !nl_sampling_guided_inside(&work->sampling))
-        return nl_dit_replay(dit, device, x, times, labels, crop, prediction, NULL);
-    both.shape[0] *= 2;
-    NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
-    nl_tensor head = nl_tensor_rows(&both, 0, batch), middle = nl_tensor_rows(&both, batch, batch);
-    NL_TRY(nl_dit_replay(dit, device, x, times, labels, crop, &head, &middle));
-    NL_TRY(NL_OP(device, guide, .prediction = both, .y = *prediction,
-                 .scale = (float)work->sampling.internal_guidance, .channels = x->shape[1]));
-cleanup:
-    nl_arena_release(device, mark);
-    return status;
-}
-
+/* The model's network or its guide's, once; internal guidance is of the model's own alone. */
 static nl_status ask(nl_work *work, const nl_dit *dit, const nl_tensor *x, const float *t,
                      int64_t t_count, const float *s, const nl_tensor *labels,
                      const nl_tensor *prediction)
@@ -106,7 +83,8 @@ static nl_status ask(nl_work *work, const nl_dit *dit, const nl_tensor *x, const
              : nl_arena_tensor(device, NL_F32, 1, &t_count, &times));
     NL_TRY(device->ops->upload(device, times.data, s ? (float[]){t[0], *s} : t,
                                nl_tensor_bytes(&times)));
-    NL_TRY(predict(work, dit, x, &times, labels, prediction));
+    NL_TRY(nl_dit_replay(dit, device, x, &times, labels, work->crop.data ? &work->crop : NULL,
+                         dit == work->dit ? work->sampling.internal_guidance : 0, prediction));
 cleanup:
     nl_arena_release(device, mark);
     return status;

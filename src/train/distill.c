@@ -103,13 +103,14 @@ nl_status nl_guided_velocity(const nl_guided *g, nl_device *device, const nl_ten
     int64_t n = x->shape[0];
     nl_tensor times = nl_tensor_rows(&g->times, 0, n), labels = nl_tensor_rows(&g->labels, 0, n);
     if (!g->both.data)
-        return nl_dit_forward(g->teacher, device, x, &times, &labels, NULL, velocity, NULL);
+        return nl_dit_forward_guided(g->teacher, device, x, &times, &labels, NULL, g->internal,
+                                     velocity);
     for (int half = 0; half < 2; half++) {
         nl_tensor to = nl_tensor_rows(&g->both, half * n, n);
         NL_TRY(device->ops->copy(device, to.data, x->data, nl_tensor_bytes(x)));
     }
-    NL_TRY(nl_dit_forward(g->teacher, device, &g->both, &g->times, &g->labels, NULL, &g->of_both,
-                          NULL));
+    NL_TRY(nl_dit_forward_guided(g->teacher, device, &g->both, &g->times, &g->labels, NULL,
+                                 g->internal, &g->of_both));
     NL_TRY(NL_OP(device, diffuse, .data = nl_tensor_rows(&g->of_both, 0, n),
                  .noise = nl_tensor_rows(&g->of_both, n, n), .coefficients = g->guide,
                  .y = *velocity));

@@ -17,6 +17,7 @@
 typedef struct nl_distill_options {
     double guidance;  /* scale of the teacher's classifier-free guidance; 1: none */
     double low, high; /* where it acts: low <= t <= high; both 0: everywhere */
+    double internal;  /* scale of its internal guidance, which acts everywhere; 0 or 1: none */
     double floor;     /* of a */
     bool settled;     /* a is at its floor from the first step */
     double adaptive;
@@ -52,7 +53,8 @@ typedef struct nl_guided {
     const nl_dit *teacher;
     nl_tensor times, labels; /* [2 n]: t twice; the labels, then the null class */
     nl_tensor guide;         /* [n, NL_LOSS_COLUMNS] */
-    nl_tensor both, of_both; /* [2 n, C, H, W] of the arena; both left out: no guidance at all */
+    double internal;         /* scale of the teacher's internal guidance; 0 or 1: none */
+    nl_tensor both, of_both; /* [2 n, C, H, W] of the arena; both left out: not guided by classes */
 } nl_guided;
 /* Room for it at the top of device's arena. x: the shape. Where guidance is 1 there is none. */
 nl_status nl_guided_take(double guidance, nl_device *device, const nl_tensor *x, nl_guided *guided);

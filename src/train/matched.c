@@ -16,7 +16,8 @@ nl_status nl_matched_take(const nl_matcher *matcher, nl_device *device, nl_match
     *m = (nl_matched){.guided = {.teacher = matcher->teacher,
                                  .times = matcher->t,
                                  .labels = matcher->labels,
-                                 .guide = matcher->guide}};
+                                 .guide = matcher->guide,
+                                 .internal = matcher->options.internal}};
     for (int i = 0; i < TENSORS; i++)
         NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, tensors[i]));
     NL_TRY(nl_guided_take(matcher->options.guidance, device, &m->x, &m->guided));

@@ -19,13 +19,13 @@
 #include "state.h"
 
 typedef struct nl_matching_options {
-    double weight;              /* of the term beside the target's; 0: no matching */
-    double from;                /* part of the run that lies before it */
-    double guidance, low, high; /* of the teacher, as nl_distill_options */
-    int updates;                /* of the fake, for each of the student's */
-    int64_t size;               /* samples of a part */
-    uint64_t seed;              /* of all draws */
-    float gradient_scale;       /* 1 / global batch */
+    double weight;                        /* of the term beside the target's; 0: no matching */
+    double from;                          /* part of the run that lies before it */
+    double guidance, low, high, internal; /* of the teacher, as nl_distill_options */
+    int updates;                          /* of the fake, for each of the student's */
+    int64_t size;                         /* samples of a part */
+    uint64_t seed;                        /* of all draws */
+    float gradient_scale;                 /* 1 / global batch */
     bool checkpointing;
 } nl_matching_options;
 

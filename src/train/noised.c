@@ -43,7 +43,8 @@ nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device
         noised->guided = (nl_guided){.teacher = feed->options.teacher,
                                      .times = feed->distill.teacher_times,
                                      .labels = feed->distill.teacher_labels,
-                                     .guide = feed->distill.guide};
+                                     .guide = feed->distill.guide,
+                                     .internal = feed->options.distill.internal};
         NL_TRY(nl_guided_take(feed->options.distill.guidance, device, &noised->x, &noised->guided));
     }
 cleanup:

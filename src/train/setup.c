@@ -71,6 +71,7 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
                    {"patience", (double)o->patience, 0, 1e6},
                    {"max-skipped", (double)o->max_skipped, 1, 1e6},
                    {"dump", (double)o->dump, 0, 10000},
+                   {"teacher-internal", o->internal_guidance, 0, 1000},
                    {"match", o->match, 0, 1e6},
                    {"match-from", o->match_from, 0, 0.99},
                    {"match-cfg", o->match_guidance, 0, 100},
@@ -245,7 +246,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         config->class_dropout_prob = options->label_dropout;
     if (options->teacher) {
         config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
-        config->guided = options->guidance != 1;
+        config->guided = options->guidance != 1 || nl_guides_inside(options->internal_guidance);
         config->class_dropout_prob = 0;
         config->middle_head = 0;
         config->crop_conditioning = false; /* it learns the whole picture's velocities */

@@ -23,6 +23,10 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
                        : !teacher->num_classes ? "it has no classes"
                                                : "it was trained without dropped labels",
                        options->match > 0 ? " and without --match-cfg" : "");
+    if (nl_guides_inside(options->internal_guidance) && !teacher->middle_head)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: has no middle head to guide it: leave out --teacher-internal",
+                       checkpoint->path);
     student.flow_map = teacher->flow_map;
     student.guided = teacher->guided;
     student.middle_head = teacher->middle_head;

@@ -27,6 +27,7 @@ static nl_sampling sampling_of(const nl_train_options *options)
     sampling.cfg_scale = options->guidance;
     sampling.cfg_interval[0] = options->guidance_interval[0];
     sampling.cfg_interval[1] = options->guidance_interval[1];
+    sampling.internal_guidance = options->internal_guidance;
     return sampling;
 }
 
@@ -103,17 +104,20 @@ nl_status nl_trainer_draw_data(nl_trainer *trainer, const nl_checkpoint *checkpo
     nl_context *context = trainer->context;
     nl_status status = NL_OK;
     const char **ids = NULL, **names = NULL;
-    char(*numbers)[12] = NULL, *about = NULL, sha256[65];
+    char(*numbers)[12] = NULL, *about = NULL, sha256[65], inside[64] = "";
     bool found = false;
     nl_config config;
     NL_TRY(nl_config_from_checkpoint(checkpoint, NULL, &config));
     NL_TRY(name_classes(context, &config, &ids, &names, &numbers));
     NL_TRY(nl_checkpoint_sha256(checkpoint, sha256));
+    if (nl_guides_inside(options->internal_guidance))
+        snprintf(inside, sizeof(inside), "\"internal_guidance\": %.9g, ",
+                 options->internal_guidance);
     NL_TRY(nl_format(context, &about,
                      "{\"teacher_sha256\": \"%s\", \"cfg_scale\": %.9g, \"cfg_interval\": [%.9g, "
-                     "%.9g], \"seed\": \"%llu\", \"count\": %lld}",
+                     "%.9g], %s\"seed\": \"%llu\", \"count\": %lld}",
                      sha256, options->guidance, options->guidance_interval[0],
-                     options->guidance_interval[1], (unsigned long long)options->seed,
+                     options->guidance_interval[1], inside, (unsigned long long)options->seed,
                      (long long)options->teacher_samples));
     nl_latents_options latents = {.out = options->data,
                                   .about = about,
