@@ -57,6 +57,43 @@ def scheduler():
     write('scheduler', 'names_many', texts(None, None, {'id2label': {str(i): 'x' for i in range(9)}}))
 
 
+def reference():
+    n = 64  # of the smallest feature
+    mean = npy('<f8', (n,), struct.pack('<%dd' % n, *(i / n for i in range(n))))
+    ones = npy('<f8', (n, n), struct.pack('<%dd' % (n * n), *(float(i % (n + 1) == 0) for i in range(n * n))))
+    twisted = npy('<f8', (n, n), struct.pack('<%dd' % (n * n), *(float(i % n == 1) for i in range(n * n))))
+    count = npy('<i8', (), struct.pack('<q', 100))
+    pictures = npy('|u1', (2, 2, 3, 3), bytes(range(36)))
+
+    def archive(name, **arrays):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as out:
+            for member, data in arrays.items():
+                out.writestr(zipfile.ZipInfo(member + '.npy'), data, zipfile.ZIP_DEFLATED)
+        write('reference', name, b'\0' + file.getvalue())
+
+    archive('own', mu_64=mean, sigma_64=ones, count=count, arr_0=pictures)
+    archive('any_size', mu=mean, sigma=ones)
+    archive('no_covariance', mu_64=mean, sigma_64=twisted, count=count)
+    archive('no_sigma', mu_64=mean, count=count)
+    archive('count_of_floats', mu_64=mean, sigma_64=ones, count=mean)
+    archive('pictures', arr_0=pictures, count=count)
+    some = 0b100111  # made by the target: mu_64, sigma_64, count
+    for name, which in ('built', some), ('built_any_size', 0b11001), ('built_pictures', some | 64), ('built_no_sigma', 0b100011):
+        write('reference', name, bytes([which, 0, 0]) + struct.pack('<q', 100))
+    write('reference', 'built_floats', bytes([some, 1, 0]) + struct.pack('<f', 4.0))
+    write('reference', 'built_larger', bytes([some, 0, 1]) + struct.pack('<q', 100))
+    write('reference', 'built_nan', bytes([some, 0, 0]) + struct.pack('<qd', 100, float('nan')))
+
+
+def digests():
+    write('digests', 'digits', b'0123456789abcdef' * 4)
+    write('digests', 'short', b'0123456789abcdef' * 3)
+    write('digests', 'long', b'fedcba9876543210' * 4 + b'\n')
+    write('digests', 'other', b'0123456789ABCDEF' * 4)
+    write('digests', 'folder', b'\xff')
+
+
 def tiff(order, tags):
     two, four = order + 'H', order + 'I'
     data = (b'II*\0' if order == '<' else b'MM\0*') + struct.pack(four, 8) + struct.pack(two, len(tags))
@@ -217,5 +254,5 @@ def latents():
     write('latents', 'repa_up', b'\0' + json.dumps({'labels': [['../0.npy', 2]]}).encode() + b'\xff' + moments)
 
 
-for seeds in edm, scheduler, exif, autoencoder, options, archive, cifar, latents, webp:
+for seeds in reference, digests, edm, scheduler, exif, autoencoder, options, archive, cifar, latents, webp:
     seeds()
