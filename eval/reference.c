@@ -2,6 +2,7 @@
 /* Reference files: read and checked, made from pictures, merged from several. */
 #include "reference.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,23 @@ static nl_status shape_is(nl_arrays *arrays, const char *name, int64_t size, boo
     return status;
 }
 
+/* Features are floats, and so is their mean; their covariance is a square of it. What is larger overflows in a distance. */
+static nl_status check_range(nl_arrays *arrays, const char *name, double x, int64_t row,
+                             int64_t column)
+{
+    char place[64];
+    if (fabs(x) <= (column < 0 ? FLT_MAX : (double)FLT_MAX * FLT_MAX))
+        return NL_OK;
+    snprintf(place, sizeof(place), column < 0 ? "%lld" : "(%lld, %lld)", (long long)row,
+             (long long)column);
+    if (!isfinite(x))
+        return nl_fail(nl_arrays_context(arrays), NL_ERROR_INPUT, "%s: %s is not finite at %s",
+                       nl_arrays_path(arrays), name, place);
+    return nl_fail(nl_arrays_context(arrays), NL_ERROR_INPUT,
+                   "%s: %s is %g at %s, which features, floats, cannot have",
+                   nl_arrays_path(arrays), name, x, place);
+}
+
 /* Whether a file's numbers can be those of a distribution: others would give a distance, too. */
 static nl_status check_statistics(nl_arrays *arrays, const char *mu, const char *sigma,
                                   int64_t size, const nl_statistics *g)
@@ -35,14 +53,11 @@ static nl_status check_statistics(nl_arrays *arrays, const char *mu, const char 
     const char *path = nl_arrays_path(arrays);
     const double *c = g->covariance;
     double largest = 0;
+    nl_status status = NL_OK;
     for (int64_t i = 0; i < size; i++)
-        if (!isfinite(g->mean[i]))
-            return nl_fail(context, NL_ERROR_INPUT, "%s: %s is not finite at %lld", path, mu,
-                           (long long)i);
+        NL_TRY(check_range(arrays, mu, g->mean[i], i, -1));
     for (int64_t i = 0; i < size * size; i++)
-        if (!isfinite(c[i]))
-            return nl_fail(context, NL_ERROR_INPUT, "%s: %s is not finite at (%lld, %lld)", path,
-                           sigma, (long long)(i / size), (long long)(i % size));
+        NL_TRY(check_range(arrays, sigma, c[i], i / size, i % size));
     for (int64_t i = 0; i < size; i++) {
         largest = fmax(largest, c[i * size + i]);
         if (c[i * size + i] < 0)
@@ -59,7 +74,8 @@ static nl_status check_statistics(nl_arrays *arrays, const char *mu, const char 
                     "(%lld, %lld)",
                     path, sigma, c[i * size + j], (long long)i, (long long)j, c[j * size + i],
                     (long long)j, (long long)i);
-    return NL_OK;
+cleanup:
+    return status;
 }
 
 nl_status nl_statistics_read(nl_arrays *arrays, nl_feature feature, bool any_size,

@@ -147,6 +147,8 @@ np.savez('negative.npz', mu=mu, sigma=-one)
 np.savez('bent.npz', mu=mu, sigma=bent)
 np.savez('hole.npz', mu=mu, sigma=hole)
 np.savez('mean.npz', mu=mu + np.inf, sigma=one)
+np.savez('huge.npz', mu=mu, sigma=one * 1e300)
+np.savez('far.npz', mu=mu - 1e39, sigma=one)
 np.savez('big.npz', mu=mu.astype('>f8'), sigma=one)
 np.save('plain.npy', mu)
 np.savez('single.npz', np.load('a.npz')['arr_0'][:1])
@@ -154,7 +156,8 @@ np.savez('single.npz', np.load('a.npz')['arr_0'][:1])
     touch nothing.npz
     declare -A expected=(
         [negative.npz]="sigma is no covariance: the variance 0 is -1" [bent.npz]="not symmetric, 0 at (5, 3)"
-        [hole.npz]="sigma is not finite at (7, 7)" [mean.npz]="mu is not finite at 0" [big.npz]="big endian"
+        [hole.npz]="sigma is not finite at (7, 7)" [mean.npz]="mu is not finite at 0" [huge.npz]="sigma is 1e+300 at (0, 0)"
+        [far.npz]="mu is -1e+39 at 0" [big.npz]="big endian"
         [plain.npy]="begins like no zip archive" [nothing.npz]="the file is empty"
     )
     for name in "${!expected[@]}"; do
