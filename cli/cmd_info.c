@@ -15,6 +15,7 @@
 typedef struct nl_info_options {
     bool help, quiet, verbose, json;
     const char *arch, *key, *device;
+    bool verify;
 } nl_info_options;
 
 static const char *const devices[] = {"auto", NULL};
@@ -27,6 +28,11 @@ static const nl_option options_table[] = {
      .help = "of a checkpoint that does not say"},
     {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME",
      .help = "dict of a training checkpoint: ema, model (ema)"},
+    {"verify", 0, NL_OPTION_FLAG, FIELD(verify),
+     .help = "compare a checkpoint's tensors with their checksums",
+     .detail = "Files that nalagen has written have them. What fits is counted; what does not is "
+               "named, and the exit "
+               "code is 3."},
     {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .choices = devices,
      .where = NL_OPTIONAL_VALUE,
      .help = "a device in place of a file: auto, cpu, cuda:N; with measured rates"},
@@ -133,8 +139,12 @@ static nl_status checkpoint_info(nl_context *context, const char *path,
     nl_checkpoint *checkpoint = NULL;
     nl_status status = NL_OK;
     char hex[65];
-    int64_t parameters = 0;
+    int64_t parameters = 0, checksums = 0;
     NL_TRY(nl_open_backbone(context, path, options->key, &checkpoint));
+    if (options->verify)
+        NL_TRY(nl_checkpoint_verify(checkpoint, &checksums));
+    if (options->verify && !checksums)
+        nl_log(context, NL_LOG_WARNING, "%s: it carries no checksums: nothing was compared", path);
     for (int64_t i = 0; i < checkpoint->count; i++)
         parameters += nl_entry_count(&checkpoint->entries[i]);
     NL_TRY(nl_checkpoint_read_sha256(checkpoint, hex));
@@ -144,6 +154,8 @@ static nl_status checkpoint_info(nl_context *context, const char *path,
         cJSON_AddNumberToObject(object, "files", checkpoint->shard_count);
     cJSON_AddNumberToObject(object, "bytes", (double)nl_checkpoint_bytes(checkpoint));
     cJSON_AddStringToObject(object, "sha256", hex);
+    if (options->verify)
+        cJSON_AddNumberToObject(object, "checksums", (double)checksums);
     cJSON_AddNumberToObject(object, "parameters", (double)parameters);
     add_types(checkpoint, object);
     add_facts(checkpoint, object);
@@ -226,6 +238,9 @@ static nl_status file_info(nl_context *context, const char *path, const nl_info_
     bool png = starts_with(&mapping, "\x89PNG\r\n\x1a\n", 8);
     bool npy = starts_with(&mapping, "\x93NUMPY", 6);
     nl_unmap(context, &mapping);
+    if (options->verify && (png || npy))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: no checkpoint, which alone has checksums to --verify", path);
     return png   ? picture_info(context, path, object)
            : npy ? latents_info(context, path, object)
                  : checkpoint_info(context, path, options, object);

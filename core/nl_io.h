@@ -35,6 +35,10 @@ typedef struct nl_writer nl_writer;
 nl_status nl_writer_open(nl_context *context, const char *path, bool overwrite, nl_writer **writer);
 nl_status nl_writer_write(nl_writer *writer, const void *data, size_t size);
 nl_status nl_writer_printf(nl_writer *writer, const char *format, ...) NL_PRINTF(2, 3);
+/* Whether what was written can be replaced: in a regular file. */
+bool nl_writer_goes_back(const nl_writer *writer);
+/* Replaces bytes that were written, from `offset` on. */
+nl_status nl_writer_overwrite(nl_writer *writer, int64_t offset, const void *data, size_t size);
 /* Ends and frees the writer in every case; *writer becomes NULL. */
 nl_status nl_writer_commit(nl_writer **writer);
 void nl_writer_abort(nl_writer **writer); /* NULL inside is allowed */

@@ -275,6 +275,30 @@ nl_status nl_writer_write(nl_writer *writer, const void *data, size_t size)
     return NL_OK;
 }
 
+bool nl_writer_goes_back(const nl_writer *writer)
+{
+    return writer->temporary != NULL;
+}
+
+nl_status nl_writer_overwrite(nl_writer *writer, int64_t offset, const void *data, size_t size)
+{
+    if (writer->status != NL_OK)
+        return writer->status;
+    if (begin_step(writer) != NL_OK)
+        return writer->status;
+    const char *next = data;
+    while (size > 0) {
+        ssize_t written = pwrite(writer->fd, next, size, offset);
+        if (written < 0 && errno != EINTR)
+            return fail_writer(writer, "cannot be written in full", errno);
+        written = NL_MAX(written, 0);
+        next += written;
+        offset += written;
+        size -= (size_t)written;
+    }
+    return NL_OK;
+}
+
 nl_status nl_writer_printf(nl_writer *writer, const char *format, ...)
 {
     if (writer->status != NL_OK)

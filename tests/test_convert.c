@@ -160,9 +160,11 @@ static void types(void **state)
     }
 }
 
-/* Halves the numbers of an I8 tensor in the file: no quantiser would choose that scale for them. */
-static void halve(const char *path, const char *name)
+/* Halves the numbers of an I8 tensor in the file: no quantiser would choose that scale for them. Its checksums stay, or are
+ * called something else. */
+static void halve(const char *path, const char *name, bool checked)
 {
+    static const char key[] = "nalagen.crc32";
     nl_checkpoint *file = open_file(path, true);
     const nl_entry *entry = nl_checkpoint_find(file, name);
     int64_t count = nl_entry_count(entry);
@@ -176,6 +178,10 @@ static void halve(const char *path, const char *name)
     assert_non_null(stream);
     assert_int_equal(fseek(stream, at, SEEK_SET), 0);
     assert_int_equal(fwrite(q, 1, (size_t)count, stream), count);
+    /* Behind the length and {"__metadata__":{" */
+    assert_int_equal(fseek(stream, 8 + 18, SEEK_SET), 0);
+    if (!checked)
+        assert_int_equal(fwrite("replaced.crc0", 1, sizeof(key) - 1, stream), sizeof(key) - 1);
     assert_int_equal(fclose(stream), 0);
     free(q);
 }
@@ -188,7 +194,16 @@ static void keeps_int8(void **state)
     int64_t parameters;
     assert_ok(context, convert("dit.pt", NL_I8, NL_SPELLING_NALAGEN));
     assert_int_equal(rename(OUT, "test_convert_int8.safetensors"), 0);
-    halve("test_convert_int8.safetensors", "blocks.0.mlp.fc1.weight");
+    halve("test_convert_int8.safetensors", "blocks.0.mlp.fc1.weight", true);
+    nl_checkpoint *damaged = open_file("test_convert_int8.safetensors", true);
+    assert_ok(context, nl_config_from_checkpoint(damaged, NULL, &config));
+    assert_int_equal(
+        nl_dit_convert(damaged, &config, OUT, true, NL_DTYPE_COUNT, NL_SPELLING_NALAGEN),
+        NL_ERROR_INPUT);
+    says("tensor blocks.0.mlp.fc1.weight: its checksum does not fit");
+    nl_config_free(context, &config);
+    nl_checkpoint_close(damaged);
+    halve("test_convert_int8.safetensors", "blocks.0.mlp.fc1.weight", false);
     nl_checkpoint *int8 = open_file("test_convert_int8.safetensors", true);
     assert_ok(context, nl_config_from_checkpoint(int8, NULL, &config));
     const nl_dtype dtypes[] = {NL_DTYPE_COUNT, NL_I8, NL_F32};

@@ -480,6 +480,110 @@ static void an_unfinished_file_is_none(void **state)
     assert_false(nl_path_exists(path));
 }
 
+/* Writes "a" [2], an empty "b", "c" I8 [2, 2] and its scales, in portions that are not the tensors'; returns its size. */
+static int64_t write_four(const char *path)
+{
+    static const nl_tensor_header headers[] = {{"a", NL_F32, 1, {2}},
+                                               {"b", NL_F32, 1, {0}},
+                                               {"c", NL_I8, 2, {2, 2}},
+                                               {"c.scale", NL_F32, 1, {2}}};
+    const float a[] = {1, 2}, scale[] = {0.5f, 2};
+    uint8_t bytes[20];
+    nl_safetensors_writer *writer;
+    nl_mapping file;
+    memcpy(bytes, a, 8);
+    memcpy(bytes + 8, (int8_t[]){1, -1, 2, 3}, 4);
+    memcpy(bytes + 12, scale, 8);
+    assert_ok(context, nl_safetensors_create(context, path, true, NULL, headers, 4, &writer));
+    assert_ok(context, nl_safetensors_write(writer, bytes, 10));
+    assert_ok(context, nl_safetensors_write(writer, bytes + 10, 0));
+    assert_ok(context, nl_safetensors_write(writer, bytes + 10, 10));
+    assert_ok(context, nl_safetensors_commit(&writer));
+    assert_ok(context, nl_map_file(context, path, &file));
+    int64_t size = file.size;
+    nl_unmap(context, &file);
+    return size;
+}
+
+static void flip_bit(const char *path, int64_t at)
+{
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    fseek(file, at, SEEK_SET);
+    int c = fgetc(file);
+    fseek(file, at, SEEK_SET);
+    fputc(c ^ 1, file);
+    fclose(file);
+}
+
+/* Every bit of every tensor counts; which tensor it was is told, whoever finds it. */
+static void checksums_tell_damage(void **state)
+{
+    (void)state;
+    const char path[] = "test_safetensors_checksums.safetensors";
+    nl_checkpoint *checkpoint;
+    float values[4];
+    int64_t size = write_four(path), count;
+    assert_ok(context, nl_checkpoint_open(context, path, &checkpoint));
+    assert_ok(context, nl_checkpoint_verify(checkpoint, &count));
+    assert_int_equal(count, 4);
+    assert_null(
+        nl_checkpoint_metadata(checkpoint, "nalagen.crc32")); /* they are the file's alone */
+    for (int64_t i = 0; i < checkpoint->count; i++)
+        assert_ok(context, nl_entry_read(checkpoint, &checkpoint->entries[i], values));
+    assert_float_equal(values[3], 6, 0);
+    nl_checkpoint_close(checkpoint);
+    for (int64_t at = size - 20; at < size; at++) {
+        const char *name = at < size - 12  ? "tensor a"
+                           : at < size - 8 ? "tensor c"
+                                           : "tensor c.scale";
+        flip_bit(path, at);
+        nl_status status = nl_checkpoint_open(context, path, &checkpoint);
+        if (at >= size - 8) { /* scales are read at once */
+            assert_int_equal(status, NL_ERROR_INPUT);
+        } else {
+            assert_ok(context, status);
+            assert_int_equal(nl_checkpoint_verify(checkpoint, &count), NL_ERROR_INPUT);
+            assert_non_null(strstr(nl_last_error(context), "1 of 4 checksums does not fit"));
+            assert_non_null(strstr(nl_last_error(context), name));
+            status = nl_entry_read(checkpoint, nl_checkpoint_find(checkpoint, name + 7), values);
+            assert_int_equal(status, NL_ERROR_INPUT);
+            nl_checkpoint_close(checkpoint);
+        }
+        assert_non_null(strstr(nl_last_error(context), name));
+        flip_bit(path, at);
+    }
+    remove(path);
+}
+
+/* What another program has laid out otherwise, keeping the metadata, has none; nor have other texts. */
+static void checksums_of_other_layouts_do_not_count(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t count;
+    } cases[] = {{"a114361368c4f033", 1}, {"a114361368c4f03", 0},  {"a114361368c4f03300000000", 0},
+                 {"a114361268c4f033", 0}, {"A114361368C4F033", 0}, {"", 0}};
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        char json[256];
+        nl_checkpoint *checkpoint;
+        void *copy;
+        int64_t count;
+        snprintf(json, sizeof(json),
+                 "{\"__metadata__\":{\"nalagen.crc32\":\"%s\",\"x\":\"y\"},"
+                 "\"a\":{\"dtype\":\"U8\",\"shape\":[16],\"data_offsets\":[0,16]}}",
+                 cases[i].text);
+        test_file file = file_of(json, "0123456789abcdef", 16);
+        assert_ok(context, open_bytes(file.bytes, file.size, &checkpoint, &copy));
+        assert_ok(context, nl_checkpoint_verify(checkpoint, &count));
+        assert_int_equal(count, cases[i].count);
+        assert_string_equal(nl_checkpoint_metadata(checkpoint, "x"), "y");
+        nl_checkpoint_close(checkpoint);
+        free(copy);
+    }
+}
+
 static void missing_files_and_folders(void **state)
 {
     (void)state;
@@ -575,6 +679,8 @@ int main(void)
         cmocka_unit_test(every_allocation_fails_once),
         cmocka_unit_test(writes_what_it_reads),
         cmocka_unit_test(an_unfinished_file_is_none),
+        cmocka_unit_test(checksums_tell_damage),
+        cmocka_unit_test(checksums_of_other_layouts_do_not_count),
         cmocka_unit_test(missing_files_and_folders),
         cmocka_unit_test(quantises_rows),
         cmocka_unit_test(problems_are_counted),

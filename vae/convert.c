@@ -68,8 +68,10 @@ static nl_saved describe(const nl_vae_item *item, int64_t source, nl_dtype dtype
                       .ndim = is_matrix(item) ? 2 : entry->ndim,
                       .source = source};
     memcpy(saved.shape, entry->shape, sizeof(saved.shape));
-    if (saved.dtype == NL_I8 && entry->dtype == NL_I8 && entry->scale && !entry->strides)
+    if (saved.dtype == NL_I8 && entry->dtype == NL_I8 && entry->scale && !entry->strides) {
         saved.exact = entry;
+        saved.file = item->checkpoint;
+    }
     return saved;
 }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nl_checkpoint.h"
+#include "checksums.h"
 
 /* The formats, told apart by their first bytes. A row without a reader is there for its message. */
 typedef struct nl_file_format {
@@ -426,8 +426,8 @@ static const nl_mapping *mapping_of(const nl_checkpoint *checkpoint, const void 
     return NULL;
 }
 
-static void read_elements(const nl_checkpoint *checkpoint, const nl_entry *entry, int64_t count,
-                          float *to)
+static nl_status read_elements(const nl_checkpoint *checkpoint, const nl_entry *entry,
+                               int64_t count, float *to)
 {
     enum { LARGE = 1 << 20 }; /* bytes */
     int64_t bytes = count * nl_dtype_size(entry->dtype);
@@ -435,6 +435,9 @@ static void read_elements(const nl_checkpoint *checkpoint, const nl_entry *entry
         bytes >= LARGE && !entry->strides ? mapping_of(checkpoint, entry->data) : NULL;
     if (mapping)
         nl_map_ahead(mapping, entry->data, bytes);
+    nl_status status = nl_checksum_check(checkpoint, entry->data, bytes);
+    if (status != NL_OK)
+        return status;
     if (entry->strides)
         gather(entry, count, true, to);
     else
@@ -442,11 +445,12 @@ static void read_elements(const nl_checkpoint *checkpoint, const nl_entry *entry
     if (mapping)
         nl_map_release(mapping, entry->data, bytes);
     if (!entry->scale)
-        return;
+        return NL_OK;
     int64_t columns = count / entry->shape[0];
     for (int64_t row = 0; row < entry->shape[0]; row++)
         for (int64_t i = 0; i < columns; i++)
             to[row * columns + i] *= entry->scale[row];
+    return NL_OK;
 }
 
 nl_status nl_entry_read(const nl_checkpoint *checkpoint, const nl_entry *entry, float *to)
@@ -462,7 +466,9 @@ nl_status nl_entry_read(const nl_checkpoint *checkpoint, const nl_entry *entry, 
     }
     if (entry->part_count)
         return NL_OK;
-    read_elements(checkpoint, entry, count, to);
+    nl_status status = read_elements(checkpoint, entry, count, to);
+    if (status != NL_OK)
+        return status;
     int64_t bad = first_not_finite(to, count);
     if (bad >= 0)
         return nl_fail(checkpoint->context, NL_ERROR_INPUT,

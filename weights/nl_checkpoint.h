@@ -24,6 +24,7 @@ struct nl_entry {
 };
 
 typedef struct nl_checkpoint nl_checkpoint;
+typedef struct nl_checksum nl_checksum; /* checksums.h */
 
 struct nl_checkpoint {
     nl_context *context;
@@ -44,6 +45,9 @@ struct nl_checkpoint {
     const char *spelling; /* of the file where entries have others: "diffusers", "REPA"; or NULL */
     nl_checkpoint **shards; /* of a folder: the files that entries and metadata point into */
     int shard_count;
+    nl_checksum *
+        checksums; /* that a safetensors file of ours carries of its tensors; of a folder its shards have them */
+    int64_t checksum_count;
 };
 
 /* Tells the format from the content: safetensors, torch (zip and before 1.6), or a folder of such
@@ -74,8 +78,11 @@ void nl_entry_copy(const nl_entry *entry, void *to);
 /* Whether two entries have one shape and the same numbers. */
 nl_status nl_entry_equal(const nl_checkpoint *checkpoint, const nl_entry *a, const nl_entry *b,
                          bool *equal);
-/* All elements as row-major floats into `to`; a non-finite one is NL_ERROR_INPUT with the tensor's name. */
+/* All elements as row-major floats into `to`; a non-finite one, and a checksum that does not fit, is NL_ERROR_INPUT with the
+ * tensor's name. */
 nl_status nl_entry_read(const nl_checkpoint *checkpoint, const nl_entry *entry, float *to);
+/* Reads all that has a checksum. *count: how many there are. NL_ERROR_INPUT names what does not fit. */
+nl_status nl_checkpoint_verify(const nl_checkpoint *checkpoint, int64_t *count);
 
 /* The readers behind nl_checkpoint_open: fill checkpoint->{count, entries, metadata} from
  * checkpoint->mapping. What they have allocated by then is freed by nl_checkpoint_close. */
@@ -119,7 +126,8 @@ typedef struct nl_tensor_header {
     int64_t shape[NL_MAX_DIMS];
 } nl_tensor_header;
 
-/* metadata: pairs, ended by NULL, or NULL. Tensors lie in the file in the order given. */
+/* metadata: pairs, ended by NULL, or NULL. Tensors lie in the file in the order given. A file carries their checksums
+ * (checksums.h); a pipe, which they would have to precede, does not. */
 nl_status nl_safetensors_create(nl_context *context, const char *path, bool overwrite,
                                 const char *const *metadata, const nl_tensor_header *tensors,
                                 int64_t count, nl_safetensors_writer **writer);
@@ -137,7 +145,8 @@ typedef struct nl_saved {
     int64_t shape[NL_MAX_DIMS];
     int64_t source; /* number of the source, and its element that comes first */
     int64_t first;
-    const nl_entry *exact; /* copied as it is, scales included; or NULL */
+    const nl_entry *exact;     /* copied as it is, scales included; or NULL */
+    const nl_checkpoint *file; /* of exact */
 } nl_saved;
 
 typedef struct nl_save_source {

@@ -6,13 +6,14 @@
  *   0       8       n, length of the header, little endian, at most 100,000,000
  *   8       n       JSON object: name -> {dtype, shape, data_offsets: [begin, end]}, and under
  *                   "__metadata__" an object of strings; may be padded with spaces
+ *                   (NL_CHECKSUMS there: checksums.h)
  *   8 + n   rest    the data; offsets count from here; no hole, no overlap, nothing behind
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "checksums.h"
 #include "nl_bytes.h"
-#include "nl_checkpoint.h"
 #include "nl_json.h"
 
 enum {
@@ -32,7 +33,7 @@ typedef struct nl_header {
     nl_checkpoint *checkpoint;
     const uint8_t *data; /* the data section */
     int64_t size;
-    const cJSON *metadata;
+    const cJSON *root, *metadata;
     int64_t count;
     nl_entry *entries;
     nl_span *spans;
@@ -243,6 +244,37 @@ static char *copy_text(char **to, const char *text)
     return copy;
 }
 
+/* Of all tensors, those that are folded into others too, whose names stay with them. */
+static nl_status read_checksums(nl_header *header)
+{
+    nl_checkpoint *checkpoint = header->checkpoint;
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(header->metadata, NL_CHECKSUMS), *item;
+    nl_status status = NL_OK;
+    int64_t size = 0, count = 0;
+    uint32_t table = 0;
+    char *names;
+    if (!text)
+        return NL_OK;
+    for (int64_t i = 0; i < header->count; i++)
+        size += (int64_t)strlen(header->entries[i].name) + 1;
+    NL_TRY(NL_OWN_ARRAY(checkpoint, "names of tensors", NL_MAX(size, 1), &names));
+    NL_TRY(NL_OWN_ARRAY(checkpoint, "checksums", NL_MAX(header->count, 1), &checkpoint->checksums));
+    cJSON_ArrayForEach(item, header->root)
+    {
+        nl_span span;
+        if (!strcmp(item->string, metadata_key))
+            continue;
+        NL_TRY(read_offsets(header, item, &span));
+        table = nl_checksum_table(table, item->string, span.end);
+        checkpoint->checksums[count++] = (nl_checksum){
+            copy_text(&names, item->string), header->data + span.begin, span.end - span.begin, 0};
+    }
+    checkpoint->checksum_count = count;
+    nl_checksums_read(checkpoint, text->valuestring, table);
+cleanup:
+    return status;
+}
+
 /* One allocation holds what the entries point at outside the mapping: aligned copies of the scales,
  * then names and metadata. */
 static nl_status own(nl_header *header, int64_t floats)
@@ -254,6 +286,7 @@ static nl_status own(nl_header *header, int64_t floats)
     const cJSON *item;
     int64_t pairs = 0, kept = 0;
     size_t size = (size_t)floats * sizeof(float); /* no more than the file holds */
+    NL_TRY(read_checksums(header));
     for (int64_t i = 0; i < header->count; i++)
         size += strlen(header->entries[i].name) + 1;
     cJSON_ArrayForEach(item, header->metadata)
@@ -273,7 +306,9 @@ static nl_status own(nl_header *header, int64_t floats)
             continue;
         entry.name = copy_text(&text, entry.name);
         if (entry.scale) {
-            entry.scale = memcpy(scale, entry.scale, (size_t)entry.shape[0] * sizeof(float));
+            int64_t bytes = entry.shape[0] * (int64_t)sizeof(float);
+            NL_TRY(nl_checksum_check(checkpoint, entry.scale, bytes));
+            entry.scale = memcpy(scale, entry.scale, (size_t)bytes);
             scale += entry.shape[0];
         }
         header->entries[kept++] = entry;
@@ -281,6 +316,8 @@ static nl_status own(nl_header *header, int64_t floats)
     pairs = 0;
     cJSON_ArrayForEach(item, header->metadata)
     {
+        if (!strcmp(item->string, NL_CHECKSUMS))
+            continue;
         checkpoint->metadata[pairs++] = copy_text(&text, item->string);
         checkpoint->metadata[pairs++] = copy_text(&text, item->valuestring);
     }
@@ -336,6 +373,7 @@ nl_status nl_safetensors_parse(nl_checkpoint *checkpoint)
     cJSON *root = NULL;
     int64_t floats, items;
     NL_TRY(parse_header(checkpoint, &root));
+    header.root = root;
     header.data = checkpoint->mapping.data + 8 + nl_little(checkpoint->mapping.data, 8);
     header.size = checkpoint->mapping.data + checkpoint->mapping.size - header.data;
     items = cJSON_GetArraySize(root);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "nl_checkpoint.h"
+#include "checksums.h"
 
 static const int64_t nothing = INT64_MIN; /* no source has this number */
 
@@ -81,11 +81,12 @@ cleanup:
     return status;
 }
 
-static nl_status write_exact(nl_saving *saving, const nl_entry *entry)
+static nl_status write_exact(nl_saving *saving, const nl_checkpoint *file, const nl_entry *entry)
 {
     nl_status status;
     void *copy = NULL;
     int64_t count = nl_entry_count(entry), bytes = count * nl_dtype_size(entry->dtype);
+    NL_TRY(nl_checksum_check(file, entry->data, bytes)); /* no new one for what is damaged */
     if (entry->strides) {
         NL_TRY(NL_NEW_SIZED(saving->context, "a tensor", bytes, 1, &copy));
         nl_entry_copy(entry, copy);
@@ -105,7 +106,7 @@ static nl_status write_tensor(nl_saving *saving, const nl_saved *saved)
     int64_t count = saved_count(saved), rows = saved->ndim ? saved->shape[0] : 1;
     NL_TRY(nl_check_cancelled(saving->context));
     if (saved->exact)
-        return write_exact(saving, saved->exact);
+        return write_exact(saving, saved->file, saved->exact);
     if (saving->loaded != saved->source) {
         saving->loaded = nothing;
         NL_TRY(saving->source->read(saving->source->user, saved->source, saving->values));
@@ -188,7 +189,8 @@ nl_status nl_checkpoint_save(const nl_checkpoint *checkpoint, const char *path, 
                                                                             : NL_F32,
                                 .ndim = entry->ndim,
                                 .source = i,
-                                .exact = floats ? NULL : entry};
+                                .exact = floats ? NULL : entry,
+                                .file = checkpoint};
         memcpy(tensors[i].shape, entry->shape, sizeof(entry->shape));
         if (floats)
             source.largest = NL_MAX(source.largest, nl_entry_count(entry));

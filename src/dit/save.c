@@ -54,8 +54,11 @@ static void add_native(nl_dit_file *file, int index)
     const nl_entry *entry =
         file->checkpoint ? nl_checkpoint_find(file->checkpoint, param->name) : NULL;
     memcpy((char *)saved->name, param->name, sizeof(param->name));
-    if (entry && saved->dtype == NL_I8 && entry->dtype == NL_I8 && entry->scale && !entry->strides)
+    if (entry && saved->dtype == NL_I8 && entry->dtype == NL_I8 && entry->scale &&
+        !entry->strides) {
         saved->exact = entry;
+        saved->file = file->checkpoint;
+    }
 }
 
 static void add_diffusers(nl_dit_file *file, int index)

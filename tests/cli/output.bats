@@ -173,6 +173,36 @@ END
     [ "$status" -eq 2 ]
 }
 
+@test "a bit that has changed in a model is found: by info --verify, and by whoever reads the tensor" {
+    "$MAKE_MODEL" tiny.safetensors
+    run "$NALAGEN" info --verify tiny.safetensors
+    [ "$status" -eq 0 ]
+    [[ "$output" =~ "checksums: "[1-9][0-9]+ ]]
+    python3 -c '
+import json, struct
+data = bytearray(open("tiny.safetensors", "rb").read())
+size = struct.unpack("<q", data[:8])[0]
+table = json.loads(data[8:8 + size])
+data[8 + size + table["blocks.1.mlp.fc1.weight"]["data_offsets"][0] + 1000] ^= 4
+open("flipped.safetensors", "wb").write(data)
+table["__metadata__"].pop("nalagen.crc32")
+text = json.dumps(table).encode()
+open("old.safetensors", "wb").write(struct.pack("<q", len(text)) + text + data[8 + size:])'
+    run -3 "$NALAGEN" info --verify flipped.safetensors
+    [[ "$output" == *"flipped.safetensors: damaged: 1 of "*" checksums does not fit:"*"tensor blocks.1.mlp.fc1.weight" ]]
+    run -3 quick -m flipped.safetensors -c 1 -o a.png --device cpu
+    [[ "$output" == *"flipped.safetensors: tensor blocks.1.mlp.fc1.weight: its checksum does not fit: the file is damaged" ]]
+    run -3 "$NALAGEN" convert flipped.safetensors again.safetensors
+    [ ! -e again.safetensors ]
+    # A file of before has none, and loads.
+    quick -m old.safetensors -c 1 -o a.png --device cpu -q
+    run "$NALAGEN" info --verify old.safetensors
+    [ "$status" -eq 0 ]
+    [[ "$output" == *"carries no checksums"*"checksums: 0"* ]]
+    quick -m tiny.safetensors -c 1 -o b.png --device cpu -q
+    run -2 "$NALAGEN" info --verify b.png
+}
+
 @test "what a terminal would act on is spelt out, in errors and in what info prints" {
     plain() { # no control character but line breaks, no C1, no mark of direction
         ! LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]' "$1"

@@ -31,7 +31,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         nl_checkpoint_open_memory(context, "fuzz DiT", data, (int64_t)size, &checkpoint);
     FUZZ_CHECK((status == NL_OK) == (checkpoint != NULL));
     if (status == NL_OK) {
+        int64_t checksums;
         read_all(context, checkpoint);
+        nl_status verified = nl_checkpoint_verify(checkpoint, &checksums);
+        FUZZ_CHECK(verified == NL_OK || (verified == NL_ERROR_INPUT && checksums > 0));
         status = nl_config_from_checkpoint(checkpoint, NULL, &config);
         if (status == NL_OK)
             FUZZ_CHECK(nl_config_check(context, "fuzz", &config) == NL_OK);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The content of one entry of a zip archive, unpacked as it is read, its checksum carried along. */
-#include "nl_thread.h"
 #include "zip.h"
 
 #include <string.h>
 #include <zlib.h>
 
-#include "ops.h"
+#include "nl_crc.h"
 
 struct nl_zip_stream {
     const nl_zip *zip;
@@ -93,34 +92,6 @@ static nl_status inflate_some(nl_zip_stream *s, uint8_t *to, int64_t bytes)
     return NL_OK;
 }
 
-/* Copies stored bytes and carries the checksum on, parts at once: a checksum alone takes longer than a GPU with the
- * picture that it is of. */
-static void copy_stored(nl_zip_stream *s, uint8_t *to, const uint8_t *from, int64_t bytes)
-{
-    enum { PART = 1 << 20, MOST = 64, THREADS = 4 };
-    int threads =
-        bytes > PART ? 1 + nl_threads_possible(NL_MIN(THREADS, nl_default_threads()) - 1) : 1;
-    uLong crc[MOST], joining = crc32_combine_gen(PART);
-    while (bytes > 0) {
-        int64_t now = NL_MIN(bytes, (int64_t)MOST * PART);
-        int parts = (int)((now + PART - 1) / PART);
-#pragma omp parallel for num_threads(threads)
-        for (int i = 0; i < parts; i++) {
-            int64_t at = (int64_t)i * PART;
-            size_t size = (size_t)NL_MIN(PART, now - at);
-            memcpy(to + at, from + at, size);
-            crc[i] = crc32_z(0, to + at, size);
-        }
-        for (int i = 0; i < parts; i++)
-            s->crc = (uint32_t)(i < parts - 1 || now % PART == 0
-                                    ? crc32_combine_op(s->crc, crc[i], joining)
-                                    : crc32_combine(s->crc, crc[i], (z_off_t)(now % PART)));
-        to += now;
-        from += now;
-        bytes -= now;
-    }
-}
-
 nl_status nl_zip_stream_read(nl_zip_stream *s, void *to, int64_t bytes)
 {
     const uint8_t *from = s->entry->data + s->taken;
@@ -129,7 +100,7 @@ nl_status nl_zip_stream_read(nl_zip_stream *s, void *to, int64_t bytes)
                        s->zip->where, (int)s->entry->name_size, s->entry->name);
     if (s->entry->deflated)
         return inflate_some(s, to, bytes);
-    copy_stored(s, to, from, bytes);
+    s->crc = nl_crc32(s->crc, to, from, bytes);
     if (s->mapping)
         nl_map_release(s->mapping, from, bytes);
     s->taken += bytes;
