@@ -8,7 +8,7 @@
 #define FIELD(member) offsetof(nl_machine_options, member)
 
 const nl_option nl_device_options[] = {
-    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine",
+    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine", .completes = "devices",
      .help = "auto, cpu, cuda, cuda:1"},
     {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
      .help = "CPU threads (all that the process may use)"},

@@ -27,6 +27,7 @@ static nl_status version_main(int argc, char **argv);
 static nl_status help_main(int argc, char **argv);
 static nl_status man_main(int argc, char **argv);
 static nl_status completion_main(int argc, char **argv);
+static nl_status schema_main(int argc, char **argv);
 
 static const nl_option no_options[] = {{0}};
 
@@ -65,6 +66,12 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
                   .options = no_options,
                   .hidden = true,
                   .run = completion_main},
+    &(nl_command){.name = "generate-schema",
+                  .summary = "Print the JSON schema of requests, answers and pictures",
+                  .arguments = "",
+                  .options = no_options,
+                  .hidden = true,
+                  .run = schema_main},
     &(nl_command){.name = "generate-man",
                   .summary = "Print the man page",
                   .arguments = "",
@@ -162,11 +169,23 @@ static nl_status man_main(int argc, char **argv)
     return finish();
 }
 
+static nl_status schema_main(int argc, char **argv)
+{
+    if (argc > 1)
+        return complain("unexpected argument", argv[1], NULL);
+    return nl_print_schema(stdout) ? finish() : NL_ERROR_MEMORY;
+}
+
 static nl_status completion_main(int argc, char **argv)
 {
     nl_command list[MAX_COMMANDS + 1];
+    const char *what = argc > 1 ? argv[1] : "";
     list_commands(list);
-    if (argc != 2 || !nl_print_completion(stdout, argv[1], list)) {
+    if ((argc == 2 || argc == 3) && !strcmp(what, "classes")) {
+        nl_print_classes(stdout, argc == 3 && *argv[2] ? argv[2] : NULL);
+    } else if (argc == 2 && !strcmp(what, "devices")) {
+        nl_print_devices(stdout);
+    } else if (argc != 2 || !nl_print_completion(stdout, what, list)) {
         fputs("nalagen: error: expected 'nalagen completion bash', zsh or fish\n", stderr);
         return NL_ERROR_USAGE;
     }

@@ -48,6 +48,8 @@ typedef struct nl_option {
     /* In place of all these: a table whose rows stand here, `offset` being that of the structure which their offsets are
      * of, `where` theirs too. A later row of the same name takes the place of one of them. */
     const struct nl_option *include;
+    const char
+        *completes; /* what `nalagen completion` lists for it: "classes", "devices"; or NULL */
 } nl_option;
 
 enum { NL_MOST_REPEATED = 16 };

@@ -33,7 +33,7 @@ const nl_option nl_sampling_options[] = {
      .help = "pixels, N or HxW (the model's own)"},
 
     {"class", 'c', NL_OPTION_TEXT, FIELD(classes), "LIST", .where = NL_IN_BOTH, .group = "Pictures",
-     .help = "church, n03028079, 1,4, 0-9, null, random, balanced",
+     .completes = "classes", .help = "church, n03028079, 1,4, 0-9, null, random, balanced",
      .detail =
          "Picture i takes entry i modulo the length of the list. random draws the class of each "
          "picture from the seed and its index; balanced takes all classes in turn; null is "

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Types a line and Tab into an interactive shell, and prints what became of it.
+
+    python3 tests/shell_keys.py bash|zsh SCRIPT LINE [words|list]
+
+SCRIPT: the completion. words: the words of the line after Tab, one a line; list: what was offered, one a line, sorted.
+"""
+import os
+import pty
+import re
+import select
+import sys
+import time
+
+START = {
+    "bash": ["bash", "--norc", "--noprofile", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+}
+SETUP = {
+    "bash": "PS1='>'; bind 'set enable-bracketed-paste off' 'set show-all-if-ambiguous on' 'set page-completions off' "
+            "'set completion-query-items 0'; bind 'set show-all-if-ambiguous on'; bind 'set completion-query-items 0'; "
+            "bind 'set enable-bracketed-paste off'; source {script}",
+    "zsh": "unset zle_bracketed_paste; PS1='>'; unsetopt zle_bracketed_paste prompt_sp 2>/dev/null; fpath=({folder} $fpath); "
+           "autoload -U compinit; compinit -u -D; bindkey -e; LISTMAX=999; compdef _nalagen nalagen",
+}
+
+
+def read(terminal, quiet=0.7, most=20):
+    """What comes until it has been quiet for a while."""
+    text, end = b"", time.time() + most
+    while time.time() < end and select.select([terminal], [], [], quiet)[0]:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        text += part
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", text.decode(errors="replace"))
+
+
+def main():
+    shell, script, line = sys.argv[1:4]
+    what = sys.argv[4] if len(sys.argv) > 4 else "words"
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ.update(TERM="dumb", COLUMNS="200", LINES="200", HISTFILE="/dev/null")
+        os.execvp(shell, START[shell])
+    read(terminal)
+    os.write(terminal, (SETUP[shell].format(script=script, folder=os.path.dirname(os.path.abspath(script))) + "\n").encode())
+    read(terminal)
+    os.write(terminal, (line + "\t").encode())
+    shown = read(terminal, 1.5)
+    if what == "list":
+        rest = shown.split("\n")[1:]
+        print("\n".join(sorted(word for row in rest if not row.startswith(">") for word in re.split(r"\s{2,}|\t", row.strip()) if word)))
+    else:
+        os.write(terminal, b"\x01printf '<%s>\\n' \n")
+        print("\n".join(re.findall(r"^<(.*)>$", read(terminal, 1.0), re.M)))
+    os.write(terminal, b"\x03\x15exit\n")
+    os.close(terminal)
+    os.waitpid(process, 0)
+
+
+main()
