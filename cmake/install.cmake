@@ -1,20 +1,34 @@
 # SPDX-License-Identifier: MIT
-# What `cmake --install` gives. The man page and the completions come from the program's own option tables.
-install(TARGETS nalagen RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS nalagen_static nalagen_shared
-    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/nalagen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# What `cmake --install` gives, in the parts that packages are made of (package.cmake): program, library, development, data,
+# python. The man page and the completions come from the program's own option tables.
+install(TARGETS nalagen RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+install(TARGETS nalagen_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library
+    NAMELINK_COMPONENT development)
+install(TARGETS nalagen_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+install(FILES include/nalagen.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 
 # The prefix as seen from the file, so that the tree can be moved.
 file(RELATIVE_PATH NL_PREFIX_FROM_PC ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/nalagen.pc.in nalagen.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/nalagen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/nalagen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
-install(DIRECTORY weights/shipped/ DESTINATION ${CMAKE_INSTALL_DATADIR}/nalagen
+install(DIRECTORY weights/shipped/ DESTINATION ${CMAKE_INSTALL_DATADIR}/nalagen COMPONENT data
     FILES_MATCHING PATTERN "*.safetensors" PATTERN "MODEL_CARD.md")
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(FILES NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT data)
+install(FILES NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT data OPTIONAL)
+
+# Python's own files go where `pip install ./python` would put them; a system's Python is told where with NL_PYTHON_DIR.
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+    set(NL_PYTHON_DIR lib/python3/dist-packages CACHE PATH "Where the Python package goes; empty: nowhere")
+    set(zsh_completions zsh/vendor-completions)
+else()
+    set(NL_PYTHON_DIR "" CACHE PATH "Where the Python package goes; empty: nowhere")
+    set(zsh_completions zsh/site-functions) # where zsh looks below /usr/local
+endif()
+if(NL_PYTHON_DIR)
+    install(DIRECTORY python/nalagen DESTINATION ${NL_PYTHON_DIR} COMPONENT python
+        FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN __pycache__ EXCLUDE)
+endif()
 
 if(NOT CMAKE_CROSSCOMPILING)
     set(generated ${CMAKE_BINARY_DIR}/generated)
@@ -27,9 +41,10 @@ if(NOT CMAKE_CROSSCOMPILING)
         COMMAND nalagen completion fish > ${generated}/nalagen.fish
         DEPENDS nalagen VERBATIM)
     add_custom_target(generated ALL DEPENDS ${generated}/nalagen.1)
-    install(FILES ${generated}/nalagen.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-    install(FILES ${generated}/nalagen.bash RENAME nalagen
+    install(FILES ${generated}/nalagen.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
+    install(FILES ${generated}/nalagen.bash RENAME nalagen COMPONENT program
         DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-    install(FILES ${generated}/_nalagen DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
-    install(FILES ${generated}/nalagen.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+    install(FILES ${generated}/_nalagen DESTINATION ${CMAKE_INSTALL_DATADIR}/${zsh_completions} COMPONENT program)
+    install(FILES ${generated}/nalagen.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d
+        COMPONENT program)
 endif()
