@@ -411,7 +411,7 @@ typedef struct nl_train_options {
      * average that had the best. */
     int64_t patience;
     /* Distribution matching in a distillation (docs/training.md): weight of its term (0: none), the part of the run that
-     * lies before it (0.5), the teacher's guidance in it (0: `guidance`); learning rate of the fake (0.0001), and its
+     * lies before it (0.5), the teacher's guidance in it (0: `guidance`); learning rate of the fake (0: `rate`), and its
      * updates for each of the student's (3). In brackets: what `nalagen distill` has. */
     double match, match_from, match_guidance;
     double fake_rate;

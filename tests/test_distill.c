@@ -508,6 +508,108 @@ static void matching_resumes_exactly(void **state)
     refused(&options, "without distribution matching (--match)");
 }
 
+/* ---- A distribution that one jump of target A does not reach: pictures that are dark or bright, and nothing between. */
+
+enum { TWO_KINDS = 64, TINY = 4, ASKED = 256 };
+
+static void write_two_kinds(void)
+{
+    char name[64];
+    assert_ok(context, nl_make_folder(context, in_folder("kinds")));
+    assert_ok(context, nl_make_folder(context, in_folder("kinds/all")));
+    for (int i = 0; i < TWO_KINDS; i++) {
+        uint8_t rgb[3 * TINY * TINY];
+        for (int j = 0; j < NL_COUNT(rgb); j++)
+            rgb[j] = (uint8_t)((i % 2 ? 60 : 195) + (37 * i + 11 * j + i * j) % 17 - 8);
+        snprintf(name, sizeof(name), "kinds/all/%03d.png", i);
+        assert_ok(context, nl_png_write(context, in_folder(name), true, rgb, TINY, TINY, NULL));
+    }
+}
+
+/* Of ASKED pictures of one jump, those whose mean is in the middle third between dark and bright. */
+static int between(const char *path)
+{
+    enum { SIZE = 3 * TINY * TINY };
+    static float noise[ASKED * SIZE], u[ASKED * SIZE], times[2 * ASKED];
+    static int32_t labels[ASKED];
+    static int64_t samples[ASKED];
+    int64_t shape[] = {ASKED, 3, TINY, TINY}, two[] = {2, ASKED};
+    nl_tensor x = nl_tensor_of(noise, NL_F32, 4, shape), y = nl_tensor_of(u, NL_F32, 4, shape);
+    nl_tensor t = nl_tensor_of(times, NL_F32, 2, two);
+    nl_tensor classes = nl_tensor_of(labels, NL_I32, 1, shape);
+    nl_checkpoint *file = NULL;
+    nl_dit *dit = NULL;
+    nl_config config;
+    int count = 0;
+    for (int i = 0; i < ASKED; i++)
+        samples[i] = i, times[ASKED + i] = 1;
+    assert_ok(context, nl_checkpoint_open(context, in_folder(path), &file));
+    assert_ok(context, nl_config_from_checkpoint(file, NULL, &config));
+    assert_ok(context, nl_dit_create(context->device, &config, &dit));
+    assert_ok(context, nl_dit_load(dit, file));
+    assert_ok(context, nl_arena_reserve(context->device, 64 << 20));
+    assert_ok(context, NL_OP(context->device, normal, .y = x, .seed = 5, .images = samples));
+    assert_ok(context, nl_dit_forward(dit, context->device, &x, &t, &classes, NULL, &y, NULL));
+    for (int i = 0; i < ASKED; i++) {
+        double mean = 0;
+        for (int j = i * SIZE; j < (i + 1) * SIZE; j++)
+            mean += (noise[j] + u[j]) / SIZE;
+        count += fabs(mean) < 0.53 / 2; /* dark and bright: +- 0.53 */
+    }
+    nl_dit_destroy(dit);
+    nl_config_free(context, &config);
+    nl_checkpoint_close(file);
+    return count;
+}
+
+static void matching_brings_one_jump_to_what_there_is(void **state)
+{
+    (void)state;
+    nl_encode_result result;
+    nl_encode_options encode = {.source = in_folder("kinds"),
+                                .out = in_folder("kinds of data"),
+                                .height = TINY,
+                                .width = TINY,
+                                .latent_scale = 1};
+    nl_train_options options = nl_train_defaults;
+    int counts[2];
+    write_two_kinds();
+    assert_ok(context, nl_encode_dataset(context, &encode, &result));
+    options.model = "NaLaSiT-2x32x1/2";
+    options.data = in_folder("kinds of data");
+    options.out = in_folder("teacher of kinds");
+    options.batch = 32;
+    options.steps = 600;
+    options.rate = 3e-3;
+    options.schedule = "cosine";
+    options.ema = "0.98";
+    options.log_every = options.save_every = options.sample_every = options.validate_every = 0;
+    assert_ok(context, nl_train(context, &options, NULL));
+    for (int match = 0; match < 2; match++) {
+        nl_train_options few = nl_distill_defaults;
+        few.teacher = in_folder("teacher of kinds/model.safetensors");
+        few.data = options.data;
+        few.out = in_folder(match ? "kinds with" : "kinds without");
+        few.guidance = 1;
+        few.batch = 32;
+        few.steps = 240;
+        few.rate = 1e-3;
+        few.schedule = "cooldown";
+        few.cooldown = 0.4;
+        few.ema = "0.95";
+        few.log_every = few.save_every = few.sample_every = few.validate_every = 0;
+        few.match = match ? 3 : 0;
+        few.match_from = 0.3;
+        few.fake_rate = 3e-3;
+        assert_ok(context, nl_train(context, &few, NULL));
+        counts[match] =
+            between(match ? "kinds with/model.safetensors" : "kinds without/model.safetensors");
+    }
+    if (!(counts[0] > 20 && counts[1] < counts[0] / 2))
+        fail_msg("of %d pictures %d are between dark and bright, without the term %d", ASKED,
+                 counts[1], counts[0]);
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -559,7 +661,9 @@ static int setup(void **state)
     nl_encode_result result;
     if (make_test_folder(state))
         return 1;
-    context = test_context("cpu");
+    nl_context_options one = {.device = "cpu", .dtype = "f32", .threads = 1}; /* tiny networks */
+    if (nl_context_create(&one, &context) != NL_OK)
+        return 1;
     write_classes(context, 8, 16, 16);
     nl_encode_options options = {.source = in_folder("source"),
                                  .out = in_folder("data"),
@@ -591,6 +695,7 @@ int main(void)
         cmocka_unit_test(a_fake_that_is_the_teacher_moves_nothing),
         cmocka_unit_test(resumes_exactly),
         cmocka_unit_test(matching_resumes_exactly),
+        cmocka_unit_test(matching_brings_one_jump_to_what_there_is),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

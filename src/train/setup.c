@@ -23,7 +23,7 @@ const nl_train_options nl_distill_defaults = {DEFAULTS,
                                               .adaptive = 1e-3,
                                               .teacher_samples = 30720,
                                               .match_from = 0.5,
-                                              .fake_rate = 1e-4,
+
                                               .fake_updates = 3};
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};

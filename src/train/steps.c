@@ -37,7 +37,7 @@ nl_status nl_trainer_step(nl_trainer *trainer)
         .stage = nl_matching_stage_at(&trainer->matcher.options, done)};
     nl_status status = NL_OK;
     memcpy(numbers.fake, numbers.student, sizeof(numbers.fake));
-    of_fake.rate = options->fake_rate;
+    of_fake.rate = options->fake_rate > 0 ? options->fake_rate : options->rate;
     numbers.fake[NL_HYPER_RATE] = (float)nl_train_rate(&of_fake, step, done);
     for (int i = 0; i < trainer->point.ema_count; i++)
         numbers.student[NL_HYPER_EMA + i] =
