@@ -63,73 +63,83 @@ static cJSON *job_json(nl_exchange *exchange, nl_queued_job *job)
     return object;
 }
 
-static enum MHD_Result no_job(nl_exchange *exchange)
+static nl_status read_own(nl_exchange *exchange, nl_wanted *wanted, void *user)
 {
-    return nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such job (any more)");
+    (void)user;
+    return nl_wanted_own(exchange->server->queue, exchange->body, exchange->size, wanted);
 }
 
 static enum MHD_Result post_job(nl_exchange *exchange)
 {
-    nl_queue *queue = exchange->server->queue;
-    nl_wanted wanted;
     enum MHD_Result result;
-    if (nl_wanted_create(&wanted) != NL_OK)
-        return MHD_NO;
-    nl_status read =
-        nl_wanted_own(queue, exchange->body ? exchange->body : "", exchange->size, &wanted);
-    nl_queued_job *job = nl_put_job(exchange, read, &wanted, &result);
+    nl_queued_job *job = nl_put_job(exchange, read_own, NULL, &result);
     if (!job)
         return result;
     result = nl_answer_json(exchange, MHD_HTTP_ACCEPTED, job_json(exchange, job));
+    nl_queue_release(exchange->server->queue, job);
+    return result;
+}
+
+/* Of the job that the path names, held meanwhile. */
+static enum MHD_Result with_job(nl_exchange *exchange,
+                                enum MHD_Result (*answer)(nl_exchange *exchange,
+                                                          nl_queued_job *job))
+{
+    nl_queue *queue = exchange->server->queue;
+    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
+    if (!job)
+        return nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such job (any more)");
+    enum MHD_Result result = answer(exchange, job);
     nl_queue_release(queue, job);
     return result;
+}
+
+static enum MHD_Result answer_job(nl_exchange *exchange, nl_queued_job *job)
+{
+    return nl_answer_json(exchange, MHD_HTTP_OK, job_json(exchange, job));
+}
+
+static enum MHD_Result cancel_job(nl_exchange *exchange, nl_queued_job *job)
+{
+    nl_queue_cancel(exchange->server->queue, job);
+    return answer_job(exchange, job);
+}
+
+static enum MHD_Result answer_picture(nl_exchange *exchange, nl_queued_job *job)
+{
+    nl_queue *queue = exchange->server->queue;
+    const uint8_t *png;
+    int64_t i;
+    size_t size;
+    if (!nl_number_read(exchange->parts[1], job->wanted.task.count - 1, &i) ||
+        !nl_queue_facts(queue, job, i))
+        return nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such picture (yet)");
+    nl_status status = nl_queue_png(queue, exchange->context, job, i, &png, &size);
+    return status == NL_OK ? nl_answer_bytes(exchange, "image/png", png, size, 3600)
+                           : nl_answer_failure(exchange, exchange->context, status);
+}
+
+/* An argument of the query from `least` on; it stays as it is where there is none. */
+static bool number_argument(nl_exchange *exchange, const char *name, int64_t least, int64_t most,
+                            int64_t *number)
+{
+    const char *text = nl_argument(exchange, name);
+    return !text || (nl_number_read(text, most, number) && *number >= least);
 }
 
 static enum MHD_Result get_job(nl_exchange *exchange)
 {
-    nl_queue *queue = exchange->server->queue;
-    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
-    if (!job)
-        return no_job(exchange);
-    enum MHD_Result result = nl_answer_json(exchange, MHD_HTTP_OK, job_json(exchange, job));
-    nl_queue_release(queue, job);
-    return result;
+    return with_job(exchange, answer_job);
 }
 
 static enum MHD_Result delete_job(nl_exchange *exchange)
 {
-    nl_queue *queue = exchange->server->queue;
-    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
-    if (!job)
-        return no_job(exchange);
-    nl_queue_cancel(queue, job);
-    enum MHD_Result result = nl_answer_json(exchange, MHD_HTTP_OK, job_json(exchange, job));
-    nl_queue_release(queue, job);
-    return result;
+    return with_job(exchange, cancel_job);
 }
 
 static enum MHD_Result get_picture(nl_exchange *exchange)
 {
-    nl_queue *queue = exchange->server->queue;
-    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
-    enum MHD_Result result;
-    const uint8_t *png;
-    char *end;
-    size_t size;
-    if (!job)
-        return no_job(exchange);
-    const char *number = exchange->parts[1];
-    long long i = *number >= '0' && *number <= '9' && strlen(number) < 10
-                      ? strtoll(number, &end, 10)
-                      : (end = "x", -1);
-    if (*end || i >= job->wanted.task.count || !nl_queue_facts(queue, job, i))
-        result = nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such picture (yet)");
-    else if (nl_queue_png(queue, exchange->context, job, i, &png, &size) != NL_OK)
-        result = nl_answer_error(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory for it now");
-    else
-        result = nl_answer_bytes(exchange, "image/png", png, size, 3600);
-    nl_queue_release(queue, job);
-    return result;
+    return with_job(exchange, answer_picture);
 }
 
 /* ---- Events */
@@ -257,28 +267,23 @@ static void end_watch(void *user)
     nl_core_context_destroy(context);
 }
 
-static enum MHD_Result get_events(nl_exchange *exchange)
+static enum MHD_Result answer_events(nl_exchange *exchange, nl_queued_job *job)
 {
     nl_context *context = NULL;
-    nl_queue *queue = exchange->server->queue;
-    nl_queued_job *job = nl_queue_find(queue, exchange->parts[0]);
-    const char *cancels = nl_argument(exchange, "cancel");
+    int64_t cancels = 0;
     nl_watch *watch = NULL;
     nl_status status = NL_OK;
-    if (!job)
-        return no_job(exchange);
-    if (cancels && strcmp(cancels, "0") != 0 && strcmp(cancels, "1") != 0) {
-        nl_queue_release(queue, job);
+    if (!number_argument(exchange, "cancel", 0, 1, &cancels))
         return nl_answer_error(exchange, MHD_HTTP_BAD_REQUEST, "cancel: expected 0 or 1");
-    }
     NL_TRY(nl_core_context_create(NULL, &context));
     NL_TRY(NL_NEW(context, "events", &watch));
     NL_TRY(NL_NEW_ZEROS(context, "events", job->wanted.task.count, &watch->shown));
     watch->context = context;
-    watch->queue = queue;
+    watch->queue = exchange->server->queue;
     watch->exchange = exchange;
     watch->job = job;
-    watch->cancels = cancels && strcmp(cancels, "0") != 0;
+    nl_queue_hold(watch->queue, job);
+    watch->cancels = cancels != 0;
     MHD_set_connection_option(exchange->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, read_events, watch, end_watch);
@@ -291,8 +296,12 @@ static enum MHD_Result get_events(nl_exchange *exchange)
 cleanup:
     nl_free(context, watch);
     nl_core_context_destroy(context);
-    nl_queue_release(queue, job);
     return nl_answer_error(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, "%s", nl_status_name(status));
+}
+
+static enum MHD_Result get_events(nl_exchange *exchange)
+{
+    return with_job(exchange, answer_events);
 }
 
 /* ---- What there is */
@@ -313,7 +322,6 @@ static cJSON *model_json(const nl_served_model *model)
 {
     const nl_config *config = model->config;
     const cJSON *facts = model->sizes[0].facts;
-    bool dit = config->architecture == NL_ARCH_DIT;
     nl_sampling given = {.cfg_scale = -1}, usual;
     nl_context *context;
     cJSON *object = cJSON_CreateObject();
@@ -327,13 +335,10 @@ static cJSON *model_json(const nl_served_model *model)
     cJSON_AddNumberToObject(object, "unit", model->unit);
     cJSON_AddBoolToObject(object, "shipped", !model->options.model);
     cJSON_AddNumberToObject(object, "classes", config->num_classes);
-    cJSON_AddBoolToObject(object, "guidance",
-                          config->num_classes && !config->no_null_class && !config->guided &&
-                              !config->flow_map);
+    cJSON_AddBoolToObject(object, "guidance", nl_takes_guidance(config));
     cJSON *samplers = cJSON_AddArrayToObject(object, "samplers");
     for (int i = 0; nl_method_names[i]; i++)
-        if (nl_method_is_diffusion((nl_method)i) == dit &&
-            ((nl_method)i == NL_METHOD_FLOW) <= config->flow_map) {
+        if (nl_takes_sampler(config, (nl_method)i)) {
             cJSON *sampler = cJSON_CreateObject();
             cJSON_AddStringToObject(sampler, "name", nl_method_names[i]);
             cJSON_AddNumberToObject(sampler, "steps", nl_methods[i].default_steps);

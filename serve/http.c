@@ -117,6 +117,15 @@ enum MHD_Result nl_answer_failure(nl_exchange *exchange, nl_context *context, nl
     return nl_answer_error(exchange, code, "%s", nl_last_error(context));
 }
 
+bool nl_number_read(const char *text, int64_t most, int64_t *number)
+{
+    size_t length = strspn(text, "0123456789");
+    if (!length || text[length] || length > 15)
+        return false;
+    *number = atoll(text);
+    return *number <= most;
+}
+
 const char *nl_argument(nl_exchange *exchange, const char *name)
 {
     return MHD_lookup_connection_value(exchange->connection, MHD_GET_ARGUMENT_KIND, name);
@@ -138,20 +147,24 @@ bool nl_has_gone(nl_exchange *exchange)
                              (poller.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)));
 }
 
-nl_queued_job *nl_put_job(nl_exchange *exchange, nl_status read, nl_wanted *wanted,
+nl_queued_job *nl_put_job(nl_exchange *exchange, nl_reader read, void *user,
                           enum MHD_Result *answered)
 {
     nl_queued_job *job = NULL;
-    if (read != NL_OK) {
-        *answered = nl_answer_failure(exchange, wanted->context, read);
-        nl_wanted_free(wanted);
+    nl_wanted wanted;
+    *answered = MHD_NO;
+    if (nl_wanted_create(&wanted) != NL_OK)
+        return NULL;
+    nl_status status = read(exchange, &wanted, user);
+    if (status != NL_OK) {
+        *answered = nl_answer_failure(exchange, wanted.context, status);
+        nl_wanted_free(&wanted);
         return NULL;
     }
-    nl_status status = nl_queue_put(exchange->server->queue, exchange->context, wanted, &job);
-    if (status == NL_OK)
-        return job;
-    *answered = nl_answer_failure(exchange, exchange->context, status);
-    return NULL;
+    status = nl_queue_put(exchange->server->queue, exchange->context, &wanted, &job);
+    if (status != NL_OK)
+        *answered = nl_answer_failure(exchange, exchange->context, status);
+    return job;
 }
 
 bool nl_await_job(nl_exchange *exchange, nl_queued_job *job, enum MHD_Result *answered)
@@ -298,6 +311,7 @@ static enum MHD_Result begin(nl_server *server, struct MHD_Connection *connectio
         return MHD_NO;
     }
     *out = exchange;
+    exchange->body = exchange->nothing;
     exchange->server = server;
     exchange->connection = connection;
     exchange->context = context;
@@ -320,6 +334,12 @@ static enum MHD_Result begin(nl_server *server, struct MHD_Connection *connectio
     return MHD_YES;
 }
 
+static void free_body(nl_exchange *exchange)
+{
+    if (exchange->body != exchange->nothing)
+        nl_free(exchange->context, exchange->body);
+}
+
 static enum MHD_Result take_body(nl_exchange *exchange, const char *data, size_t *size)
 {
     char *longer;
@@ -334,9 +354,8 @@ static enum MHD_Result take_body(nl_exchange *exchange, const char *data, size_t
         size_t room = 2 * (exchange->size + *size) + 1024;
         if (NL_NEW_ARRAY(exchange->context, "a request", room, &longer) != NL_OK)
             return MHD_NO;
-        if (exchange->size)
-            memcpy(longer, exchange->body, exchange->size);
-        nl_free(exchange->context, exchange->body);
+        memcpy(longer, exchange->body, exchange->size);
+        free_body(exchange);
         exchange->body = longer;
         exchange->room = room;
     }
@@ -373,7 +392,7 @@ static void completed(void *user, struct MHD_Connection *connection, void **kept
     if (!exchange)
         return;
     nl_context *context = exchange->context;
-    nl_free(context, exchange->body);
+    free_body(exchange);
     nl_free(context, exchange);
     nl_core_context_destroy(context);
 }

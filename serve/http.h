@@ -33,8 +33,9 @@ typedef struct nl_exchange {
     bool open;          /* of the page */
     bool too_large;     /* the content */
     double started;
-    char *body; /* ended by NUL */
+    char *body; /* ended by NUL; "" where there is none */
     size_t size, room;
+    char nothing[1];
 } nl_exchange;
 
 /* path: "/api/jobs/ * /events" (without spaces); a star stands for one part. */
@@ -63,6 +64,8 @@ enum MHD_Result nl_answer_bytes(nl_exchange *exchange, const char *type, const v
 enum MHD_Result nl_answer(nl_exchange *exchange, unsigned code, const char *type,
                           struct MHD_Response *response);
 
+/* Digits alone, up to `most`. */
+bool nl_number_read(const char *text, int64_t most, int64_t *number);
 /* An argument of the query, or NULL. */
 const char *nl_argument(nl_exchange *exchange, const char *name);
 /* The client has closed the connection, or the server is about to. */
@@ -77,9 +80,10 @@ void nl_thumbnails_destroy(nl_context *context, nl_thumbnails *thumbnails);
 const nl_served_model *nl_model_argument(nl_exchange *exchange, int *number,
                                          enum MHD_Result *answered);
 
-/* Puts what a body was read as into the queue; read: the status of reading it. wanted is taken over. NULL: it could not
- * be read or has no place, and *answered says so. */
-nl_queued_job *nl_put_job(nl_exchange *exchange, nl_status read, nl_wanted *wanted,
+/* What the client wants, into a fresh `wanted`, whose context takes the message of a failure. */
+typedef nl_status (*nl_reader)(nl_exchange *exchange, nl_wanted *wanted, void *user);
+/* Reads what is wanted and puts it into the queue. Held; NULL: it could not be read or has no place, and *answered says so. */
+nl_queued_job *nl_put_job(nl_exchange *exchange, nl_reader read, void *user,
                           enum MHD_Result *answered);
 /* Waits for the end of the job; a client that goes away cancels it. False: it ended otherwise than done, and *answered says
  * so. */

@@ -118,6 +118,8 @@ nl_status nl_queue_put(nl_queue *queue, nl_context *context, nl_wanted *wanted,
                        nl_queued_job **job);
 /* Held; NULL: there is none (any more). */
 nl_queued_job *nl_queue_find(nl_queue *queue, const char *id);
+/* Once more, of a job that is held. */
+void nl_queue_hold(nl_queue *queue, nl_queued_job *job);
 void nl_queue_release(nl_queue *queue, nl_queued_job *job);
 void nl_queue_cancel(nl_queue *queue, nl_queued_job *job);
 /* Every job that is not over; webui: only those. */
@@ -144,7 +146,7 @@ void nl_queue_look(nl_queue *queue, nl_queued_job *job, nl_job_look *look);
  * is not made. */
 nl_status nl_queue_png(nl_queue *queue, nl_context *context, nl_queued_job *job, int64_t i,
                        const uint8_t **png, size_t *size);
-/* What it says; the job's. NULL: it is not made. */
+/* What picture i says; the job's. NULL: it is not made. */
 const cJSON *nl_queue_facts(nl_queue *queue, nl_queued_job *job, int64_t i);
 /* A copy of the last preview, a PNG; NULL: there is none. */
 nl_status nl_queue_preview(nl_queue *queue, nl_context *context, nl_queued_job *job, uint8_t **png,

@@ -4,6 +4,7 @@
 #define NL_WANTED_H
 
 #include "nl_queue.h"
+#include "nl_sampler.h"
 
 /* The fields of a job: those of --requests but for files. */
 extern const nl_command nl_wanted_command;
@@ -20,6 +21,10 @@ nl_status nl_wanted_openai(const nl_queue *queue, const char *body, size_t size,
  * is passed over, as A1111 does. */
 nl_status nl_wanted_webui(const nl_queue *queue, int model, const char *body, size_t size,
                           nl_wanted *wanted, cJSON **echo);
+
+/* What a model can be asked for: class guidance (a distilled one has it inside, another knows no null class), a sampler. */
+bool nl_takes_guidance(const nl_config *config);
+bool nl_takes_sampler(const nl_config *config, nl_method method);
 
 /* The method of sampling that A1111's interface means by the name, our own ones among them; "": the model's default; NULL:
  * unknown. */

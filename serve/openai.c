@@ -25,21 +25,19 @@ cleanup:
     return nl_answer_failure(exchange, exchange->context, status);
 }
 
+static nl_status read_body(nl_exchange *exchange, nl_wanted *wanted, void *user)
+{
+    (void)user;
+    return nl_wanted_openai(exchange->server->queue, exchange->body, exchange->size, wanted);
+}
+
 static enum MHD_Result generate(nl_exchange *exchange)
 {
-    nl_queue *queue = exchange->server->queue;
-    nl_wanted wanted;
     enum MHD_Result result;
-    if (nl_wanted_create(&wanted) != NL_OK)
-        return MHD_NO;
-    nl_status read =
-        nl_wanted_openai(queue, exchange->body ? exchange->body : "", exchange->size, &wanted);
-    nl_queued_job *job = nl_put_job(exchange, read, &wanted, &result);
-    if (!job)
-        return result;
-    if (nl_await_job(exchange, job, &result))
+    nl_queued_job *job = nl_put_job(exchange, read_body, NULL, &result);
+    if (job && nl_await_job(exchange, job, &result))
         result = answer_pictures(exchange, job);
-    nl_queue_release(queue, job);
+    nl_queue_release(exchange->server->queue, job);
     return result;
 }
 

@@ -260,6 +260,13 @@ nl_queued_job *nl_queue_find_webui(nl_queue *queue)
     return found;
 }
 
+void nl_queue_hold(nl_queue *queue, nl_queued_job *job)
+{
+    pthread_mutex_lock(&queue->lock);
+    job->holders++;
+    pthread_mutex_unlock(&queue->lock);
+}
+
 void nl_queue_release(nl_queue *queue, nl_queued_job *job)
 {
     if (!job)
@@ -270,17 +277,10 @@ void nl_queue_release(nl_queue *queue, nl_queued_job *job)
 }
 
 /* The batch of one that has begun goes on while it has somebody else's pictures. */
-static void cancel(nl_queue *queue, nl_queued_job *job)
-{
-    if (nl_job_over(job))
-        return;
-    nl_job_end(queue, job, NL_JOB_CANCELLED);
-}
-
 void nl_queue_cancel(nl_queue *queue, nl_queued_job *job)
 {
     pthread_mutex_lock(&queue->lock);
-    cancel(queue, job);
+    nl_job_end(queue, job, NL_JOB_CANCELLED);
     pthread_mutex_unlock(&queue->lock);
 }
 
@@ -292,7 +292,7 @@ void nl_queue_cancel_all(nl_queue *queue, bool webui)
         any = false;
         for (nl_queued_job *job = queue->jobs; job && !any; job = job->next)
             if ((any = !nl_job_over(job) && (job->wanted.webui || !webui)))
-                cancel(queue, job);
+                nl_job_end(queue, job, NL_JOB_CANCELLED);
     }
     pthread_mutex_unlock(&queue->lock);
 }

@@ -332,13 +332,12 @@ static enum MHD_Result answer_run(nl_exchange *exchange, const nl_shown_run *run
 static enum MHD_Result answer_grid(nl_exchange *exchange, const nl_shown_run *run)
 {
     nl_context *context = exchange->context;
-    const char *number = exchange->parts[1];
+    int64_t step;
     char path[NL_RUN_NAME + sizeof(NL_RUN_SAMPLES)], name[NL_RUN_NAME];
     nl_bytes file = {0};
-    bool good = strspn(number, "0123456789") == strlen(number) && strlen(number) <= 15;
+    bool good = nl_number_read(exchange->parts[1], INT64_MAX, &step);
     if (good) {
-        snprintf(path, sizeof(path), "%s/%s", NL_RUN_SAMPLES,
-                 nl_run_grid_name(atoll(number), name));
+        snprintf(path, sizeof(path), "%s/%s", NL_RUN_SAMPLES, nl_run_grid_name(step, name));
         good = read_file(context, run->folder, path, &file) &&
                nl_image_kind_of((const uint8_t *)file.data, file.size) == NL_IMAGE_PNG;
     }

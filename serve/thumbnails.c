@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* A small picture of each class, made when it is first asked for and kept. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "http.h"
@@ -76,29 +75,22 @@ static nl_status keep(nl_exchange *exchange, int model, int class, const uint8_t
     return NL_OK;
 }
 
-/* Picture 0 of seed 0 by the model's defaults. */
-static nl_status put_job(nl_exchange *exchange, int number, const char *class, nl_queued_job **job)
+/* Picture 0 of seed 0 of the class that the path names, by the model's defaults; number: an int *, of the model. */
+static nl_status read_class(nl_exchange *exchange, nl_wanted *wanted, void *number)
 {
-    nl_queue *queue = exchange->server->queue;
-    const nl_served_model *model = nl_queue_model(queue, number);
+    const nl_served_model *model = nl_queue_model(exchange->server->queue, *(int *)number);
     nl_task_options options = model->options;
-    nl_wanted wanted;
-    nl_status status = nl_wanted_create(&wanted);
+    nl_status status = NL_OK;
     char *text = NULL;
-    *job = NULL;
-    if (status != NL_OK)
-        return status;
-    wanted.model = number;
-    wanted.background = true;
-    wanted.height = model->sizes[0].height;
-    wanted.width = model->sizes[0].width;
-    NL_TRY(nl_strdup(wanted.context, class, &text));
-    NL_TRY(nl_texts_add(&wanted.texts, text));
+    wanted->model = *(int *)number;
+    wanted->background = true;
+    wanted->height = model->sizes[0].height;
+    wanted->width = model->sizes[0].width;
+    NL_TRY(nl_strdup(wanted->context, exchange->parts[0], &text));
+    NL_TRY(nl_texts_add(&wanted->texts, text));
     options.classes = text;
-    NL_TRY(nl_task_plan(wanted.context, model->config, NULL, &options, 1, &wanted.task));
-    return nl_queue_put(queue, exchange->context, &wanted, job);
+    NL_TRY(nl_task_plan(wanted->context, model->config, NULL, &options, 1, &wanted->task));
 cleanup:
-    nl_wanted_free(&wanted);
     return status;
 }
 
@@ -120,34 +112,29 @@ cleanup:
 
 static enum MHD_Result get_thumbnail(nl_exchange *exchange)
 {
-    nl_queue *queue = exchange->server->queue;
     enum MHD_Result result;
-    nl_queued_job *job = NULL;
     uint8_t *png = NULL;
+    int64_t class;
     size_t size;
     int number;
     const nl_served_model *model = nl_model_argument(exchange, &number, &result);
     if (!model)
         return result;
-    const char *text = exchange->parts[0];
-    int class = strspn(text, "0123456789") == strlen(text) && strlen(text) < 8 ? atoi(text) : -1;
-    if (class < 0 || class >= model->config->num_classes)
+    if (!nl_number_read(exchange->parts[0], model->config->num_classes - 1, &class))
         return nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "there is no such class");
-    const nl_thumbnail *kept = find(exchange->server->thumbnails, number, class);
+    const nl_thumbnail *kept = find(exchange->server->thumbnails, number, (int)class);
     if (kept)
         return nl_answer_bytes(exchange, "image/png", kept->png, kept->size, 3600);
-    nl_status status = put_job(exchange, number, text, &job);
-    if (status != NL_OK)
-        return nl_answer_failure(exchange, exchange->context, status);
-    if (nl_await_job(exchange, job, &result)) {
-        status = scale(exchange, job, &png, &size);
+    nl_queued_job *job = nl_put_job(exchange, read_class, &number, &result);
+    if (job && nl_await_job(exchange, job, &result)) {
+        nl_status status = scale(exchange, job, &png, &size);
         if (status == NL_OK)
-            status = keep(exchange, number, class, png, size);
+            status = keep(exchange, number, (int)class, png, size);
         result = status == NL_OK ? nl_answer_bytes(exchange, "image/png", png, size, 3600)
                                  : nl_answer_failure(exchange, exchange->context, status);
     }
     nl_free(exchange->context, png);
-    nl_queue_release(queue, job);
+    nl_queue_release(exchange->server->queue, job);
     return result;
 }
 

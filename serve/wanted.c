@@ -8,8 +8,6 @@
 #include <strings.h>
 #include <sys/random.h>
 
-#include "nl_sampler.h"
-
 typedef struct nl_fields {
     nl_task_options task;
     int64_t preview_every;
@@ -27,6 +25,17 @@ static const nl_option fields_table[] = {
 const nl_command nl_wanted_command = {.name = "job", .options = fields_table};
 
 /* ---- What all three share */
+
+bool nl_takes_guidance(const nl_config *config)
+{
+    return config->num_classes && !config->no_null_class && !config->guided && !config->flow_map;
+}
+
+bool nl_takes_sampler(const nl_config *config, nl_method method)
+{
+    return nl_method_is_diffusion(method) == (config->architecture == NL_ARCH_DIT) &&
+           (method != NL_METHOD_FLOW || config->flow_map);
+}
 
 static nl_status choose_model(const nl_queue *queue, nl_context *context, const cJSON *body,
                               int *model)
@@ -79,13 +88,20 @@ cleanup:
     return status;
 }
 
-static nl_status read_object(nl_wanted *wanted, const char *body, size_t size, cJSON **object)
+/* nulls: members that are null count as left out, as clients of others write what they leave out. */
+static nl_status read_object(nl_wanted *wanted, const char *body, size_t size, bool nulls,
+                             cJSON **object)
 {
     nl_status status = nl_json_parse(wanted->context, "request", body, size, object);
     if (status == NL_OK && !cJSON_IsObject(*object)) {
         cJSON_Delete(*object);
         *object = NULL;
         status = nl_fail(wanted->context, NL_ERROR_INPUT, "request: expected an object {...}");
+    }
+    for (cJSON *item = nulls && *object ? (*object)->child : NULL, *next; item; item = next) {
+        next = item->next;
+        if (cJSON_IsNull(item))
+            cJSON_Delete(cJSON_DetachItemViaPointer(*object, item));
     }
     return status;
 }
@@ -124,7 +140,7 @@ nl_status nl_wanted_own(const nl_queue *queue, const char *body, size_t size, nl
     nl_fields fields = {.task = nl_task_defaults};
     nl_status status = NL_OK;
     cJSON *object = NULL;
-    NL_TRY(read_object(wanted, body, size, &object));
+    NL_TRY(read_object(wanted, body, size, false, &object));
     NL_TRY(choose_model(queue, context, object, &wanted->model));
     NL_TRY(nl_options_apply(context, &nl_wanted_command, "request", object, NL_IN_REQUEST, own_keys,
                             &wanted->texts, &fields));
@@ -152,13 +168,7 @@ nl_status nl_wanted_openai(const nl_queue *queue, const char *body, size_t size,
     const char *prompt = NULL, *extent = NULL;
     bool stream = false;
     int choice, height, width;
-    NL_TRY(read_object(wanted, body, size, &object));
-    /* A client writes null for what it leaves out. */
-    for (cJSON *item = object->child, *next; item; item = next) {
-        next = item->next;
-        if (cJSON_IsNull(item))
-            cJSON_Delete(cJSON_DetachItemViaPointer(object, item));
-    }
+    NL_TRY(read_object(wanted, body, size, true, &object));
     nl_json json = {.context = context, .where = "request", .object = object};
     NL_TRY(choose_model(queue, context, object, &wanted->model));
     NL_TRY(nl_json_string(&json, "prompt", &prompt));
@@ -221,8 +231,7 @@ static nl_status webui_sampling(nl_wanted *wanted, const nl_json *json, const nl
     task->sampling.sampler = *sampler ? sampler : NULL;
     NL_TRY(nl_json_int(json, "steps", 1, 10000, &task->sampling.steps));
     NL_TRY(nl_json_double(json, "cfg_scale", 0, 1000, &scale));
-    /* Their clients always say one; where guidance is inside the weights, or there is no null class, it cannot act. */
-    if (!config->guided && !config->flow_map && !config->no_null_class && config->num_classes)
+    if (nl_takes_guidance(config)) /* their clients always say one */
         task->sampling.cfg_scale = scale;
 cleanup:
     return status;
@@ -254,12 +263,7 @@ nl_status nl_wanted_webui(const nl_queue *queue, int model, const char *body, si
     wanted->model = model;
     wanted->webui = true;
     fields.preview_every = 2;
-    NL_TRY(read_object(wanted, body, size, echo));
-    for (cJSON *item = (*echo)->child, *next; item; item = next) {
-        next = item->next;
-        if (cJSON_IsNull(item))
-            cJSON_Delete(cJSON_DetachItemViaPointer(*echo, item));
-    }
+    NL_TRY(read_object(wanted, body, size, true, echo));
     nl_json json = {.context = context, .where = "request", .object = *echo};
     NL_TRY(nl_json_string(&json, "prompt", &prompt));
     NL_TRY(nl_json_int(&json, "width", 1, 16384, &task->size[1]));

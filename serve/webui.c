@@ -69,22 +69,22 @@ cleanup:
     return nl_answer_failure(exchange, exchange->context, status);
 }
 
+/* echo: a cJSON *, of the caller in every case. */
+static nl_status read_body(nl_exchange *exchange, nl_wanted *wanted, void *echo)
+{
+    nl_server *server = exchange->server;
+    return nl_wanted_webui(server->queue, atomic_load(&server->webui_model), exchange->body,
+                           exchange->size, wanted, echo);
+}
+
 static enum MHD_Result txt2img(nl_exchange *exchange)
 {
-    nl_queue *queue = exchange->server->queue;
-    nl_wanted wanted;
     enum MHD_Result result;
     cJSON *echo = NULL;
-    if (nl_wanted_create(&wanted) != NL_OK)
-        return MHD_NO;
-    nl_status read =
-        nl_wanted_webui(queue, atomic_load(&exchange->server->webui_model),
-                        exchange->body ? exchange->body : "", exchange->size, &wanted, &echo);
-    nl_queued_job *job = nl_put_job(exchange, read, &wanted, &result);
+    nl_queued_job *job = nl_put_job(exchange, read_body, &echo, &result);
     if (job && nl_await_job(exchange, job, &result))
         result = answer_pictures(exchange, job, echo);
-    if (job)
-        nl_queue_release(queue, job);
+    nl_queue_release(exchange->server->queue, job);
     cJSON_Delete(echo);
     return result;
 }
@@ -118,11 +118,9 @@ static enum MHD_Result sd_models(nl_exchange *exchange)
 static enum MHD_Result samplers(nl_exchange *exchange)
 {
     const nl_config *config = chosen(exchange)->config;
-    bool dit = config->architecture == NL_ARCH_DIT;
     cJSON *list = cJSON_CreateArray();
     for (int i = 0; nl_method_names[i]; i++) {
-        if (nl_method_is_diffusion((nl_method)i) != dit ||
-            ((nl_method)i == NL_METHOD_FLOW && !config->flow_map))
+        if (!nl_takes_sampler(config, (nl_method)i))
             continue;
         cJSON *one = cJSON_CreateObject();
         cJSON_AddStringToObject(one, "name", nl_method_names[i]);
@@ -164,8 +162,7 @@ static enum MHD_Result set_options(nl_exchange *exchange)
     const char *name = NULL;
     int model = -1;
     nl_status status;
-    NL_TRY(nl_json_parse(context, "request", exchange->body ? exchange->body : "", exchange->size,
-                         &object));
+    NL_TRY(nl_json_parse(context, "request", exchange->body, exchange->size, &object));
     json.object = object;
     if (!cJSON_IsObject(object))
         NL_TRY(nl_fail(context, NL_ERROR_INPUT, "request: expected an object {...}"));
