@@ -10,23 +10,6 @@
 
 enum { SECONDS_PER_RATE = 4 /* measured for a quarter of a second */, LONGEST = 10000 };
 
-/* The model of the first processor; Linux on x86-64 says "model name", on others perhaps nothing. */
-static void processor_name(char *text, size_t size)
-{
-    char line[512];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    snprintf(text, size, "unknown");
-    while (file && fgets(line, sizeof(line), file)) {
-        const char *value = strchr(line, ':');
-        if (strncmp(line, "model name", 10) || !value)
-            continue;
-        snprintf(text, size, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
-        break;
-    }
-    if (file)
-        fclose(file);
-}
-
 static void add_fact(void *user, const char *name, const char *text)
 {
     cJSON_AddStringToObject(user, name, text);
@@ -137,7 +120,7 @@ nl_status nl_device_info(nl_context *context, const char *name, cJSON *object)
     cJSON_AddStringToObject(object, "device", device->name);
     if (device->ops->describe)
         device->ops->describe(device, add_fact, object);
-    processor_name(processor, sizeof(processor));
+    nl_processor_name(processor, sizeof(processor));
     cJSON_AddStringToObject(object, "processor", processor);
     cJSON_AddNumberToObject(object, "threads", device->threads);
     cJSON_AddNumberToObject(object, "gpus", nl_cuda_device_count());

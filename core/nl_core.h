@@ -145,6 +145,8 @@ int64_t nl_group_memory_left(const char *list, const char *root);
 int nl_processors_available(void);
 /* The groups' part of it; INT_MAX: no quota. Files as above. */
 int nl_group_processors(const char *list, const char *root);
+/* What the first processor is called; "unknown" where nothing says it. */
+void nl_processor_name(char *text, size_t size);
 
 /* ---- Checked arithmetic for sizes that come from files: false on overflow or negative input. */
 bool nl_mul_size(int64_t a, int64_t b, int64_t *product);

@@ -3,7 +3,12 @@
  * place before main, and whatever that thread starts is born with its mask: the places together are the process's. */
 #include <omp.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #include "nl_core.h"
 #include "nl_thread.h"
@@ -67,4 +72,42 @@ void nl_unbind_thread(pthread_t thread)
         return;
     pthread_setaffinity_np(thread, size, places);
     CPU_FREE(places);
+}
+
+/* What the processor says itself. */
+static bool ask_processor(char *text, size_t size)
+{
+#ifdef __x86_64__
+    enum { FIRST = (int)0x80000002, LEAVES = 3 };
+    unsigned name[4 * LEAVES + 1] = {0};
+    for (unsigned i = 0; i < LEAVES; i++) {
+        unsigned *r = name + 4 * i;
+        if (!__get_cpuid((unsigned)FIRST + i, r, r + 1, r + 2, r + 3))
+            return false;
+    }
+    const char *said = (const char *)name;
+    said += strspn(said, " ");
+    snprintf(text, size, "%s", said);
+    return *said;
+#else
+    (void)text, (void)size;
+    return false;
+#endif
+}
+
+/* Linux on x86-64 says "model name", in some sandboxes "unknown"; on others perhaps nothing. */
+void nl_processor_name(char *text, size_t size)
+{
+    char line[512];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    *text = '\0';
+    while (file && !*text && fgets(line, sizeof(line), file)) {
+        const char *value = strchr(line, ':');
+        if (!strncmp(line, "model name", 10) && value && value[1])
+            snprintf(text, size, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+    }
+    if (file)
+        fclose(file);
+    if ((!*text || !strcmp(text, "unknown")) && !ask_processor(text, size))
+        snprintf(text, size, "unknown");
 }
