@@ -177,8 +177,8 @@ static cJSON *evaluation_of(const cJSON *report)
     return evaluation;
 }
 
-/* Lines of JSON at even distances, the last one always, those that are not JSON left out: numbers into `lines`, evaluations
- * into `evaluations`. */
+/* Lines of JSON at even distances, the last one always, those that are not JSON left out: numbers into `lines`. Evaluations,
+ * all of them, into `evaluations`, which may be NULL. */
 static void read_lines(nl_context *context, const char *folder, const char *name, int64_t most,
                        cJSON *lines, cJSON *evaluations)
 {
@@ -192,7 +192,8 @@ static void read_lines(nl_context *context, const char *folder, const char *name
     int64_t stride = (count + most - 1) / most;
     for (; text < end && (stop = memchr(text, '\n', (size_t)(end - text))); text = stop + 1) {
         cJSON *object = NULL;
-        if (++number != count && stride > 1 && number % stride)
+        bool shown = ++number == count || stride <= 1 || number % stride == 0;
+        if (!shown && !evaluations)
             continue;
         if (nl_json_parse(context, name, text, (size_t)(stop - text), &object) != NL_OK)
             continue;
@@ -204,7 +205,8 @@ static void read_lines(nl_context *context, const char *folder, const char *name
                 cJSON_AddNumberToObject(evaluation, "step", step);
             cJSON_AddItemToArray(evaluations, evaluation);
         }
-        cJSON_AddItemToArray(lines, numbers_of(object));
+        if (shown)
+            cJSON_AddItemToArray(lines, numbers_of(object));
         cJSON_Delete(object);
     }
     nl_free(context, file.data);

@@ -38,10 +38,11 @@ static bool same_name(const char *key, const char *name)
     return !*key && !*name;
 }
 
+/* where 0: whatever may stand there or not */
 static const nl_option *find_option(const nl_option *rows, const char *key, unsigned where)
 {
     for (const nl_option *o = rows; o->name; o++)
-        if (o->where & where &&
+        if ((!where || o->where & where) &&
             (same_name(key, o->name) || (key[0] == o->letter && key[0] && !key[1])))
             return o;
     return NULL;
@@ -61,6 +62,8 @@ static nl_status unknown_key(nl_context *context, const nl_option *rows, const c
     const char *names[NL_MOST_OPTIONS];
     char text[64];
     int count = 0;
+    if (find_option(rows, key, 0))
+        return nl_fail(context, NL_ERROR_USAGE, "key \"%s\": it cannot be given here", key);
     for (const nl_option *o = rows; o->name; o++)
         if (o->where & where)
             names[count++] = o->name;
