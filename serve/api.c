@@ -119,12 +119,48 @@ static enum MHD_Result answer_picture(nl_exchange *exchange, nl_queued_job *job)
                            : nl_answer_failure(exchange, exchange->context, status);
 }
 
+/* All pictures of the job in one. milliseconds 0: a grid. */
+static enum MHD_Result answer_whole(nl_exchange *exchange, nl_queued_job *job, int64_t columns,
+                                    int64_t milliseconds)
+{
+    uint8_t *png = NULL;
+    size_t size;
+    nl_status status = nl_queue_whole(exchange->server->queue, exchange->context, job, columns,
+                                      milliseconds, &png, &size);
+    enum MHD_Result result =
+        status == NL_OK ? nl_answer_bytes(exchange, "image/png", png, size, 3600)
+        : status == NL_ERROR_INPUT
+            ? nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "its pictures are not all made")
+            : nl_answer_failure(exchange, exchange->context, status);
+    nl_free(exchange->context, png);
+    return result;
+}
+
 /* An argument of the query from `least` on; it stays as it is where there is none. */
 static bool number_argument(nl_exchange *exchange, const char *name, int64_t least, int64_t most,
                             int64_t *number)
 {
     const char *text = nl_argument(exchange, name);
     return !text || (nl_number_read(text, most, number) && *number >= least);
+}
+
+static enum MHD_Result answer_grid(nl_exchange *exchange, nl_queued_job *job)
+{
+    int64_t count = job->wanted.task.count, columns = count;
+    if (!number_argument(exchange, "columns", 1, count, &columns))
+        return nl_answer_error(exchange, MHD_HTTP_BAD_REQUEST, "columns: expected 1 to %lld",
+                               (long long)count);
+    return answer_whole(exchange, job, columns, 0);
+}
+
+static enum MHD_Result answer_animation(nl_exchange *exchange, nl_queued_job *job)
+{
+    enum { LEAST = 10, USUAL = 80, MOST = 60000 };
+    int64_t milliseconds = USUAL;
+    if (!number_argument(exchange, "ms", LEAST, MOST, &milliseconds))
+        return nl_answer_error(exchange, MHD_HTTP_BAD_REQUEST, "ms: expected %d to %d", LEAST,
+                               MOST);
+    return answer_whole(exchange, job, 0, milliseconds);
 }
 
 static enum MHD_Result get_job(nl_exchange *exchange)
@@ -140,6 +176,16 @@ static enum MHD_Result delete_job(nl_exchange *exchange)
 static enum MHD_Result get_picture(nl_exchange *exchange)
 {
     return with_job(exchange, answer_picture);
+}
+
+static enum MHD_Result get_grid(nl_exchange *exchange)
+{
+    return with_job(exchange, answer_grid);
+}
+
+static enum MHD_Result get_animation(nl_exchange *exchange)
+{
+    return with_job(exchange, answer_animation);
 }
 
 /* ---- Events */
@@ -398,10 +444,13 @@ static enum MHD_Result get_device(nl_exchange *exchange)
     const nl_queue_limits *limits = nl_queue_get_limits(server->queue);
     nl_queue_state state;
     double seconds = nl_seconds() - server->started;
+    char processor[128];
     nl_queue_state_of(server->queue, &state);
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "version", nl_version());
     cJSON_AddStringToObject(object, "device", device->device->name);
+    nl_processor_name(processor, sizeof(processor));
+    cJSON_AddStringToObject(object, "processor", processor);
     cJSON_AddStringToObject(object, "dtype", nl_dtype_name(device->device->dtype));
     cJSON_AddNumberToObject(object, "threads", device->device->threads);
     cJSON_AddNumberToObject(object, "memory", (double)atomic_load(&device->memory_used));
@@ -436,6 +485,8 @@ const nl_route nl_api_routes[] = {
     {"DELETE", "/api/jobs/*", delete_job},
     {"GET", "/api/jobs/*/events", get_events},
     {"GET", "/api/jobs/*/pictures/*", get_picture},
+    {"GET", "/api/jobs/*/grid", get_grid},
+    {"GET", "/api/jobs/*/animation", get_animation},
     {"GET", "/api/models", get_models},
     {"GET", "/api/classes", get_classes},
     {"GET", "/api/device", get_device},

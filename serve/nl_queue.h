@@ -146,6 +146,10 @@ void nl_queue_look(nl_queue *queue, nl_queued_job *job, nl_job_look *look);
  * is not made. */
 nl_status nl_queue_png(nl_queue *queue, nl_context *context, nl_queued_job *job, int64_t i,
                        const uint8_t **png, size_t *size);
+/* All pictures of the job in one PNG (allocated) that says how they were made: animated, each for so many milliseconds, or, with 0, a
+ * grid of so many columns. NL_ERROR_INPUT: they are not all made. */
+nl_status nl_queue_whole(nl_queue *queue, nl_context *context, nl_queued_job *job, int64_t columns,
+                         int64_t milliseconds, uint8_t **png, size_t *size);
 /* What picture i says; the job's. NULL: it is not made. */
 const cJSON *nl_queue_facts(nl_queue *queue, nl_queued_job *job, int64_t i);
 /* A copy of the last preview, a PNG; NULL: there is none. */

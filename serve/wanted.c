@@ -15,8 +15,12 @@ typedef struct nl_fields {
 
 static const nl_option fields_table[] = {
     {.include = nl_sampling_options, .offset = offsetof(nl_fields, task)},
+    {.include = nl_walk_options, .offset = offsetof(nl_fields, task)},
     {"size", 0, NL_OPTION_EXTENT, offsetof(nl_fields, task.size), "HxW", 1, 16384,
      .where = NL_IN_REQUEST, .help = "pixels, N or HxW (the model's own)"},
+    /* Models here have no guide. */
+    {.name = "guide-scale", .where = 0},
+    {.name = "guide-interval", .where = 0},
     {"preview-every", 0, NL_OPTION_INT, offsetof(nl_fields, preview_every), "K", 1, 10000,
      .where = NL_IN_REQUEST, .help = "an event with a preview every K steps"},
     {0},
@@ -64,16 +68,21 @@ static nl_status plan(const nl_queue *queue, const nl_fields *fields, nl_wanted 
     const nl_task_options *asked = &fields->task;
     int64_t limit = nl_queue_get_limits(queue)->side;
     nl_status status = NL_OK;
+    bool other = false; /* than the model's own size, which needs no mention */
     for (int i = 0; i < 2; i++) {
         int own = i ? model->sizes[0].width : model->sizes[0].height;
         int64_t side = asked->size[i] ? asked->size[i] : own;
+        other |= side != own;
         if (side % model->unit || side > limit)
             NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                            "size %lldx%lld: expected multiples of %d up to %lld pixels",
                            (long long)asked->size[0], (long long)asked->size[1], model->unit,
                            (long long)limit));
         *(i ? &wanted->width : &wanted->height) = (int)side;
-        options.size[i] = side == own && !model->options.size[i] ? 0 : side;
+    }
+    if (other) {
+        options.size[0] = wanted->height;
+        options.size[1] = wanted->width;
     }
     options.classes = asked->classes;
     options.n = asked->n;
@@ -82,6 +91,9 @@ static nl_status plan(const nl_queue *queue, const nl_fields *fields, nl_wanted 
     options.sampling = asked->sampling;
     options.cfg_channels = asked->cfg_channels;
     options.rounding = asked->rounding;
+    options.walk = asked->walk;
+    options.to_class = asked->to_class;
+    options.to_seed = asked->to_seed;
     wanted->preview_every = fields->preview_every;
     NL_TRY(nl_task_plan(context, model->config, NULL, &options, 0, &wanted->task));
 cleanup:

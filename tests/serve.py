@@ -132,9 +132,51 @@ def jobs():
     assert get("/api/classes?model=" + model["name"])[0] == 200
     assert get("/api/classes?model=other")[0] == 404
     device = get("/api/device")[1]
+    assert device["processor"], device
     assert device["pictures"] == 3 and device["jobs"] == 1 and device["queued"] == device["running"] == 0, device
     fields = get("/api/openapi.json")[1]["components"]["schemas"]["Fields"]["properties"]
     assert fields["steps"]["maximum"] == 10000 and "out" not in fields and "heun" in fields["sampler"]["enum"]
+    assert "guide_scale" not in fields and "guide_interval" not in fields and "to_class" in fields
+    for key in ("guide_scale", "vae", "key"):  # options, but of whoever runs the server
+        status, error = post("/api/jobs", {"class": 1, key: 2})
+        assert status == 400 and 'key "%s": it cannot be given here' % key in error["detail"], error
+
+
+def walk():
+    """From one picture to another: frames, a grid of them, an animated PNG."""
+    def made(**fields):
+        job = finished(post("/api/jobs", {"steps": 3, "class": 1, "seed": 7, **fields})[1])
+        assert job["state"] == "done", job
+        return job, [ask("GET", p["url"])[2] for p in job["pictures"]]
+
+    job, frames = made(walk=5, to_class=3, to_seed=9)
+    assert [p["index"] for p in job["pictures"]] == [0, 1, 2, 3, 4]
+    assert {(p["class"], p["seed"], p["walk"], p["to_class"], p["to_seed"]) for p in job["pictures"]} == {(1, 7, 5, "3", "9")}
+    for frame, end in ((0, {}), (4, {"class": 3, "seed": 9})):
+        assert max(abs(a - b) for a, b in zip(pixels(frames[frame]), pixels(made(**end)[1][0]))) <= 1
+    assert len({bytes(pixels(frame)) for frame in frames}) == 5
+    open("frame.png", "wb").write(frames[2])
+    for query, size, name in (("", (5 * 16 + 4 * 2, 16), "1x5"), ("?columns=2", (2 * 16 + 2, 3 * 16 + 2 * 2), "3x2")):
+        status, headers, png = ask("GET", "/api/jobs/%s/grid%s" % (job["id"], query))
+        assert status == 200 and headers["Content-Type"] == "image/png"
+        assert png_facts(png)[0] == size and png_facts(png)[1]["grid"] == name, png_facts(png)
+    open("grid.png", "wb").write(png)
+    status, _, png = ask("GET", "/api/jobs/%s/animation?ms=120" % job["id"])
+    assert status == 200 and png.count(b"fcTL") == 5 and png.count(b"fdAT") == 4 and png_facts(png)[1]["animate"] == 120
+    assert pixels(png) == pixels(frames[0])
+    open("animation.png", "wb").write(png)
+    several = made(**{"class": "1,3", "n": 3})[0]
+    assert png_facts(ask("GET", "/api/jobs/%s/grid" % several["id"])[2])[1]["class"] == "1,3"
+    for wrong in ("grid?columns=0", "grid?columns=6", "grid?columns=x", "animation?ms=9", "animation?ms=60001", "animation?ms=-1"):
+        assert ask("GET", "/api/jobs/%s/%s" % (job["id"], wrong))[0] == 400, wrong
+    _, long = post("/api/jobs", LONG)
+    for kind in ("grid", "animation"):
+        assert ask("GET", "/api/jobs/%s/%s" % (long["id"], kind))[0] == 404
+        assert ask("GET", "/api/jobs/%s/%s" % (32 * "0", kind))[0] == 404
+    ask("DELETE", "/api/jobs/" + long["id"])
+    for wrong in ({"walk": 5}, {"to_class": 3}, {"walk": 5, "to_class": 9}, {"walk": 1, "to_seed": 3}, {"walk": 65, "to_seed": 3},
+                  {"walk": 5, "to_seed": -1}, {"walk": 5, "to_seed": 3, "class": "1,2"}, {"walk": 5, "to_seed": 3, "n": 6}):
+        assert post("/api/jobs", {"class": 1, **wrong})[0] == 400, wrong
 
 
 def page():
@@ -163,8 +205,10 @@ def runs():
     run = get("/api/runs/one")[1]
     assert [line["step"] for line in run["log"]] == [2, 4, 6] and run["log"][0]["loss"] == 1.5, run
     assert run["validation"][0]["val_loss"] == 2.5 and run["training"]["steps"] == 100 and not run["done"]
-    assert run["evaluations"] == [{"n": 64, "preset": "openai", "reference": "ref.npz", "metrics": {"fid": 12.5}, "step": 6},
+    assert run["evaluations"] == [{"n": 64, "metrics": {"fid": 20}, "step": 4},
+                                  {"n": 64, "preset": "openai", "reference": "ref.npz", "metrics": {"fid": 12.5}, "step": 6},
                                   {"n": 8, "metrics": {"fid": 9}, "file": "report.json"}], run["evaluations"]
+    assert get("/api/runs")[1]["runs"][0]["evaluations"] == run["evaluations"]
     assert run["grids"] == [4] and "/" not in json.dumps(run), run
     status, headers, data = ask("GET", "/api/runs/one/grids/4")
     assert status == 200 and headers["Content-Type"] == "image/png"
@@ -182,8 +226,10 @@ def sizes():
             job = finished(job)
             assert job["state"] == "done" and job["width"] == side, job
             assert png_facts(ask("GET", job["pictures"][0]["url"])[2])[0] == (side, side)
-    status, job = post("/api/jobs", {"class": 0, "size": "16x32", "steps": 2})
-    assert png_facts(ask("GET", finished(job)["pictures"][0]["url"])[2])[0] == (32, 16)
+    for size, said in (("16x32", "16x32"), ("32x16", "32x16"), ("16x16", None), ("16", None)):
+        status, job = post("/api/jobs", {"class": 0, "size": size, "steps": 2})
+        extent, facts = png_facts(ask("GET", finished(job)["pictures"][0]["url"])[2])
+        assert extent == ((32, 16) if said == "16x32" else (16, 32) if said else (16, 16)) and facts.get("size") == said, facts
 
 
 def batches():
@@ -359,6 +405,70 @@ def wrong():
                  b"Content-Type: application/json\r\nContent-Length: -1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"):
         assert b" 200 " not in raw(data, 2).split(b"\r\n")[0], data
     assert get("/api/device")[0] == 200
+
+
+def remade():
+    """What `sample --from` makes of the files of walk()."""
+    for name in ("frame", "grid", "animation"):
+        served, made = (open("%s%s.png" % (again, name), "rb").read() for again in ("", "again-"))
+        assert png_facts(served) == png_facts(made), (png_facts(served), png_facts(made))
+        assert pixels(served) == pixels(made) and served.count(b"fdAT") == made.count(b"fdAT"), name
+
+
+def patience():
+    """How many connections, how long without traffic, how long the content of a request may take."""
+    def opened(data=b""):
+        s = socket.create_connection((URL.hostname, URL.port), timeout=5)
+        s.sendall(data)
+        return s
+
+    def closed(s):
+        s.settimeout(0.01)
+        try:
+            return s.recv(4096) == b""
+        except TimeoutError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    begun, request = time.time(), b"GET /api/models HTTP/1.1\r\nHost: localhost\r\n"
+    waits = {"idle": opened(), "half": opened(request), "answered": opened(request + b"\r\n"),
+             "slow": opened(b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")}
+    assert b"200 OK" in waits["answered"].recv(65536)
+    more = [opened() for _ in range(252)]
+    time.sleep(0.5)
+    for _ in range(3):
+        assert b"200 OK" not in raw(request + b"\r\n"), "257 connections"
+    assert not any(closed(s) for s in more)
+    for s in more:
+        s.close()
+    until = time.time() + 5
+    while b"200 OK" not in raw(request + b"Connection: close\r\n\r\n"):
+        assert time.time() < until, "those that have gone leave room"
+    lasted = {}
+    while len(lasted) < len(waits) and time.time() < begun + 60:
+        time.sleep(0.5)
+        for name, s in waits.items():
+            if name not in lasted and closed(s):
+                lasted[name] = time.time() - begun
+        if "slow" not in lasted:
+            try:
+                waits["slow"].sendall(b" ")  # never a second without traffic
+            except OSError:
+                pass
+    assert len(lasted) == len(waits) and all(25 < seconds < 45 for seconds in lasted.values()), lasted
+    alive()
+
+
+def flood():
+    """Jobs and pictures until the server is gone."""
+    try:
+        while True:
+            job = post("/api/jobs", {"class": "0-4", "steps": 5, "seed": time.time_ns() % 1000})[1]
+            for picture in finished(job)["pictures"]:
+                ask("GET", picture["url"])
+    except (OSError, http.client.HTTPException):
+        pass
 
 
 def guards():

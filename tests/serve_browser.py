@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The page of `nalagen serve` in Chromium, by selenium: serve_browser.py URL RUN.
-RUN: folder of a run that this script lets grow; dropped.png: class 4, seed 1234567, 3 steps."""
+RUN: folder of a run that this script lets grow; dropped.png: class 4, seed 1234567, index 2, 3 steps, another size."""
 import base64
 import json
 import sys
@@ -44,6 +44,13 @@ def drag(name, to):
                         "e.dispatchEvent(new Event('input', {bubbles: true}));", name, to)
 
 
+def saved(link):
+    """The bytes that a link saves. The page's own policy lets no script read its blobs back, so they are watched as they come."""
+    return base64.b64decode(page.execute_async_script("""
+        const [link, done] = arguments;
+        blobs[document.getElementById(link).href].arrayBuffer().then(b => done(btoa(String.fromCharCode(...new Uint8Array(b)))));""", link))
+
+
 def gallery():
     return len(page.find_elements(By.CSS_SELECTOR, "#gallery button"))
 
@@ -51,6 +58,10 @@ def gallery():
 page = browser()
 try:
     page.get(URL)
+    page.execute_script("""
+        window.blobs = {};
+        const make = URL.createObjectURL;
+        URL.createObjectURL = blob => { const url = make.call(URL, blob); blobs[url] = blob; return url; };""")
     until(lambda: len(page.find_elements(By.CSS_SELECTOR, "#classes button")) == 5, "classes")
     until(lambda: page.find_elements(By.CSS_SELECTOR, "#classes img"), "thumbnails")
 
@@ -82,6 +93,23 @@ try:
     until(lambda: page.execute_async_script("const d = arguments[0]; fetch('/api/device').then(a => a.json()).then(s => d(s.running + s.queued));") == 0,
           "the server has stopped it")
 
+    # a walk: its pictures in a strip, one animated picture in the gallery, a strip to download
+    element("walk").find_element(By.TAG_NAME, "summary").click()
+    drag("steps", 3)
+    drag("frames", 5)
+    page.execute_script("document.getElementById('to-class').value = '3'; document.getElementById('to-seed').value = '11';")
+    element("go-walk").click()
+    until(lambda: gallery() == 4 and not element("stop").is_enabled(), "a walk")
+    assert len(page.find_elements(By.CSS_SELECTOR, "#strip button")) == 5
+    assert "2 → 3" in element("caption").text and "0 → 11" in element("caption").text, element("caption").text
+    command = element("command").get_attribute("value")
+    assert "--walk 5 --to-class 3 --to-seed 11 --animate 120" in command, command
+    animated, strip = saved("download"), saved("download-grid")
+    assert b"acTL" in animated and animated[16:20] == (16).to_bytes(4, "big")
+    assert b"acTL" not in strip and strip[16:20] == (5 * 16 + 4 * 2).to_bytes(4, "big")
+    page.find_elements(By.CSS_SELECTOR, "#strip button")[2].click()
+    assert "picture 3 of 5" in element("caption").text and "-n 1 --first-index 2" in element("command").get_attribute("value")
+
     # a picture that is dropped is made again
     with open("dropped.png", "rb") as file:
         dropped = base64.b64encode(file.read()).decode()
@@ -90,9 +118,10 @@ try:
         data.items.add(new File([Uint8Array.from(atob(arguments[0]), c => c.charCodeAt(0))], "x.png", {type: "image/png"}));
         document.getElementById("frame").dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));""",
                         dropped)
-    until(lambda: gallery() == 4 and not element("stop").is_enabled(), "made again")
+    until(lambda: gallery() == 5 and not element("stop").is_enabled(), "made again")
     assert element("seed").get_attribute("value") == "1234567" and element("steps").get_attribute("value") == "3"
-    assert element("caption").text.startswith("4 ") and "seed 1234567" in element("caption").text, element("caption").text
+    assert element("caption").text.startswith("4 ") and "seed 1234567 · index 2" in element("caption").text, element("caption").text
+    assert saved("download") == base64.b64decode(dropped)
 
     # a training that runs; what is read anew takes no focus away
     element("tab-runs").click()

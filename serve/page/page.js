@@ -78,7 +78,7 @@ let models = [], model = null, classes = [], chosen = 0;
 const number = id => Number($(id).value);
 
 function fields(count) {
-  const wanted = { model: model.name, seed: $("seed").value || "0", n: count, sampler: $("sampler").value };
+  const wanted = { model: model.name, seed: $("seed").value || "0", n: count, sampler: $("sampler").value }; // undefined is left out
   if (classes.length) wanted.class = chosen;
   if (!$("steps").disabled) wanted.steps = number("steps");
   if (model.guidance) {
@@ -90,6 +90,17 @@ function fields(count) {
   return wanted;
 }
 
+const walkFields = () => ({ walk: number("frames"), to_class: classes.length ? $("to-class").value : undefined, to_seed: $("to-seed").value || "0", preview_every: 4 });
+
+// What makes a picture, or all of a walk or grid, again: of its parameters those that a job takes.
+let known = null;
+async function fieldsOf(facts) {
+  known ??= (await json("/api/openapi.json")).components.schemas.Fields.properties;
+  const wanted = Object.fromEntries(Object.entries(facts).filter(([key]) => key in known && key !== "number"));
+  const whole = facts.grid || facts.animate;
+  return { ...wanted, model: model.name, first_index: facts.index, n: whole ? facts.number : 1 };
+}
+
 function quote(text) {
   return /^[\w.,:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
@@ -98,14 +109,18 @@ function commandOf(facts) {
   const words = ["nalagen sample"];
   if (!models.some(one => one.shipped && one.sha256 === facts.sha256)) words.push("-m", quote(facts.model));
   words.push("-c", facts.class, "--seed", facts.seed);
+  if (facts.walk && !facts.animate) words.push("-n 1");
   if (facts.index) words.push("--first-index", facts.index);
-  for (const key of ["size", "sampler", "steps", "cfg_scale", "cfg_interval"])
+  for (const key of ["size", "sampler", "steps", "cfg_scale", "cfg_interval", "walk", "to_class", "to_seed", "animate"])
     if (facts[key] !== undefined) words.push("--" + key.replaceAll("_", "-"), quote(String(facts[key])));
   return words.join(" ");
 }
 
 function captionOf(facts) {
-  const parts = [facts.class_name, `seed ${facts.seed}`, `index ${facts.index}`];
+  const to = facts.walk ? classes.find(one => [String(one.class), one.name].includes(String(facts.to_class))) : null;
+  const parts = [facts.class_name + (to && to.name !== facts.class_name ? ` → ${to.name}` : ""),
+    `seed ${facts.seed}` + (facts.walk && facts.to_seed !== undefined && String(facts.to_seed) !== String(facts.seed) ? ` → ${facts.to_seed}` : ""),
+    facts.animate ? `${facts.walk} pictures, ${facts.animate} ms each` : facts.walk ? `picture ${facts.index + 1} of ${facts.walk}` : `index ${facts.index}`];
   if (facts.steps) parts.push(`${facts.steps} ${facts.steps === 1 ? "step" : "steps"}`);
   parts.push(facts.sampler);
   if (facts.cfg_scale) parts.push(`guidance ${facts.cfg_scale}`);
@@ -114,7 +129,7 @@ function captionOf(facts) {
 
 // ---- Pictures
 
-const gallery = []; // {url, facts}
+const gallery = []; // {url, facts, grid: of a walk}
 const MOST = 200;
 
 function show(entry) {
@@ -125,8 +140,35 @@ function show(entry) {
   $("command").value = commandOf(entry.facts);
   const link = $("download");
   link.href = entry.url;
-  link.download = `${entry.facts.class_name || "picture"}-seed${entry.facts.seed}-${entry.facts.index}.png`.replaceAll(" ", "-");
+  const name = `${entry.facts.class_name || "picture"}-seed${entry.facts.seed}`.replaceAll(" ", "-");
+  link.download = `${name}-${entry.facts.animate ? "walk" : entry.facts.index}.png`;
   link.removeAttribute("aria-disabled");
+  $("download-grid").hidden = !entry.grid;
+  if (entry.grid) $("download-grid").href = entry.grid;
+  $("download-grid").download = `${name}-strip.png`;
+  for (const button of $("strip").children) button.setAttribute("aria-pressed", button.firstChild.src === entry.url);
+}
+
+function clearStrip() {
+  for (const button of $("strip").children) URL.revokeObjectURL(button.firstChild.src);
+  $("strip").replaceChildren();
+  $("strip").hidden = true;
+}
+
+function addToStrip(entry) {
+  const button = make("button", { type: "button", title: captionOf(entry.facts) }, make("img", { src: entry.url, alt: captionOf(entry.facts) }));
+  button.addEventListener("click", () => show(entry));
+  $("strip").append(button);
+  $("strip").hidden = false;
+}
+
+// A walk as one animated picture, and as a strip.
+async function keepWalk(job, facts) {
+  const ms = number("pace");
+  const [url, grid] = await Promise.all([blobUrl(`/api/jobs/${job.id}/animation?ms=${ms}`), blobUrl(`/api/jobs/${job.id}/grid`)]);
+  const entry = { url, grid, facts: { ...facts, animate: ms } };
+  keep(entry);
+  show(entry);
 }
 
 function keep(entry) {
@@ -136,38 +178,46 @@ function keep(entry) {
   button.addEventListener("click", () => { use(entry.facts); show(entry); });
   $("gallery").prepend(button);
   while (gallery.length > MOST) {
-    URL.revokeObjectURL(gallery.pop().url);
+    forget(gallery.pop());
     $("gallery").lastChild.remove();
   }
+}
+
+function forget(entry) {
+  URL.revokeObjectURL(entry.url);
+  if (entry.grid) URL.revokeObjectURL(entry.grid);
 }
 
 // One job at a time; a later one takes the place of the one that waits.
 let running = null, waiting = null, stopper = null;
 
-async function work(count, live) {
+async function work(kind, wanted) {
   stopper = new AbortController();
-  const started = performance.now();
-  const body = JSON.stringify({ ...fields(count), preview_every: live ? undefined : 4 });
-  let made = 0, job;
+  const started = performance.now(), live = kind === "live";
+  let made = 0, job, first;
   $("stop").disabled = false;
   $("progress").classList.add("on");
   try {
-    job = await json("/api/jobs", { method: "POST", body, signal: stopper.signal });
+    job = await json("/api/jobs", { method: "POST", body: JSON.stringify(wanted()), signal: stopper.signal });
+    if (kind === "walk") clearStrip();
     for await (const [name, value] of events(job.id, stopper.signal)) {
       if (name === "preview" && !made) {
         $("hint").hidden = true;
         $("picture").src = "data:image/png;base64," + value.png;
       } else if (name === "picture") {
         const entry = { url: await blobUrl(value.url), facts: value };
+        if (kind === "walk") addToStrip(entry);
         if (!made++) show(entry);
-        if (!live) keep(entry);
-        else if (shownLive) URL.revokeObjectURL(shownLive);
+        first ??= value;
+        if (kind === "made") keep(entry);
+        else if (live && shownLive) URL.revokeObjectURL(shownLive);
         if (live) shownLive = entry.url;
       } else if (name === "progress") {
         $("progress").value = (value.done + (value.steps ? value.step / value.steps : 0)) / value.count;
         say(value.state === "queued" ? `waiting behind ${value.before}` : `${value.done} of ${value.count}`);
       } else if (name === "end") {
         if (value.state === "failed") throw new Error(value.error);
+        if (value.state === "done" && kind === "walk") await keepWalk(job, first);
         say(value.state === "cancelled" ? "stopped" :
           `${made} ${made === 1 ? "picture" : "pictures"} in ${((performance.now() - started) / 1000).toFixed(2)} s`);
       }
@@ -181,14 +231,15 @@ async function work(count, live) {
 }
 let shownLive = null;
 
-async function request(count, live) {
+// kind: live, made, walk; wanted: gives the job's fields when its turn has come.
+async function request(kind, wanted) {
   if (running) {
-    if (live && running === "made") return;
-    waiting = [count, live];
+    if (kind === "live" && running !== "live") return;
+    waiting = [kind, wanted];
     return;
   }
-  running = live ? "live" : "made";
-  await work(count, live);
+  running = kind;
+  await work(kind, wanted);
   running = null;
   if (waiting) {
     const next = waiting;
@@ -197,7 +248,7 @@ async function request(count, live) {
   }
 }
 
-const redraw = () => { if ($("live").checked && model) request(1, true); };
+const redraw = () => { if ($("live").checked && model) request("live", () => fields(1)); };
 
 function stop() {
   waiting = null;
@@ -209,6 +260,7 @@ function stop() {
 function tellRanges() {
   for (const output of document.querySelectorAll("#controls output"))
     output.textContent = $(output.getAttribute("for")).value;
+  document.querySelector("output[for=pace]").textContent += " ms";
 }
 
 function chooseClass(i, focus) {
@@ -260,6 +312,9 @@ async function useModel(name) {
   $("size").value = `${model.height}x${model.width}`;
   classes = (await json("/api/classes?model=" + encodeURIComponent(model.name))).classes;
   chosen = Math.min(chosen, Math.max(classes.length - 1, 0));
+  $("to-class").replaceChildren(...classes.map(one => make("option", { value: String(one.class) }, one.name)));
+  if (classes.length > 1) $("to-class").value = String(classes[chosen ? 0 : 1].class);
+  $("to-class").disabled = !classes.length;
   listClasses();
   useSampler(model.defaults.steps);
 }
@@ -274,20 +329,31 @@ function useSampler(steps) {
 
 // The parameters of a picture into the controls.
 function use(facts) {
-  if (facts.class !== undefined && facts.class < classes.length) chooseClass(facts.class);
+  const named = classes.find(one => [String(one.class), one.name].includes(String(facts.class)));
+  if (named) chooseClass(named.class);
   $("seed").value = facts.seed;
   if (facts.sampler && [...$("sampler").options].some(option => option.value === facts.sampler)) $("sampler").value = facts.sampler;
   useSampler(facts.steps);
   if (facts.cfg_scale) $("guidance").value = facts.cfg_scale;
+  $("size").value = facts.size || `${model.height}x${model.width}`;
+  if (facts.walk) {
+    $("walk").open = true;
+    $("frames").value = facts.walk;
+    const to = classes.find(one => [String(one.class), one.name].includes(String(facts.to_class ?? facts.class)));
+    if (to) $("to-class").value = String(to.class);
+    $("to-seed").value = facts.to_seed ?? facts.seed;
+  }
+  if (facts.animate) $("pace").value = facts.animate;
   tellRanges();
 }
 
-$("controls").addEventListener("submit", event => { event.preventDefault(); request(number("number"), false); });
+$("controls").addEventListener("submit", event => { event.preventDefault(); request("made", () => ({ ...fields(number("number")), preview_every: 4 })); });
+$("go-walk").addEventListener("click", () => request("walk", () => ({ ...fields(), ...walkFields() })));
 $("stop").addEventListener("click", stop);
-$("dice").addEventListener("click", () => {
-  $("seed").value = crypto.getRandomValues(new Uint32Array(1))[0];
-  redraw();
-});
+const draw32 = () => crypto.getRandomValues(new Uint32Array(1))[0];
+$("dice").addEventListener("click", () => { $("seed").value = draw32(); redraw(); });
+$("to-dice").addEventListener("click", () => { $("to-seed").value = draw32(); });
+for (const id of ["frames", "pace"]) $(id).addEventListener("input", tellRanges);
 $("search").addEventListener("input", listClasses);
 $("model").addEventListener("change", () => useModel($("model").value).then(redraw));
 $("sampler").addEventListener("change", () => { useSampler(); redraw(); });
@@ -309,7 +375,7 @@ document.addEventListener("keydown", event => {
   if (event.key === "r" && !event.ctrlKey && !event.metaKey && !/INPUT|SELECT/.test(event.target.tagName) && !$("make").hidden) $("dice").click();
 });
 $("clear").addEventListener("click", () => {
-  for (const entry of gallery.splice(0)) URL.revokeObjectURL(entry.url);
+  gallery.splice(0).forEach(forget);
   $("gallery").replaceChildren();
 });
 $("copy").addEventListener("click", async () => {
@@ -334,7 +400,10 @@ async function again(file) {
   if (own && own !== model) await useModel(own.name);
   if (!own) say("another model made this picture");
   use(facts);
-  request(1, false);
+  try {
+    const wanted = await fieldsOf(facts);
+    request(facts.walk && (facts.grid || facts.animate) ? "walk" : "made", () => wanted);
+  } catch (error) { say(error.message); }
 }
 $("file").addEventListener("change", () => { if ($("file").files[0]) again($("file").files[0]); $("file").value = ""; });
 for (const name of ["dragover", "dragleave", "drop"])
@@ -355,13 +424,22 @@ function ticks(low, high, count) {
 }
 const short = value => Math.abs(value) >= 1e4 || (value && Math.abs(value) < 1e-3) ? value.toExponential(1).replace("e+", "e") : String(Number(value.toPrecision(4)));
 
-// series: [{name, points: [[x, y]], marks}]
+// Charts are drawn in the pixels that they have: letters keep their size.
+const drawn = new Map();
+const resized = new ResizeObserver(entries => { for (const { target } of entries) if (drawn.has(target)) draw(target, ...drawn.get(target)); });
+for (const chart of document.querySelectorAll(".chart")) resized.observe(chart);
+
+// x is a step. series: [{name, points: [[x, y]], marks}]
 function draw(chart, legend, series) {
+  const { width, height } = chart.getBoundingClientRect();
+  drawn.set(chart, [legend, series]);
   chart.replaceChildren();
   legend.replaceChildren();
+  if (!width) return; // not in sight
+  chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const all = series.flatMap(one => one.points);
   if (!all.length) {
-    chart.append(svg("text", { x: 400, y: 170, "text-anchor": "middle" }, "nothing to draw yet"));
+    chart.append(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing to draw yet"));
     return;
   }
   let [x0, x1, y0, y1] = [0, 0, 1, 1].map((axis, i) => (i % 2 ? Math.max : Math.min)(...all.map(point => point[axis])));
@@ -369,9 +447,10 @@ function draw(chart, legend, series) {
   if (y0 === y1) { y0 -= Math.abs(y0) * 0.1 || 1; y1 += Math.abs(y1) * 0.1 || 1; }
   const pad = (y1 - y0) * 0.05;
   y0 -= pad; y1 += pad;
-  const px = x => 62 + (x - x0) / (x1 - x0) * 718, py = y => 305 - (y - y0) / (y1 - y0) * 290;
-  for (const x of ticks(x0, x1, 6)) chart.append(svg("text", { x: px(x), y: 325, "text-anchor": "middle" }, short(x)));
-  for (const y of ticks(y0, y1, 5)) chart.append(svg("line", { x1: 62, x2: 780, y1: py(y), y2: py(y) }), svg("text", { x: 55, y: py(y) + 4, "text-anchor": "end" }, short(y)));
+  const left = 58, right = width - 20, bottom = height - 32;
+  const px = x => left + (x - x0) / (x1 - x0) * (right - left), py = y => bottom - (y - y0) / (y1 - y0) * (bottom - 14);
+  for (const x of ticks(x0, x1, Math.min(8, width / 90)).filter(Number.isInteger)) chart.append(svg("text", { x: px(x), y: height - 12, "text-anchor": "middle" }, String(x)));
+  for (const y of ticks(y0, y1, Math.min(6, height / 45))) chart.append(svg("line", { x1: left, x2: right, y1: py(y), y2: py(y) }), svg("text", { x: left - 8, y: py(y) + 4, "text-anchor": "end" }, short(y)));
   series.forEach((one, i) => {
     chart.append(svg("path", { class: "s" + i % 4, d: one.points.map((point, k) => `${k ? "L" : "M"}${px(point[0]).toFixed(1)} ${py(point[1]).toFixed(1)}`).join("") }));
     if (one.marks || one.points.length === 1)
@@ -481,7 +560,8 @@ async function loadEvaluations() {
     name, marks: true,
     points: rows.filter(row => row.run === name && row.step !== undefined && Number.isFinite(row.metrics[key])).map(row => [row.step, row.metrics[key]]).sort((a, b) => a[0] - b[0])
   })).filter(one => one.points.length));
-  const columns = ["run", "step", "file", "n", "reference", ...metrics], value = (row, column) => row[column] ?? row.metrics[column];
+  const columns = ["run", "step", "file", "n", "reference", ...metrics], kind = column => ["run", "file", "reference"].includes(column) ? "text" : "number";
+  const value = (row, column) => row[column] ?? row.metrics[column];
   const [by, direction] = order;
   rows.sort((a, b) => {
     const [x, y] = [value(a, by), value(b, by)];
@@ -490,11 +570,11 @@ async function loadEvaluations() {
   $("table").tHead.replaceChildren(make("tr", {}, ...columns.map(column => {
     const button = make("button", { type: "button" }, column + (column === by ? direction > 0 ? " ↑" : " ↓" : ""));
     button.addEventListener("click", () => { order = [column, column === by ? -direction : 1]; loadEvaluations(); });
-    return make("th", { scope: "col", "aria-sort": column === by ? direction > 0 ? "ascending" : "descending" : "none" }, button);
+    return make("th", { scope: "col", class: kind(column), "aria-sort": column === by ? direction > 0 ? "ascending" : "descending" : "none" }, button);
   })));
   $("table").tBodies[0].replaceChildren(...rows.map(row => make("tr", {}, ...columns.map(column => {
     const cell = value(row, column);
-    return make("td", {}, cell === undefined ? "" : typeof cell === "number" ? short(cell) : cell);
+    return make("td", { class: kind(column) }, cell === undefined ? "" : typeof cell === "number" ? short(cell) : cell);
   }))));
   document.querySelectorAll("#table th button")[focus]?.focus();
 }
@@ -506,7 +586,7 @@ let limits = { max_size: 1024, max_pictures: 64 };
 
 async function loadDevice() {
   const state = await json("/api/device"), rows = [
-    ["Version", state.version], ["Device", state.device], ["Arithmetic", state.dtype], ["Threads", state.threads],
+    ["Version", state.version], ["Device", state.device], ["Processor", state.processor], ["Arithmetic", state.dtype], ["Threads", state.threads],
     ["Memory", bytes(state.memory) + (state.memory_limit ? ` of ${bytes(state.memory_limit)}` : "")], ["Most memory", bytes(state.memory_peak)],
     ["Queue", `${state.running} at work, ${state.queued} waiting, room for ${state.max_queue}`], ["Jobs", state.jobs], ["Pictures", state.pictures],
     ["Batches", state.batches], ["At work", state.seconds > 0 ? `${(100 * state.busy / state.seconds).toFixed(0)} % of ${clock(state.seconds)}` : ""],
@@ -552,6 +632,7 @@ setInterval(() => { if (!document.hidden) refresh(); }, 2000);
   try {
     await loadDevice();
     $("number").max = Math.min(16, limits.max_pictures);
+    $("frames").max = Math.min(32, limits.max_pictures);
     models = (await json("/api/models")).models;
     $("model").replaceChildren(...models.map(one => make("option", { value: one.name }, one.name)));
     $("model-row").hidden = models.length < 2;

@@ -50,7 +50,7 @@ teardown() {
     tiny
     mkdir -p runs/{one,two}/samples other/one runs/empty
     printf '{"step": 2, "loss": 1.5, "out": "/secret"}\n{"step": 4, "loss": 1.25}\nnot JSON\n{"step": 6, "loss": 1}\n{"step": 8' >runs/one/log.jsonl
-    printf '%s\n' '{"step": 4, "val_loss": 2.5}' \
+    printf '%s\n' '{"step": 4, "val_loss": 2.5}' '{"step": 4, "evaluation": {"n": 64, "metrics": {"fid": 20}}}' \
         '{"step": 6, "checkpoint": "/secret/x", "evaluation": {"n": 64, "preset": "openai", "reference": "/secret/ref.npz", "metrics": {"fid": 12.5, "note": "/secret"}}}' \
         >runs/one/metrics.jsonl
     echo '{"training": {"steps": 100, "out": "/secret"}, "model": {}}' >runs/one/config.json
@@ -76,7 +76,7 @@ teardown() {
     mkdir run
     printf '{"step": %d, "loss": 1, "seconds": %d}\n' 1 1 2 2 3 3 >run/log.jsonl
     start --runs run
-    "$NALAGEN" sample -m "$tiny" -c 4 --seed 1234567 --steps 3 --device cpu -o dropped.png -q
+    "$NALAGEN" sample -m "$tiny" -c 4 --seed 1234567 --first-index 2 --steps 3 --size 32x16 --device cpu -o dropped.png -q
     "$python" "$NL_SOURCE_DIR/tests/serve_browser.py" "$url" "$PWD/run"
 }
 
@@ -93,6 +93,15 @@ teardown() {
 @test "serve: what has just ended is kept" {
     start
     client kept
+}
+
+@test "serve: a walk, as pictures, a grid and an animated PNG, each made again by sample" {
+    start
+    client walk
+    for name in frame grid animation; do
+        "$NALAGEN" sample --from $name.png -m "$tiny" --device cpu -o again-$name.png -q
+    done
+    client remade
 }
 
 @test "serve: events" {
@@ -146,6 +155,43 @@ with_module() {
 @test "serve: what is wrong is refused, and the server goes on" {
     start
     client wrong
+}
+
+@test "serve: limits of connections, of waiting, of slow content" {
+    start
+    client patience
+}
+
+# What it writes is the cache of hashes, of large files, when it starts.
+@test "serve: killed at any moment it leaves no broken file, and starts again at the same port" {
+    local port pause cache=$XDG_CACHE_HOME/nalagen/sha256 file
+    need_model
+    start -m "$model"
+    port=${url##*:}
+    kill -9 "$server"
+    cp -r "$cache" whole
+    [ "$(ls whole | wc -l)" -eq 1 ]
+    for pause in 0.02 0.05 0.1 0.2; do
+        rm -rf "$cache"
+        "$NALAGEN" serve -m "$tiny" -m "$model" --port "$port" --device cpu >url 2>log 3>&- &
+        server=$!
+        sleep $pause
+        kill -9 "$server"
+        wait "$server" || true
+        for file in "$cache"/*; do [ ! -e "$file" ] || cmp "$file" "whole/${file##*/}"; done
+    done
+    start -m "$model" --port "$port"
+    client flood &
+    sleep 0.7
+    kill -9 "$server"
+    wait
+    start -m "$model" --port "$port"
+    [ "${url##*:}" = "$port" ]
+    diff -r whole "$cache"
+    post='{"class": 1, "steps": 2}'
+    python3 -c 'import sys, urllib.request as r; print(r.urlopen(r.Request(sys.argv[1] + "/api/jobs", sys.argv[2].encode(), {"Content-Type": "application/json"})).status)' \
+        "$url" "$post" | grep 202
+    [ ! -s log ] || { cat log; false; }
 }
 
 @test "serve: Host, Origin and where a request comes from; security headers" {
