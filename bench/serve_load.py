@@ -24,6 +24,7 @@ arguments.add_argument("--seconds", type=float, default=60)
 arguments.add_argument("--pid", type=int)
 arguments.add_argument("--seed", type=int, default=0)
 arguments.add_argument("--steps", type=int, default=4)
+arguments.add_argument("--batch", type=int, default=0, help="that the server was given, for the record")
 arguments.add_argument("--sides", default="1,1,1,0.5", help="of pictures, as parts of the model's")
 options = arguments.parse_args()
 url = urllib.parse.urlsplit(options.url)
@@ -171,7 +172,8 @@ for thread in threads:
     thread.join()
 wall, after = time.time() - begin, json.loads(ask("GET", "/api/device")[1])
 latencies.sort()
-result = {"device": device["device"], "threads": device["threads"], "model": model["name"], "clients": options.clients,
+result = {"date": time.strftime("%Y-%m-%d"), "version": device["version"], "device": device["device"], "processor": device["processor"],
+          "dtype": device["dtype"], "batch": options.batch, "steps": options.steps, "sides": options.sides, "threads": device["threads"], "model": model["name"], "clients": options.clients,
           "seconds": round(wall, 1), **counts, "pictures_per_second": round(counts.get("pictures", 0) / wall, 2),
           "batches": after["batches"] - device["batches"], "made": after["pictures"] - device["pictures"],
           "left": after["queued"] + after["running"], "faults": len(faults), "cores": len(os.sched_getaffinity(0))}
@@ -179,7 +181,7 @@ if latencies:
     result["latency_seconds"] = {"p%d" % p: round(latencies[min(len(latencies) - 1, len(latencies) * p // 100)], 3) for p in (50, 90, 95, 99)}
 if options.pid:
     result["memory_mib"] = {"before": round(before), "half": round(middle), "after": round(memory())}
-print(json.dumps(result, indent=2))
+print(json.dumps(result))
 for fault in faults[:10]:
     print(fault, file=sys.stderr)
 sys.exit(bool(faults) or result["left"] > 0)
