@@ -18,7 +18,7 @@ URL = urllib.parse.urlsplit(sys.argv[2])
 TOKEN = os.environ.get("TOKEN")
 
 
-def ask(method, path, body=None, headers=None, timeout=60):
+def ask(method, path, body=None, headers=None, timeout=300):
     """(status, headers, bytes)"""
     connection = http.client.HTTPConnection(URL.hostname, URL.port, timeout=timeout)
     send = {} if body is None else {"Content-Type": "application/json"}
@@ -56,7 +56,7 @@ def raw(data, wait=5):
         return got
 
 
-def finished(job, seconds=60):
+def finished(job, seconds=300):
     until = time.time() + seconds
     while time.time() < until:
         _, now = get("/api/jobs/" + job["id"])
@@ -537,7 +537,7 @@ def stop():
     while not get("/api/device")[1]["stopping"]:
         time.sleep(0.01)
     assert post("/api/jobs", {"class": 0})[0] == 503
-    thread.join(60)
+    thread.join(300)
     assert got[0][0] == 200, got
 
 

@@ -450,7 +450,7 @@ function draw(chart, legend, series) {
   const left = 58, right = width - 20, bottom = height - 32;
   const px = x => left + (x - x0) / (x1 - x0) * (right - left), py = y => bottom - (y - y0) / (y1 - y0) * (bottom - 14);
   for (const x of ticks(x0, x1, Math.min(8, width / 90)).filter(Number.isInteger)) chart.append(svg("text", { x: px(x), y: height - 12, "text-anchor": "middle" }, String(x)));
-  for (const y of ticks(y0, y1, Math.min(6, height / 45))) chart.append(svg("line", { x1: left, x2: right, y1: py(y), y2: py(y) }), svg("text", { x: left - 8, y: py(y) + 4, "text-anchor": "end" }, short(y)));
+  for (const y of ticks(y0, y1, Math.min(6, height / 36))) chart.append(svg("line", { x1: left, x2: right, y1: py(y), y2: py(y) }), svg("text", { x: left - 8, y: py(y) + 4, "text-anchor": "end" }, short(y)));
   series.forEach((one, i) => {
     chart.append(svg("path", { class: "s" + i % 4, d: one.points.map((point, k) => `${k ? "L" : "M"}${px(point[0]).toFixed(1)} ${py(point[1]).toFixed(1)}`).join("") }));
     if (one.marks || one.points.length === 1)
@@ -560,8 +560,8 @@ async function loadEvaluations() {
     name, marks: true,
     points: rows.filter(row => row.run === name && row.step !== undefined && Number.isFinite(row.metrics[key])).map(row => [row.step, row.metrics[key]]).sort((a, b) => a[0] - b[0])
   })).filter(one => one.points.length));
-  const columns = ["run", "step", "file", "n", "reference", ...metrics], kind = column => ["run", "file", "reference"].includes(column) ? "text" : "number";
-  const value = (row, column) => row[column] ?? row.metrics[column];
+  const value = (row, column) => row[column] ?? row.metrics[column], kind = column => ["run", "file", "reference"].includes(column) ? "text" : "number";
+  const columns = ["run", "step", ...metrics, "n", "reference", "file"].filter(column => rows.some(row => value(row, column) !== undefined));
   const [by, direction] = order;
   rows.sort((a, b) => {
     const [x, y] = [value(a, by), value(b, by)];
