@@ -74,6 +74,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (int i = 0; i < 4; i++)
             FUZZ_CHECK(nl_task_label(&wanted.task, i) >= 0 &&
                        nl_task_label(&wanted.task, i) <= config.num_classes);
+        const nl_task_options *options = &wanted.task.options;
+        if (options->walk)
+            FUZZ_CHECK(options->first_index + wanted.task.count <= options->walk &&
+                       wanted.task.end.label >= 0 && wanted.task.end.label <= config.num_classes);
     } else {
         FUZZ_CHECK(status == NL_ERROR_INPUT || status == NL_ERROR_USAGE ||
                    status == NL_ERROR_MEMORY);
