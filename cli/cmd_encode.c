@@ -78,7 +78,7 @@ static bool show_progress(void *user, const nl_progress *progress)
 {
     nl_encode_session *s = user;
     nl_progress mine = *progress;
-    s->line->console.there = s->result.there;
+    s->line->console.bar.there = s->result.there;
     mine.image -= s->result.there;
     mine.images -= s->result.there;
     nl_console_progress(&s->line->console, &mine);
@@ -147,6 +147,7 @@ static nl_status encode(nl_command_line *line, void *values)
     NL_TRY(nl_vae_file_open(s.context, options->vae, &s.vae));
     NL_TRY(encode_source(&s, options, line->operands[0]));
 cleanup:
+    nl_console_clear(&line->console);
     if (status == NL_CANCELLED)
         nl_log(line->context, NL_LOG_INFO, "run the same command to resume");
     nl_vae_file_close(&s.vae);

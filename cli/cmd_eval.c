@@ -279,12 +279,11 @@ static nl_status eval(nl_command_line *line, void *values)
 {
     nl_eval_options *options = values;
     nl_eval_work work = {.line = line, .options = options};
-    nl_eval_progress drawn;
     const char *samples = line->operand_count ? line->operands[0] : NULL;
     nl_status status;
     if (!samples) /* the model's context has the other half */
         options->network.machine.max_memory /= 2;
-    NL_TRY(nl_eval_take_device(line, &options->network, &drawn));
+    NL_TRY(nl_eval_take_device(line, &options->network));
     work.context = line->context;
     NL_TRY(check_together(work.context, options, samples));
     nl_evaluation_options o = options_of(options);

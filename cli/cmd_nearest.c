@@ -181,9 +181,8 @@ static nl_status nearest(nl_command_line *line, void *values)
     const nl_nearest_options *options = values;
     nl_evaluation_options o = nl_eval_options_of(&options->network);
     nl_fid_network network = {.context = NULL};
-    nl_eval_progress drawn;
     nl_status status;
-    NL_TRY(nl_eval_take_device(line, &options->network, &drawn));
+    NL_TRY(nl_eval_take_device(line, &options->network));
     NL_TRY(check(line->context, options));
     o.features = options->features;
     NL_TRY(nl_fid_network_open(line->context, &o, &network));

@@ -67,11 +67,10 @@ static nl_status stats(nl_command_line *line, void *values)
     const char *pictures = line->operands[0];
     nl_evaluation_options o = nl_eval_options_of(&options->network);
     nl_fid_network network = {.context = NULL};
-    nl_eval_progress drawn;
     nl_status status;
     if (options->merge)
         return merge(line, options);
-    NL_TRY(nl_eval_take_device(line, &options->network, &drawn));
+    NL_TRY(nl_eval_take_device(line, &options->network));
     NL_TRY(check_out(line->context, options));
     if (line->operand_count > 1)
         NL_TRY(nl_fail(line->context, NL_ERROR_USAGE,

@@ -63,15 +63,25 @@ static void take_place(nl_command_line *line, nl_machine_options *machine, char 
     line->console.quiet |= process.rank > 0;
 }
 
+/* A bar for who watches; a file has the lines of the log. Ctrl-C is heard by the run itself, between two steps. */
+static bool show_progress(void *user, const nl_progress *now)
+{
+    nl_command_line *line = user;
+    if (line->console.terminal)
+        nl_console_progress(&line->console, now);
+    return true;
+}
+
 static nl_status run(nl_command_line *line, nl_train_values *values)
 {
     nl_status status = NL_OK;
     char *record = NULL;
-    NL_TRY(nl_command_take_device(line, &values->machine, NULL, NULL));
+    NL_TRY(nl_command_take_device(line, &values->machine, show_progress, line));
     NL_TRY(print_options(line->context, values, &record));
     values->train.record = record;
     NL_TRY(nl_train(line->context, &values->train, NULL));
 cleanup:
+    nl_console_clear(&line->console);
     if (status == NL_CANCELLED)
         nl_log(line->context, NL_LOG_INFO, "%s", nl_last_error(line->context));
     cJSON_free(record);

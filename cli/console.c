@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* All that a person sees: messages, progress, results on standard output; and the signals that stop a run. */
+/* All that a person sees but the bar: messages, results on standard output; and the signals that stop a run. */
 #include "nl_console.h"
 
 #include <errno.h>
@@ -107,9 +107,9 @@ void nl_console_init(nl_console *console, bool quiet, bool verbose)
 {
     const char *kind = getenv("TERM");
     born = born > 0 ? born : nl_seconds();
-    *console = (nl_console){.quiet = quiet, .verbose = verbose, .started = nl_seconds()};
+    *console = (nl_console){.quiet = quiet, .verbose = verbose};
     console->terminal = isatty(STDERR_FILENO) && kind && strcmp(kind, "dumb") != 0;
-    console->last = console->batch_started = console->started;
+    nl_console_begin(console, 0);
 }
 
 void nl_console_clear(nl_console *console)
@@ -180,78 +180,10 @@ nl_status nl_console_error(nl_console *console, nl_context *context, nl_status s
     return status;
 }
 
-static int terminal_columns(void)
-{
-    struct winsize size;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col)
-        return size.ws_col;
-    return 80;
-}
-
 int nl_terminal_rows(void)
 {
     struct winsize size;
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 2 ? size.ws_row - 2 : 0;
-}
-
-static void time_text(double seconds, char *text, size_t size)
-{
-    int64_t whole = (int64_t)(seconds + 0.5);
-    if (whole >= 3600)
-        snprintf(text, size, "%lld:%02lld:%02lld", (long long)whole / 3600,
-                 (long long)whole / 60 % 60, (long long)whole % 60);
-    else
-        snprintf(text, size, "%lld:%02lld", (long long)whole / 60, (long long)whole % 60);
-}
-
-void nl_console_progress(nl_console *console, const nl_progress *progress)
-{
-    double now = nl_seconds();
-    if (progress->step == 0)
-        console->batch_started = now;
-    /* A terminal sees the last step of a batch, however soon it comes. */
-    bool last = console->terminal && progress->steps > 0 && progress->step == progress->steps;
-    if (console->quiet || (!last && now - console->last < (console->terminal ? 0.05 : 5)))
-        return;
-    console->last = now;
-    char left[32] = "", rate[32] = "", speed[32] = "", steps[32] = "", step[64] = "", text[256];
-    double part = progress->steps > 0 ? (double)progress->step / (double)progress->steps : 0;
-    double done = ((double)progress->image + part * (double)progress->batch) /
-                  (double)NL_MAX(progress->images, 1);
-    if (done > 0.02 && done <= 1) {
-        char clock[24];
-        time_text((now - console->started) * (1 - done) / done, clock, sizeof(clock));
-        snprintf(left, sizeof(left), "  %s left", clock);
-    }
-    if (progress->step > 0)
-        snprintf(rate, sizeof(rate), "  %.2f s/it",
-                 (now - console->batch_started) / (double)progress->step);
-    if (progress->image > 0)
-        snprintf(speed, sizeof(speed), "  %.2f/s",
-                 (double)progress->image / (now - console->started));
-    if (progress->steps > 0)
-        snprintf(steps, sizeof(steps), "/%lld", (long long)progress->steps);
-    if (progress->step || progress->steps)
-        snprintf(step, sizeof(step), " step %lld%s ", (long long)progress->step, steps);
-    snprintf(
-        text, sizeof(text), "%s%s image %lld/%lld%s%s%s", progress->stage, step,
-        (long long)(console->there + NL_MIN(progress->image + progress->batch, progress->images)),
-        (long long)(console->there + progress->images), rate, speed, left);
-    if (!console->terminal) {
-        fprintf(stderr, "nalagen: %s\n", text);
-        return;
-    }
-    int columns = terminal_columns() - 1, width = NL_MIN(columns - (int)strlen(text) - 3, 30);
-    fputc('\r', stderr);
-    if (width >= 10) {
-        fputc('[', stderr);
-        for (int i = 0; i < width; i++)
-            fputc(i < (int)(done * width + 0.5) ? '#' : '-', stderr);
-        fputs("] ", stderr);
-    }
-    fprintf(stderr, "%.*s\033[K", columns, text);
-    fflush(stderr);
-    console->drawn = true;
 }
 
 static nl_status stdout_failed(nl_context *context)

@@ -97,12 +97,13 @@ nl_status nl_report_table(const nl_report *r)
     printf(", sha256 %.16s\n", e->weights_sha256);
     printf("preset     %s: %s\n", e->preset, e->preprocessing);
     printf("precision  %s\n", e->precision);
-    printf(
-        "time       %.1f s (samples %.1f s, %.1f pictures/s; reference %.1f s; metrics %.1f s) on "
-        "%s\n",
-        nl_evaluation_seconds(e), e->seconds.samples,
-        (double)e->samples / fmax(e->seconds.samples, 1e-9), e->seconds.reference,
-        e->seconds.metrics, r->context->device->name);
+    char all[NL_FIGURE], samples[NL_FIGURE], rate[NL_FIGURE], of_reference[NL_FIGURE],
+        metrics[NL_FIGURE];
+    printf("time       %s (samples %s, %s; reference %s; metrics %s) on %s\n",
+           nl_time_text(nl_evaluation_seconds(e), all), nl_time_text(e->seconds.samples, samples),
+           nl_rate_text((double)e->samples / fmax(e->seconds.samples, 1e-9), "image", rate),
+           nl_time_text(e->seconds.reference, of_reference),
+           nl_time_text(e->seconds.metrics, metrics), r->context->device->name);
     return nl_finish_stdout(r->context);
 }
 

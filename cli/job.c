@@ -104,9 +104,8 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
     nl_status status = NL_OK;
     NL_TRY(nl_job_plan(&job));
     job.started = job.last = nl_seconds();
-    session->console->started = job.started;
     session->job = &job;
-    session->console->there = job.work.there;
+    nl_console_begin(session->console, job.work.there);
     nl_share_tell(&session->share,
                   (nl_share_report){.there = job.work.there, .todo = job.work.todo});
     status = nl_job_start_writers(&job);
@@ -120,11 +119,11 @@ nl_status nl_job_run(nl_session *session, const nl_sample_options *options, cJSO
         status = finished != NL_OK ? finished : status;
     }
     if (status == NL_OK) {
-        double seconds = nl_seconds() - job.started;
-        nl_log(context, NL_LOG_DEBUG, "%lld %s in %.2f s, %lld %s of the network (%s)",
-               (long long)job.done, nl_plural(job.done, "picture", "pictures"), seconds,
-               (long long)job.evaluations, nl_plural(job.evaluations, "evaluation", "evaluations"),
-               job.task.sampling.sampler);
+        char time[NL_FIGURE];
+        nl_log(context, NL_LOG_DEBUG, "%lld %s in %s, %lld %s of the network (%s)",
+               (long long)job.done, nl_plural(job.done, "picture", "pictures"),
+               nl_time_text(nl_seconds() - job.started, time), (long long)job.evaluations,
+               nl_plural(job.evaluations, "evaluation", "evaluations"), job.task.sampling.sampler);
     }
 cleanup:
     session->job = NULL;

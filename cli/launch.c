@@ -126,7 +126,7 @@ static void read_reports(nl_crew *crew)
         crew->sum.made += reports[i].made;
     }
     nl_progress progress = {.stage = "sampling", .image = crew->sum.made, .images = crew->sum.todo};
-    crew->console->there = crew->sum.there;
+    crew->console->bar.there = crew->sum.there;
     if (crew->sum.todo)
         nl_console_progress(crew->console, &progress);
 }
@@ -240,7 +240,7 @@ nl_status nl_launch(nl_console *console, nl_context *context, const nl_launch_op
     clock_gettime(CLOCK_REALTIME, &now);
     crew.token =
         ((uint64_t)getpid() << 40 ^ (uint64_t)now.tv_sec << 20 ^ (uint64_t)now.tv_nsec) | 1;
-    console->started = nl_seconds();
+    nl_console_begin(console, 0);
     nl_catch_interrupt(console, context);
     status = start(&crew, arguments);
     wait_for_all(&crew);

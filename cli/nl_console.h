@@ -8,18 +8,34 @@
 
 #include "nl_json.h"
 
+/* The work whose progress is shown. */
+typedef struct nl_bar {
+    const char *stage; /* NULL: none yet */
+    bool measured;     /* its length is known */
+    int64_t there;     /* pictures made before, which count neither as done nor for the rate */
+    double started;    /* when, by nl_seconds */
+    double first;      /* part in [0, 1] that was done then */
+    double first_images;
+    double done; /* so far */
+    double last; /* when it was shown */
+} nl_bar;
+
 typedef struct nl_console {
     bool quiet, verbose;
     bool terminal; /* stderr can redraw a line */
     bool drawn;    /* a progress line stands on it */
-    int64_t there; /* pictures made before `started` */
-    double started, batch_started, last;
+    nl_bar bar;
 } nl_console;
 
 void nl_console_init(nl_console *console, bool quiet, bool verbose);
 void nl_console_log(nl_console *console, nl_log_level level, const char *message);
-void nl_console_progress(nl_console *console, const nl_progress *progress);
 void nl_console_clear(nl_console *console); /* takes the progress line away */
+
+/* progress.c. New work, of which `there` pictures were made before: the next progress is its first. */
+void nl_console_begin(nl_console *console, int64_t there);
+/* A bar with what is finished, the rate and the time left: on a terminal at once and then redrawn, elsewhere a line every
+ * five seconds. Work within other work (pictures of a training) has a bar of its own while it lasts. */
+void nl_console_progress(nl_console *console, const nl_progress *progress);
 
 /* Rows of the terminal behind standard error but for two, the file's name and the prompt; 0: unknown. */
 int nl_terminal_rows(void);

@@ -18,17 +18,8 @@ typedef struct nl_network_options {
 /* For the tables of commands, of a member of type nl_network_options. */
 extern const nl_option nl_network_rows[];
 
-/* The line of progress: its stage, when that began and how far it is. */
-typedef struct nl_eval_progress {
-    nl_console *console;
-    const char *stage;
-    double started;
-    int64_t done;
-} nl_eval_progress;
-
-/* A context for the network, whose progress is drawn on line->console; `drawn` outlives it. */
-nl_status nl_eval_take_device(nl_command_line *line, const nl_network_options *options,
-                              nl_eval_progress *drawn);
+/* A context for the network. */
+nl_status nl_eval_take_device(nl_command_line *line, const nl_network_options *options);
 /* The options that the three commands share, on top of the defaults. */
 nl_evaluation_options nl_eval_options_of(const nl_network_options *options);
 

@@ -75,9 +75,11 @@ const nl_option nl_train_rows[] = {
     {"eps", 0, NL_OPTION_REAL, TRAIN(epsilon), "X", 1e-20, 1, .where = RECORD | NL_ONLY_MAN,
      .help = "of Adam (1e-8)"},
     {"ema", 0, NL_OPTION_TEXT, TRAIN(ema), "D[,D]", .where = RECORD,
-     .help = "decays of moving averages (0.9999)",
+     .help = "decays of moving averages (auto)",
      .detail =
-         "Pictures, validation and model.safetensors are the first one's. power:S is the average "
+         "auto is 0.9999 with --ema-warmup, without which a short run would not forget its first "
+         "weights. Pictures, validation and "
+         "model.safetensors are the first one's. power:S is the average "
          "of "
          "a power function: its width is the part S of the run (0.1, say), however long that is."},
     FLAG("ema-warmup", 0, TRAIN(ema_warmup), .where = RECORD,
@@ -102,9 +104,9 @@ const nl_option nl_train_rows[] = {
      .help = "of weights, order, noise, times, dropout (0)"},
 
     {"log-every", 0, NL_OPTION_INT, TRAIN(log_every), "N", 0, 10000, .where = RECORD,
-     .group = "Record", .help = "steps (100)"},
+     .group = "Record", .help = "steps (auto: a part of the run, at most 100)"},
     {"save-every", 0, NL_OPTION_INT, TRAIN(save_every), "N", 0, 1e9, .where = RECORD,
-     .help = "steps between checkpoints (5000)"},
+     .help = "steps between checkpoints (auto, at most 5000)"},
     {"keep", 0, NL_OPTION_INT, TRAIN(keep), "N", 0, 1e6, .where = RECORD,
      .help = "newest checkpoints that stay; 0: all (3)"},
     {"snapshot-every", 0, NL_OPTION_INT, TRAIN(snapshot_every), "N", 1, 1e9, .where = RECORD,
@@ -115,7 +117,7 @@ const nl_option nl_train_rows[] = {
     {"snapshots", 0, NL_OPTION_INT, TRAIN(snapshots), "N", 2, 1000, .where = RECORD | NL_ONLY_MAN,
      .help = "that stay at most: then every other one goes (32)"},
     {"sample-every", 0, NL_OPTION_INT, TRAIN(sample_every), "N", 0, 1e9, .where = RECORD,
-     .help = "steps between grids of pictures; 0: none (10000)"},
+     .help = "steps between grids; 0: none (auto, at most 10000)"},
     {"samples", 0, NL_OPTION_INT, TRAIN(samples), "N", 1, 1024, .where = RECORD,
      .help = "pictures in a grid (16)"},
     {"sample-steps", 0, NL_OPTION_INT, TRAIN(sample_steps), "N", 1, 1000,
@@ -127,7 +129,7 @@ const nl_option nl_train_rows[] = {
     {"val", 0, NL_OPTION_FILE, TRAIN(validation), "FOLDER", .where = RECORD,
      .help = "data that is held out: its loss, of the average"},
     {"val-every", 0, NL_OPTION_INT, TRAIN(validate_every), "N", 1, 1e9, .where = RECORD,
-     .help = "steps (5000)"},
+     .help = "steps (auto, at most 5000)"},
     {"val-count", 0, NL_OPTION_INT, TRAIN(validation_count), "N", 1, 1e12, .where = RECORD,
      .help = "samples of it (all)"},
     {"patience", 0, NL_OPTION_INT, TRAIN(patience), "N", 1, 1e6, .where = RECORD,
@@ -164,12 +166,12 @@ const nl_command nl_train_command = {
     .name = "train",
     .summary = "Train a model on encoded data",
     .arguments = "--model NAME --data FOLDER --out RUN [OPTION...]",
-    .notes =
-        "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/, TensorBoard's\n"
-        "event files and, at the end, model.safetensors and done. The same command resumes\n"
-        "a run that was stopped, exactly. SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGXCPU\n"
-        "save and stop (code 130); a second one of the first three stops at once. The\n"
-        "defaults are the published recipe.\n",
+    .notes = "RUN takes config.json, log.jsonl, metrics.jsonl, checkpoints/, samples/,\n"
+             "TensorBoard's event files and, at the end, model.safetensors and done. The same\n"
+             "command resumes a run that was stopped, exactly. SIGINT, SIGTERM, SIGUSR1,\n"
+             "SIGHUP and SIGXCPU save and stop (code 130); a second one of the first three\n"
+             "stops at once. The defaults are the published recipe; in short runs what is auto\n"
+             "follows the length, so that 2000 steps show pictures.\n",
     .examples = "  nalagen encode imagenet/train -o data        once\n"
                 "  nalagen train -m NaLaSiT-S/2 -d data -o run --steps 400000\n"
                 "  nalagen train -m NaLaSiT-S/2 -d data -o run --dry-run\n"

@@ -9,6 +9,40 @@ optional_packages="libopenmpi-dev openmpi-bin libzip-dev" # training by several 
 
 say() { printf 'nalagen: %s\n' "$*" >&2; }
 
+# watch LOG COMMAND...: runs it with what it says in the file LOG, and returns its status. A terminal sees over one line what
+# is fetched, set up and compiled.
+watch() {
+    log_file=$1
+    shift
+    columns=0
+    if [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; then
+        columns=$(stty size <&2 2>/dev/null) || columns=
+        columns=${columns#* }
+        [ "${columns:-0}" -gt 0 ] || columns=80
+    fi
+    {
+        command_status=0
+        "$@" 2>&1 </dev/null || command_status=$?
+        echo "status $command_status"
+    } | (
+        while IFS= read -r line; do
+            case $line in
+            "status "*) last=${line#status } && continue ;;
+            "Get:"* | "Unpacking "* | "Setting up "*) shown=$line ;;
+            "["[0-9]*/[0-9]*"] "*)
+                shown=${line#?} # 12/342] Building ...
+                shown="building: file ${shown%%/*} of $(count=${shown%%]*} && echo "${count#*/}")"
+                ;;
+            *) shown= ;;
+            esac
+            printf '%s\n' "$line"
+            [ -z "$shown" ] || [ "$columns" -lt 20 ] || printf '\r\033[K%.*s' "$((columns - 1))" "nalagen: $shown" >&2
+        done >"$log_file"
+        [ "$columns" -lt 20 ] || printf '\r\033[K' >&2
+        exit "$last"
+    )
+}
+
 missing_packages() {
     for package in "$@"; do
         # A compiler or tool from elsewhere serves as well as the package.
@@ -21,6 +55,10 @@ missing_packages() {
         esac
         dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' || printf '%s ' "$package"
     done
+}
+
+fetch_packages() {
+    apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
 }
 
 install_packages() {
@@ -39,8 +77,7 @@ install_packages() {
         say "installing ${missing% }"
         log=$(mktemp)
         # shellcheck disable=SC2086
-        if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } \
-            >"$log" 2>&1 </dev/null; then
+        if ! watch "$log" fetch_packages $missing; then
             tail -n 20 "$log" >&2
             say "the packages could not be installed; the full log is $log"
             exit 1
@@ -92,6 +129,10 @@ is_built() {
     [ -z "$newer" ]
 }
 
+configure_and_build() {
+    cmake -S "$root" --preset "$preset" -B "$folder" -DNL_CUDA="$(want_cuda)" "$@" && cmake --build "$folder"
+}
+
 # build_tree FOLDER PRESET OPTIONS...: configures once, builds when a source is newer than the last build. What is built
 # already is used as it is, also by somebody who may not write there.
 build_tree() {
@@ -111,8 +152,7 @@ build_tree() {
         say "building (log: $folder/build.log)"
         started=$(date +%s)
         touch "$folder/.building"
-        if ! { cmake -S "$root" --preset "$preset" -B "$folder" -DNL_CUDA="$(want_cuda)" "$@" &&
-            cmake --build "$folder"; } >"$folder/build.log" 2>&1 </dev/null; then
+        if ! watch "$folder/build.log" configure_and_build "$@"; then
             tail -n 40 "$folder/build.log" >&2
             say "the build failed; the full log is $folder/build.log"
             exit 1

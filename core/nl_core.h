@@ -68,6 +68,12 @@ double nl_seconds(void); /* of a clock that only goes forward */
  * nl_plural(count, "class", "classes"). */
 const char *nl_plural(int64_t count, const char *one, const char *many);
 
+enum { NL_FIGURE = 48 }; /* room for one of the texts below */
+/* A time in seconds for people: "1.4 s", "45 s", "12 min 05 s", "3 h 05 min", "2 d 03 h"; returns `text`. */
+const char *nl_time_text(double seconds, char text[NL_FIGURE]);
+/* A rate of things a second: "9540 images/s"; below 1 what one of them takes: "1.4 s/image". `one` has a plural in s. */
+const char *nl_rate_text(double rate, const char *one, char text[NL_FIGURE]);
+
 /* The bytes in base64 (RFC 4648): allocated, ended by NUL. */
 nl_status nl_base64(nl_context *context, const uint8_t *bytes, size_t size, char **text);
 

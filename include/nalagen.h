@@ -68,6 +68,8 @@ typedef struct nl_progress {
     int64_t batch;        /* pictures at work */
     const float *preview; /* a latent [C, H, W] on the host to preview, or NULL */
     int preview_shape[3];
+    double
+        done; /* of a training: the part of the run that lies behind, by steps or by its minutes, 0 to 1 */
 } nl_progress;
 
 typedef struct nl_context_options {
@@ -374,8 +376,9 @@ typedef struct nl_train_options {
     /* s: NaLa's query rows start s times as large and learn at s times the rate (1). Adam makes that the
      * training of a model whose exponent is lambda (tau + tanh(s |q|)). */
     double query_scale;
-    /* Decays of moving averages, "0.9999,0.999" (0.9999): the first is the model's; each at most
-     * (1 + step) / (10 + step). "power:0.1": an average whose width is that part of the run. */
+    /* Decays of moving averages, "0.9999,0.999" (auto): the first is the model's; each at most
+     * (1 + step) / (10 + step). "power:0.1": an average whose width is that part of the run. "auto": 0.9999
+     * with ema_warmup. */
     const char *ema;
     bool ema_warmup;
 
@@ -392,7 +395,8 @@ typedef struct nl_train_options {
     uint64_t seed;   /* of weights, order, noise, times, dropout */
     int64_t overfit; /* the first so many samples alone; 0: all */
 
-    /* What is said and kept, in steps; 0: never (100, 5000, 10000, 5000). */
+    /* What is said and kept, in steps; 0: never. Negative (-1): by the length of the run, at most
+     * 100, 5000, 10000, 5000. */
     int64_t log_every, validate_every, sample_every, save_every;
     int64_t validation_count; /* samples; 0: all */
     int64_t keep;             /* newest checkpoints; 0: all (3) */

@@ -32,6 +32,36 @@ static void test_plurals(void **state)
     assert_string_equal(nl_plural(2, "class", "classes"), "classes");
 }
 
+/* Times and rates are written the same everywhere. */
+static void test_figures(void **state)
+{
+    (void)state;
+    static const struct {
+        double seconds;
+        const char *text;
+    } times[] = {{0, "0 ms"},
+                 {0.0123, "12.3 ms"},
+                 {0.0999, "0.1 s"},
+                 {1.44, "1.4 s"},
+                 {3, "3 s"},
+                 {9.96, "10 s"},
+                 {59.4, "59 s"},
+                 {59.6, "1 min 00 s"},
+                 {725, "12 min 05 s"},
+                 {3599.7, "1 h 00 min"},
+                 {11100, "3 h 05 min"},
+                 {183600, "2 d 03 h"},
+                 {-1, "?"},
+                 {1e300, "?"}};
+    char text[NL_FIGURE];
+    for (int i = 0; i < NL_COUNT(times); i++)
+        assert_string_equal(nl_time_text(times[i].seconds, text), times[i].text);
+    assert_string_equal(nl_rate_text(9540.2, "image", text), "9540 images/s");
+    assert_string_equal(nl_rate_text(1, "image", text), "1.0 images/s");
+    assert_string_equal(nl_rate_text(1 / 1.44, "image", text), "1.4 s/image");
+    assert_string_equal(nl_rate_text(0, "image", text), "?/image");
+}
+
 static void test_sizes_of_options(void **state)
 {
     (void)state;
@@ -395,6 +425,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_status_names),
         cmocka_unit_test(test_plurals),
+        cmocka_unit_test(test_figures),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_sizes_of_options),
         cmocka_unit_test(test_reason_without_a_context),

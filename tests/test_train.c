@@ -416,6 +416,44 @@ static void schedules(void **state)
     assert_true(nl_train_ema_decay(&options, &(nl_average){.decay = 0.9999}, 5) == 0.4);
 }
 
+/* What is not given follows the length of the run; what is given stays. */
+static void lengths(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t steps, log, validate, sample, save;
+    } runs[] = {{0, 100, 5000, 10000, 5000},    {6, 10, 100, 100, 100},
+                {300, 20, 100, 100, 100},       {2000, 100, 200, 200, 500},
+                {12345, 100, 1000, 1000, 2000}, {49999, 100, 2000, 2000, 5000},
+                {50000, 100, 5000, 5000, 5000}, {400000, 100, 5000, 10000, 5000}};
+    const nl_average usual = {.decay = 0.9999}, power = {.sigma_rel = 0.1};
+    for (int i = 0; i < NL_COUNT(runs); i++) {
+        nl_train_options o = {.size = sizeof(o)};
+        nl_train_recipe(&o);
+        nl_train_follow_length(&o, runs[i].steps);
+        assert_int_equal(o.log_every, runs[i].log);
+        assert_int_equal(o.validate_every, runs[i].validate);
+        assert_int_equal(o.sample_every, runs[i].sample);
+        assert_int_equal(o.save_every, runs[i].save);
+        assert_string_equal(o.ema, "0.9999");
+        assert_true(o.ema_warmup);
+        double part = nl_train_first_part(&o, &usual, runs[i].steps);
+        assert_true(part < 0.01);
+        o.ema_warmup = false;
+        assert_true(nl_train_first_part(&o, &usual, 2000) > 0.8);
+        assert_true(nl_train_first_part(&o, &power, 2000) == 0);
+    }
+    nl_train_options given = {.size = sizeof(given)};
+    nl_train_recipe(&given);
+    given.log_every = 7;
+    given.sample_every = given.save_every = 0;
+    given.validate_every = 3;
+    given.ema = "0.9";
+    nl_train_follow_length(&given, 2000);
+    assert_true(given.log_every == 7 && given.sample_every == 0 && given.save_every == 0);
+    assert_true(given.validate_every == 3 && !strcmp(given.ema, "0.9") && !given.ema_warmup);
+}
+
 static void names(void **state)
 {
     (void)state;
@@ -1145,6 +1183,7 @@ int main(void)
         cmocka_unit_test(dropout_is_a_function),
         cmocka_unit_test(overfits),
         cmocka_unit_test(schedules),
+        cmocka_unit_test(lengths),
         cmocka_unit_test(names),
         cmocka_unit_test(scales_queries),
         cmocka_unit_test(not_finite),

@@ -25,7 +25,8 @@ OK, CANCELLED = 0, 130
 
 class Progress(Structure):
     _fields_ = [("stage", c_char_p), ("step", c_int64), ("steps", c_int64), ("image", c_int64), ("images", c_int64),
-                ("batch", c_int64), ("preview", POINTER(c_float)), ("preview_shape", c_int * 3)]
+                ("batch", c_int64), ("preview", POINTER(c_float)), ("preview_shape", c_int * 3),
+                ("done", c_double)]
 
 
 class Picture(Structure):

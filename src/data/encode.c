@@ -105,12 +105,11 @@ static nl_status finish_reading(nl_reader *reader, nl_chunk **chunk)
 
 /* ---- Shards */
 
-static nl_status report(const nl_encode_job *job)
+nl_status nl_encode_report(const nl_encode_job *job, int64_t more)
 {
-    return nl_report_progress(job->context,
-                              &(nl_progress){.stage = "encoding",
-                                             .image = job->result->count + job->result->skipped,
-                                             .images = job->pictures});
+    int64_t done = job->result->count + job->result->skipped + more;
+    return nl_report_progress(
+        job->context, &(nl_progress){.stage = "encoding", .image = done, .images = job->pictures});
 }
 
 /* Reads and encodes what the shard lacks. What was done is kept from time to time, and when it is stopped. */
@@ -133,7 +132,7 @@ static nl_status fill_shard(const nl_encode_job *job, nl_reader *reader, nl_shar
         NL_TRY(nl_shard_append(job, builder, chunk));
         job->result->count += good;
         job->result->skipped += chunk->count - good;
-        NL_TRY(report(job));
+        NL_TRY(nl_encode_report(job, 0));
         if (builder->done < share && nl_seconds() - kept > KEEP_SECONDS) {
             NL_TRY(nl_shard_write(job, number, builder));
             kept = nl_seconds();
@@ -153,6 +152,7 @@ static nl_status make_shard(const nl_encode_job *job, nl_reader *reader, nl_shar
     job->result->there += builder->count;
     job->result->count += builder->count;
     job->result->skipped += builder->done - builder->count;
+    NL_TRY(nl_encode_report(job, 0));
     status = fill_shard(job, reader, builder, number);
     if (status == NL_OK || (status == NL_CANCELLED && builder->done > 0)) {
         nl_status written = nl_shard_write(job, number, builder);
@@ -180,7 +180,7 @@ static nl_status make_shards(const nl_encode_job *job, int64_t *counts, cJSON *s
             job->result->there += counts[i];
             job->result->count += counts[i];
             job->result->skipped += cJSON_GetArraySize(found);
-            NL_TRY(report(job));
+            NL_TRY(nl_encode_report(job, 0));
         } else {
             NL_TRY(make_shard(job, &reader, &builder, i));
             counts[i] = builder.count;

@@ -59,6 +59,9 @@ void nl_chunk_free(nl_context *context, nl_chunk *chunk);
 /* Reads and fits the pictures of chunk->first and count on the threads of the options. */
 nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk);
 
+/* How far the job is: what its result says, and `more` pictures. */
+nl_status nl_encode_report(const nl_encode_job *job, int64_t more);
+
 /* A shard that is being filled. */
 typedef struct nl_shard_builder {
     int64_t count; /* samples */

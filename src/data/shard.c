@@ -68,6 +68,23 @@ static nl_status pack(const nl_encode_job *job, const nl_chunk *chunk, float *sa
     return NL_OK;
 }
 
+/* Batch by batch, and tells of each: a chunk may take minutes. samples [good, orientations, elements]. */
+static nl_status encode(const nl_encode_job *job, const nl_chunk *chunk, float *samples)
+{
+    const nl_vae *vae = job->options->vae;
+    nl_status status = NL_OK;
+    int64_t planes = chunk->good * job->orientations, bytes = 3 * (int64_t)job->height * job->width;
+    int64_t batch;
+    NL_TRY(nl_vae_encode_batch(vae, job->height, job->width, &batch));
+    for (int64_t first = 0; first < planes; first += batch) {
+        NL_TRY(nl_vae_encode_samples(vae, chunk->rgb + first * bytes, NL_MIN(batch, planes - first),
+                                     job->height, job->width, samples + first * job->elements));
+        NL_TRY(nl_encode_report(job, NL_MIN(first + batch, planes) / job->orientations));
+    }
+cleanup:
+    return status;
+}
+
 nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, nl_chunk *chunk)
 {
     nl_context *context = job->context;
@@ -79,8 +96,7 @@ nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, n
         memcpy(to, chunk->rgb, (size_t)(chunk->good * job->picture_bytes));
     } else if (chunk->good > 0) {
         NL_TRY(NL_NEW_ARRAY(context, "samples", planes * job->elements, &samples));
-        NL_TRY(nl_vae_encode_samples(job->options->vae, chunk->rgb, planes, job->height, job->width,
-                                     samples));
+        NL_TRY(encode(job, chunk, samples));
         NL_TRY(pack(job, chunk, samples, to));
     }
     for (int64_t i = 0; i < chunk->good; i++) {

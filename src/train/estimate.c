@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* --dry-run: how long a run takes; what it takes has been said before (train.c). */
-#include <stdio.h>
-
 #include "trainer.h"
 #include "work.h"
 
@@ -30,18 +28,6 @@ cleanup:
     return status;
 }
 
-static void print_duration(double seconds, char *text, size_t size)
-{
-    if (seconds < 120)
-        snprintf(text, size, "%.0f s", seconds);
-    else if (seconds < 7200)
-        snprintf(text, size, "%.1f min", seconds / 60);
-    else if (seconds < 172800)
-        snprintf(text, size, "%.1f h", seconds / 3600);
-    else
-        snprintf(text, size, "%.1f days", seconds / 86400);
-}
-
 static nl_status time_step(nl_trainer *trainer, double *seconds)
 {
     nl_status status;
@@ -62,11 +48,12 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
     nl_status status = NL_OK;
     nl_context *context = trainer->context;
     double seconds, matching, from = trainer->options->match_from;
-    char whole[32];
+    char figure[NL_FIGURE], images[NL_FIGURE];
     NL_TRY(time_step(trainer, &seconds));
     double rate = (double)trainer->point.batch / seconds,
            peak = nl_peak_flops(trainer->device) * trainer->group->size;
-    nl_log(context, NL_LOG_INFO, "time: %.4g s a step, %.1f images/s, %.3g TFLOP/s", seconds, rate,
+    nl_log(context, NL_LOG_INFO, "time: %s a step, %s, %.3g TFLOP/s", nl_time_text(seconds, figure),
+           nl_rate_text(rate, "image", images),
            3 * nl_forward_flops(&trainer->config) * rate / 1e12);
     if (peak > 0)
         nl_log(context, NL_LOG_INFO, "MFU: %.1f %% of %.3g TFLOP/s",
@@ -74,14 +61,15 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
     if (trainer->state.fake) {
         nl_trainer_match_now(trainer);
         NL_TRY(time_step(trainer, &matching));
-        nl_log(context, NL_LOG_INFO, "with distribution matching: %.4g s a step, %.1f images/s",
-               matching, (double)trainer->point.batch / matching);
+        nl_log(context, NL_LOG_INFO, "with distribution matching: %s a step, %s",
+               nl_time_text(matching, figure),
+               nl_rate_text((double)trainer->point.batch / matching, "image", images));
         seconds = from * seconds + (1 - from) * matching;
     }
     if (trainer->steps) {
-        print_duration((double)trainer->steps * seconds, whole, sizeof(whole));
         nl_log(context, NL_LOG_INFO, "the whole run: %lld %s, %s, without validation and pictures",
-               (long long)trainer->steps, nl_plural(trainer->steps, "step", "steps"), whole);
+               (long long)trainer->steps, nl_plural(trainer->steps, "step", "steps"),
+               nl_time_text((double)trainer->steps * seconds, figure));
     }
 cleanup:
     return status;

@@ -8,7 +8,36 @@
 #include "trainer.h"
 #include "work.h"
 
+enum { LEAST_GRID = 100 }; /* steps of a run that ends with a grid unasked */
+
 /* ---- What is due between steps */
+
+/* Images a second since the last line of the log. */
+static double rate_now(const nl_trainer *trainer)
+{
+    const nl_run_point *point = &trainer->point;
+    return (double)((point->step - trainer->clock_step) * point->batch) /
+           fmax(nl_seconds() - trainer->clock, 1e-9);
+}
+
+/* The means since then, of what was collected. */
+static void tell(const nl_trainer *trainer, double rate)
+{
+    const nl_run_point *point = &trainer->point;
+    double finite = (double)point->finite_steps;
+    char of[24] = "", match[32] = "", fake[32] = "", figure[NL_FIGURE];
+    if (trainer->steps)
+        snprintf(of, sizeof(of), "/%lld", (long long)trainer->steps);
+    if (point->matched_steps)
+        snprintf(match, sizeof(match), "  match %.5f",
+                 point->match_sum / (double)point->matched_steps);
+    if (point->fake_updates)
+        snprintf(fake, sizeof(fake), "  fake %.5f", point->fake_sum / (double)point->fake_updates);
+    nl_log(trainer->context, NL_LOG_INFO, "step %lld%s  loss %.5f  grad norm %.4f%s%s  %s",
+           (long long)point->step, of, finite > 0 ? point->loss_sum / finite : NAN,
+           finite > 0 ? point->norm_sum / finite : NAN, match, fake,
+           nl_rate_text(rate, "image", figure));
+}
 
 static nl_status write_log(nl_trainer *trainer)
 {
@@ -17,10 +46,7 @@ static nl_status write_log(nl_trainer *trainer)
         return status;
     nl_run_point *point = &trainer->point;
     enum { OF_MATCHING = 2, NUMBERS = 9 + OF_MATCHING };
-    char of[24] = "", match[32] = "", fake[32] = "";
-    double now = nl_seconds(), finite = (double)point->finite_steps;
-    double rate = (double)((point->step - trainer->clock_step) * point->batch) /
-                  fmax(now - trainer->clock, 1e-9);
+    double finite = (double)point->finite_steps, rate = rate_now(trainer);
     double peak = nl_peak_flops(trainer->device) * trainer->group->size;
     nl_number numbers[NUMBERS] = {
         {"epoch", (double)point->step * (double)point->batch / (double)point->samples},
@@ -43,19 +69,10 @@ static nl_status write_log(nl_trainer *trainer)
                (long long)point->step, (long long)point->bad_steps,
                (long long)(point->bad_steps + point->finite_steps),
                nl_plural(point->bad_steps, "was", "were"));
-    if (trainer->steps)
-        snprintf(of, sizeof(of), "/%lld", (long long)trainer->steps);
-    if (point->matched_steps)
-        snprintf(match, sizeof(match), "  match %.5f",
-                 point->match_sum / (double)point->matched_steps);
-    if (point->fake_updates)
-        snprintf(fake, sizeof(fake), "  fake %.5f", point->fake_sum / (double)point->fake_updates);
-    nl_log(trainer->context, NL_LOG_INFO,
-           "step %lld%s  loss %.5f  grad norm %.4f%s%s  %.1f images/s", (long long)point->step, of,
-           numbers[1].value, numbers[2].value, match, fake, rate);
+    tell(trainer, rate);
     if (trainer->group->rank == 0)
         nl_record_log(&trainer->record, point->step, numbers, count);
-    trainer->clock = now;
+    trainer->clock = nl_seconds();
     trainer->clock_step = point->step;
     point->loss_sum = point->norm_sum = 0;
     point->finite_steps = point->bad_steps = 0;
@@ -135,6 +152,13 @@ bool nl_trainer_is_over(const nl_trainer *trainer)
            (trainer->options->minutes > 0 && trainer->elapsed >= 60 * trainer->options->minutes);
 }
 
+/* Whoever waits sees first numbers soon; the log has them at its intervals alone. */
+static bool is_early(const nl_trainer *trainer)
+{
+    int64_t mine = trainer->point.step - trainer->first_step;
+    return (mine == 1 || mine == 10) && trainer->options->log_every > mine;
+}
+
 static nl_status between_steps(nl_trainer *trainer)
 {
     const nl_train_options *options = trainer->options;
@@ -144,6 +168,9 @@ static nl_status between_steps(nl_trainer *trainer)
     bool snapshot = due(trainer, options->snapshot_every) && trainer->group->rank == 0;
     if (due(trainer, options->log_every))
         NL_TRY(write_log(trainer));
+    else if (is_early(trainer) && (status = nl_trainer_collect(trainer)) == NL_OK)
+        tell(trainer, rate_now(trainer));
+    NL_TRY(status);
     if (!validate && !sample && !store && !snapshot)
         return NL_OK;
     NL_TRY(nl_trainer_collect(trainer));
@@ -204,7 +231,8 @@ static void report_step(nl_trainer *trainer)
                             .steps = trainer->steps,
                             .image = point->step * point->batch,
                             .images = trainer->steps * point->batch,
-                            .batch = point->batch};
+                            .batch = point->batch,
+                            .done = nl_trainer_done(trainer)};
     if (nl_report_progress(trainer->context, &progress) != NL_OK)
         nl_cancel(trainer->context);
 }
@@ -230,6 +258,7 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     nl_status status = NL_OK;
     bool stop = false;
     int64_t first = trainer->point.step;
+    report_step(trainer);
     for (;;) {
         NL_TRY(agree(trainer, &stop));
         if (stop || nl_trainer_is_over(trainer))
@@ -248,6 +277,9 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     /* The last weights, whatever the interval: the best may be among them. They are in no checkpoint as that, so that a
      * run that becomes longer is the one that was so long from the first. */
     bool again = first == trainer->point.step;
+    if (!stop && !again && trainer->last_grid && trainer->point.step >= LEAST_GRID &&
+        !due(trainer, trainer->options->sample_every))
+        NL_TRY(nl_trainer_sample(trainer));
     if (!stop && trainer->validation && (trainer->state.best || !again) &&
         !due(trainer, trainer->options->validate_every))
         NL_TRY(nl_trainer_validate(trainer, again));

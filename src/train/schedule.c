@@ -47,6 +47,43 @@ double nl_train_ema_decay(const nl_train_options *options, const nl_average *ave
     return options->ema_warmup ? fmin(average->decay, k / (9 + k)) : average->decay;
 }
 
+/* A round number of steps, 1, 2 or 5 times a power of ten, that goes about `times` into the run; at least `least`, at most
+ * `most`, which is also that of a run whose length is not known. */
+static int64_t share(int64_t steps, int64_t times, int64_t least, int64_t most)
+{
+    int64_t every = 1, wanted = steps ? steps / times : most;
+    for (int i = 0; i < 3 * 12; i++) {
+        static const int64_t digits[] = {1, 2, 5};
+        int64_t next = digits[i % 3] * (int64_t)pow(10, i / 3);
+        every = next <= wanted ? next : every;
+    }
+    return NL_MAX(least, NL_MIN(every, most));
+}
+
+void nl_train_follow_length(nl_train_options *options, int64_t steps)
+{
+    if (options->log_every < 0)
+        options->log_every = share(steps, 10, 10, 100);
+    if (options->validate_every < 0)
+        options->validate_every = share(steps, 10, 100, 5000);
+    if (options->save_every < 0)
+        options->save_every = share(steps, 4, 100, 5000);
+    if (options->sample_every < 0)
+        options->sample_every = share(steps, 10, 100, 10000);
+    if (options->ema && !strcmp(options->ema, "auto")) {
+        options->ema = "0.9999";
+        options->ema_warmup = true; /* from step 90,000 on there is no difference */
+    }
+}
+
+double nl_train_first_part(const nl_train_options *options, const nl_average *average,
+                           int64_t steps)
+{
+    if (average->sigma_rel > 0 || options->ema_warmup)
+        return 0;
+    return pow(average->decay, (double)steps);
+}
+
 static const char power[] = "power:";
 
 /* "0.9999" or "power:0.1"; returns what stands behind it, or NULL. */
@@ -63,7 +100,7 @@ static const char *read_average(const char *text, nl_average *average)
 
 static nl_status parse_ema(nl_context *context, const char *text, nl_average *averages, int *count)
 {
-    const char *at = text;
+    const char *at = strcmp(text, "auto") ? text : "0.9999";
     for (*count = 0; *count < NL_MAX_EMA;) {
         at = read_average(at, &averages[(*count)++]);
         if (!at)

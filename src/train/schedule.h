@@ -23,9 +23,16 @@ typedef struct nl_average {
 double nl_power_exponent(double sigma_rel);
 /* Decay behind the update of step number `step` (from 0): of a power function (1 - 1/k)^(g + 1), k = step + 1. */
 double nl_train_ema_decay(const nl_train_options *options, const nl_average *average, int64_t step);
-/* The averages of a run: "0.9999,power:0.1", at most NL_MAX_EMA; with snapshot_every and no power function there also
- * power:0.05 and power:0.1. */
+/* The averages of a run: "0.9999,power:0.1", at most NL_MAX_EMA ("auto": 0.9999); with snapshot_every and no power
+ * function there also power:0.05 and power:0.1. */
 nl_status nl_train_averages(nl_context *context, const nl_train_options *options,
                             nl_average *averages, int *count);
+
+/* ---- What follows from the length of a run where it was not given: in place of "auto" and of negative numbers. steps: of
+ * the whole run; 0: not known. */
+void nl_train_follow_length(nl_train_options *options, int64_t steps);
+/* The part of an average that the first weights still are after so many steps. */
+double nl_train_first_part(const nl_train_options *options, const nl_average *average,
+                           int64_t steps);
 
 #endif

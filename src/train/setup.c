@@ -10,10 +10,10 @@
 #define DEFAULTS                                                                                   \
     .size = sizeof(nl_train_options), .resume = "auto", .batch = 256, .accumulate = 1,             \
     .rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .schedule = "constant",           \
-    .cooldown = 0.2, .query_scale = 1, .ema = "0.9999", .times = "uniform", .times_deviation = 1,  \
-    .weighting = "none", .min_snr = 5, .label_dropout = -1, .log_every = 100,                      \
-    .validate_every = 5000, .sample_every = 10000, .save_every = 5000, .keep = 3, .samples = 16,   \
-    .cfg_scale = -1, .max_skipped = 10, .snapshots = 32
+    .cooldown = 0.2, .query_scale = 1, .ema = "auto", .times = "uniform", .times_deviation = 1,    \
+    .weighting = "none", .min_snr = 5, .label_dropout = -1, .log_every = -1, .validate_every = -1, \
+    .sample_every = -1, .save_every = -1, .keep = 3, .samples = 16, .cfg_scale = -1,               \
+    .max_skipped = 10, .snapshots = 32
 
 const nl_train_options nl_train_defaults = {DEFAULTS, .guidance = 1};
 const nl_train_options nl_distill_defaults = {DEFAULTS,
@@ -58,11 +58,11 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
                    {"overfit", (double)o->overfit, 0, 1e12},
                    {"warmup", (double)o->warmup, 0, 1e9},
                    {"cooldown", o->cooldown, 0.001, 1},
-                   {"log-every", (double)o->log_every, 0, 10000},
-                   {"val-every", (double)o->validate_every, 0, 1e9},
+                   {"log-every", (double)o->log_every, -1, 10000},
+                   {"val-every", (double)o->validate_every, -1, 1e9},
                    {"val-count", (double)o->validation_count, 0, 1e12},
-                   {"sample-every", (double)o->sample_every, 0, 1e9},
-                   {"save-every", (double)o->save_every, 0, 1e9},
+                   {"sample-every", (double)o->sample_every, -1, 1e9},
+                   {"save-every", (double)o->save_every, -1, 1e9},
                    {"keep", (double)o->keep, 0, 1e6},
                    {"samples", (double)o->samples, 1, 1024},
                    {"sample-steps", (double)o->sample_steps, 0, 1000},

@@ -437,6 +437,24 @@ cleanup:
     return status;
 }
 
+/* An average that is mostly the first weights makes noise, however well the weights themselves have learnt. */
+static void warn_of_averages(const nl_trainer *trainer)
+{
+    const nl_train_options *options = trainer->options;
+    if (!trainer->steps || options->init || options->teacher || !options->ema)
+        return;
+    for (int i = 0; i < trainer->point.ema_count; i++) {
+        const nl_average *average = &trainer->point.ema[i];
+        double part = nl_train_first_part(options, average, trainer->steps);
+        if (part > 0.01)
+            nl_log(trainer->context, NL_LOG_WARNING,
+                   "--ema %g: after %lld %s %.2g %% of this average are still the first weights, "
+                   "and it makes noise: leave --ema out, add --ema-warmup, or take --ema power:0.1",
+                   average->decay, (long long)trainer->steps,
+                   nl_plural(trainer->steps, "step", "steps"), 100 * part);
+    }
+}
+
 static nl_status open_trainer(nl_trainer *trainer)
 {
     const nl_train_options *options = trainer->options;
@@ -492,6 +510,11 @@ static nl_status open_trainer(nl_trainer *trainer)
             (options->epochs * trainer->point.samples + options->batch - 1) / options->batch;
         trainer->steps = trainer->steps ? NL_MIN(trainer->steps, steps) : steps;
     }
+    trainer->last_grid = options->sample_every < 0;
+    trainer->own = *options;
+    trainer->options = options = &trainer->own;
+    nl_train_follow_length(&trainer->own, trainer->steps);
+    warn_of_averages(trainer);
     NL_TRY(
         open_steps(trainer, &trainer->state, &trainer->feed, &trainer->matcher, &trainer->stepper));
     NL_TRY(NL_NEW_ARRAY(context, "results of steps", trainer->slots, &trainer->results));
@@ -541,7 +564,7 @@ static nl_status train(nl_trainer *trainer)
     if (trainer->validation)
         NL_TRY(nl_trainer_try_validation(trainer));
     trainer->started = trainer->clock = nl_seconds();
-    trainer->clock_step = trainer->point.step;
+    trainer->first_step = trainer->clock_step = trainer->point.step;
     trainer->elapsed = trainer->point.seconds;
     if (options->dry_run)
         return nl_trainer_dry_run(trainer);

@@ -14,7 +14,7 @@ typedef struct nl_trainer {
     nl_context *context;
     nl_device *device;
     const nl_train_options *options;
-    nl_train_options own; /* the same, where something follows from the rest */
+    nl_train_options own; /* the same, with what follows from the rest */
     char *drawn;          /* folder of the teacher's own samples */
     nl_group *group;
     nl_dataset *data, *validation;
@@ -27,6 +27,7 @@ typedef struct nl_trainer {
     nl_matcher matcher;
     nl_stepper stepper;
     nl_run_point point; /* point.step: steps done */
+    int64_t first_step; /* where this process began */
     int64_t steps;      /* of the whole run; 0: not known */
     int64_t arena;      /* bytes that a step takes */
     double started;     /* of this process' work, by nl_seconds */
@@ -43,7 +44,8 @@ typedef struct nl_trainer {
     bool folder_is_new; /* RUN was not there */
     nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
-    bool save_failed;                  /* the last checkpoint: tried again soon */
+    bool last_grid;   /* one at the end, whatever the interval: that follows from the length */
+    bool save_failed; /* the last checkpoint: tried again soon */
     double last_loss, validation_loss; /* NaN: none */
     bool finished;                     /* model.safetensors is written */
     int64_t saved_step;                /* of the last one that this process wrote; -1: none */

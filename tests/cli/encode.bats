@@ -166,3 +166,13 @@ assert list(np.frombuffer(file[8 + size + at:8 + size + end], np.int32)) == [0, 
     [[ $output == *"no label for 3.png"* ]]
     encode set -o plain --size 16 --unconditional -q
 }
+
+@test "on a terminal encode has a bar from the first moment" {
+    need_model
+    command -v script >/dev/null || skip "no script"
+    pictures
+    TERM=xterm script -qec "\"$NALAGEN\" encode cifar -o data --device cpu" typescript >/dev/null
+    tr '\r' '\n' <typescript >lines
+    grep -q '^\[----------\]   0 % encoding, 0/4 images' lines
+    grep -q '100 % encoding, 4/4 images' lines
+}

@@ -103,3 +103,39 @@ as_nobody() {
     [ "$status" -eq 0 ]
     [[ "$output" == *dnnl* && "$output" != *openblas* && "$output" != *libblas* && "$output" != *lapack* && "$output" != *libmpi* ]]
 }
+
+@test "a terminal sees which file is built; a pipe sees two lines; a failure shows the end of the log" {
+    command -v script >/dev/null || skip "no script"
+    make_tree
+    cat >>bin/cmake <<'END'
+for i in 1 2 3; do echo "[$i/3] Building C object core/file$i.c.o"; done
+[ ! -e broken ] || { echo "file3.c: this is wrong"; exit 1; }
+END
+    TERM=xterm script -qec "tree/nalagen info" typescript >/dev/null
+    grep -q 'building: file 2 of 3' typescript
+    grep -q 'made this: info' typescript
+    grep -q '^\[3/3\] Building C object core/file3.c.o' tree/build/build.log
+    ! grep -q '^status' tree/build/build.log
+    touch -d 'now + 1 second' tree/core/a.c
+    tree/nalagen 2>err
+    ! grep -q 'file 2 of 3' err
+    [ "$(wc -l <err)" -eq 2 ]
+    touch broken
+    touch -d 'now + 2 seconds' tree/core/a.c
+    run -1 tree/nalagen
+    [[ $output == *"this is wrong"*"the build failed; the full log is"* ]]
+}
+
+@test "packages that are installed are named one by one on a terminal" {
+    command -v script >/dev/null || skip "no script"
+    [ "$(id -u)" = 0 ] || skip "not root"
+    make_tree
+    rm all
+    printf '#!/bin/sh\necho "Get:1 http://deb libdnnl-dev"\necho "Setting up libdnnl-dev (2.6) ..."\n[ ! -e broken ] || { echo "E: no such package"; exit 100; }\n' >bin/apt-get
+    chmod +x bin/apt-get
+    TERM=xterm script -qec "tree/nalagen info" typescript >/dev/null
+    grep -q 'nalagen: Setting up libdnnl-dev' typescript
+    touch broken
+    run -1 tree/nalagen info
+    [[ $output == *"E: no such package"*"could not be installed"* ]]
+}

@@ -122,9 +122,12 @@ load helper
     command -v script >/dev/null || skip "no script"
     TERM=xterm script -qec "\"$NALAGEN\" sample --vae '$vae' -c 4 -b 1 -n 2 --steps 4 --sampler euler --size 128 -o a/" typescript \
         >/dev/null
-    grep -q 'step 4/4' typescript
-    grep -q 's/it' typescript
-    grep -q left typescript
+    tr '\r' '\n' <typescript >lines
+    grep -q '^\[----------\]   0 % sampling step 0/4, 0/2 images' lines # from the first moment
+    grep -q 'step 4/4, 0/2 images' lines                             # nothing is claimed before it is done
+    ! grep -q '2/2 images' lines
+    grep -Eq ' s left, [0-9.]+ (m?s/image|images/s)' lines
+    [ "$(grep -o '^\[[#-]*\]' lines | awk '{print length}' | sort -u)" = 12 ] # it keeps its width
     [ "$(ls a | wc -l)" -eq 2 ]
 }
 

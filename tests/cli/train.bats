@@ -305,3 +305,20 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     run -2 "$NALAGEN" likelihood -m run-one/model.safetensors -d data-two --device cpu
     [[ $output == *"class 0 is 'a' there, 'b' here"* ]]
 }
+
+@test "first numbers come after the first step, a bar stands on a terminal, a short run ends with pictures" {
+    one_colour
+    run -0 "$NALAGEN" train -m SiT-1x32x2/4 -d data -o run --steps 120 -b 4 --device cpu
+    [[ $output == *"step 1/120  loss "*"images/s"*"step 10/120  loss "* ]]
+    [[ $output != *warning* && $output != *$'\r'* ]]
+    [ "$(jq -c .step run/log.jsonl 2>/dev/null | head -1 || echo 10)" = 10 ]
+    [ "$(ls run/samples)" = $'step-0000100.png\nstep-0000120.png' ]
+    run -0 "$NALAGEN" train -m SiT-1x32x2/4 -d data -o slow --steps 120 -b 4 --device cpu --ema 0.9999 --sample-every 0
+    [[ $output == *"warning: --ema 0.9999: after 120 steps 99 % of this average are still the first weights"* ]]
+    [ ! -e slow/samples ]
+    command -v script >/dev/null || skip "no script"
+    TERM=xterm script -qec "\"$NALAGEN\" train -m SiT-1x32x2/4 -d data -o seen --minutes 0.01 -b 4 --device cpu" typescript >/dev/null
+    tr '\r' '\n' <typescript >lines
+    grep -q '^training' lines # nothing is known yet of a run by the clock
+    grep -Eq '^\[#+-*\] +[0-9]+ % training step [0-9]+, [0-9]+ s left, ' lines
+}
