@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The info command: what a checkpoint, latents, a picture or a device is, as lines or as JSON. */
+/* The info command: what a file, a folder or a device is, as lines or as JSON. */
 #include "nl_info.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "nl_command.h"
+#include "nl_data.h"
 #include "nl_image.h"
 #include "nl_npy.h"
 #include "nl_pipeline.h"
+#include "nl_run.h"
 #include "nl_sample.h"
 #include "nl_vae.h"
 
@@ -148,7 +150,9 @@ static nl_status checkpoint_info(nl_context *context, const char *path,
     for (int64_t i = 0; i < checkpoint->count; i++)
         parameters += nl_entry_count(&checkpoint->entries[i]);
     NL_TRY(nl_checkpoint_read_sha256(checkpoint, hex));
-    cJSON_AddStringToObject(object, "kind", "checkpoint");
+    bool shard = nl_checkpoint_metadata(checkpoint, NL_SHARD_ENCODING) != NULL;
+    cJSON_AddStringToObject(object, "kind",
+                            shard ? "shard of training data of nalagen encode" : "checkpoint");
     cJSON_AddStringToObject(object, "format", checkpoint->format);
     if (checkpoint->shard_count > 1)
         cJSON_AddNumberToObject(object, "files", checkpoint->shard_count);
@@ -156,6 +160,10 @@ static nl_status checkpoint_info(nl_context *context, const char *path,
     cJSON_AddStringToObject(object, "sha256", hex);
     if (options->verify)
         cJSON_AddNumberToObject(object, "checksums", (double)checksums);
+    if (shard) {
+        NL_TRY(nl_info_shard(checkpoint, object));
+        goto cleanup;
+    }
     cJSON_AddNumberToObject(object, "parameters", (double)parameters);
     add_types(checkpoint, object);
     add_facts(checkpoint, object);
@@ -226,46 +234,82 @@ static bool starts_with(const nl_mapping *file, const char *magic, int64_t size)
     return file->size >= size && !memcmp(file->data, magic, (size_t)size);
 }
 
+static nl_status folder_info(nl_context *context, const char *path, const nl_info_options *options,
+                             cJSON *object)
+{
+    char *dataset = NULL;
+    nl_status status = nl_path_join(context, path, NL_DATASET_FILE, &dataset);
+    bool encoded = status == NL_OK && nl_path_exists(dataset);
+    nl_free(context, dataset);
+    return status != NL_OK            ? status
+           : encoded                  ? nl_info_dataset(context, path, object)
+           : nl_is_run(context, path) ? nl_info_run(context, path, object)
+                                      : checkpoint_info(context, path, options, object);
+}
+
+/* Files that torch.save writes are zip archives too: a .npz is known by its name. */
+static bool is_npz(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 4 && !strcmp(path + length - 4, ".npz");
+}
+
 static nl_status file_info(nl_context *context, const char *path, const nl_info_options *options,
                            cJSON *object)
 {
     nl_mapping mapping;
     if (nl_path_is_folder(path))
-        return checkpoint_info(context, path, options, object);
+        return folder_info(context, path, options, object);
     nl_status status = nl_map_file(context, path, &mapping);
     if (status != NL_OK)
         return status;
     bool png = starts_with(&mapping, "\x89PNG\r\n\x1a\n", 8);
     bool npy = starts_with(&mapping, "\x93NUMPY", 6);
     nl_unmap(context, &mapping);
-    if (options->verify && (png || npy))
+    if (options->verify && (png || npy || is_npz(path)))
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: no checkpoint, which alone has checksums to --verify", path);
-    return png   ? picture_info(context, path, object)
-           : npy ? latents_info(context, path, object)
-                 : checkpoint_info(context, path, options, object);
+    return png            ? picture_info(context, path, object)
+           : npy          ? latents_info(context, path, object)
+           : is_npz(path) ? nl_info_archive(context, path, object)
+                          : checkpoint_info(context, path, options, object);
 }
 
-/* "key: value" lines; objects inside are indented; class names become one line. */
+enum { MOST_NAMES = 20 };
+
+/* The first names of classes, or what stands under them, as one line. */
+static void print_names(const cJSON *item)
+{
+    int shown = 0;
+    for (const cJSON *name = item->child; name && shown < MOST_NAMES; name = name->next, shown++) {
+        const cJSON *text = cJSON_IsArray(name) ? cJSON_GetArrayItem(name, 1) : name;
+        fputs(shown ? ", " : " ", stdout);
+        if (cJSON_IsObject(item)) {
+            nl_print_plain(stdout, name->string);
+            printf(" %.15g", cJSON_GetNumberValue(name));
+        } else {
+            nl_print_plain(stdout, cJSON_IsString(text) ? text->valuestring : "?");
+        }
+    }
+    printf("%s\n", cJSON_GetArraySize(item) > shown ? ", ..." : "");
+}
+
+/* "key: value" lines; objects inside are indented; those of classes become one line. */
 static void print_lines(const cJSON *object, int indent)
 {
     for (const cJSON *item = object->child; item; item = item->next) {
+        bool names =
+            !strcmp(item->string, "class_names") || !strcmp(item->string, "samples_of_classes");
         printf("%*s", indent, "");
         nl_print_plain(stdout, item->string);
         putchar(':');
+        if (names && item->child) {
+            print_names(item);
+            continue;
+        }
         if (cJSON_IsObject(item)) {
             putchar('\n');
             print_lines(item, indent + 2);
-            continue;
-        }
-        if (cJSON_IsArray(item) && !strcmp(item->string, "class_names")) {
-            int shown = 0;
-            for (const cJSON *name = item->child; name && shown < 20; name = name->next, shown++) {
-                const cJSON *text = cJSON_IsArray(name) ? cJSON_GetArrayItem(name, 1) : name;
-                fputs(shown ? ", " : " ", stdout);
-                nl_print_plain(stdout, cJSON_IsString(text) ? text->valuestring : "?");
-            }
-            printf("%s\n", cJSON_GetArraySize(item) > shown ? ", ..." : "");
             continue;
         }
         char *text = cJSON_IsString(item) ? NULL : nl_json_print(item, false);
@@ -301,7 +345,7 @@ static nl_status info(nl_command_line *line, void *values)
         NL_TRY(file_info(context, operand, options, object));
     } else {
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "info: expected one file, found none; see 'nalagen info --help'"));
+                       "info: expected one file or folder, found none; see 'nalagen info --help'"));
     }
     NL_TRY(print(context, options, object));
 cleanup:
@@ -317,15 +361,16 @@ static nl_status nl_info_main(int argc, char **argv)
 
 const nl_command nl_info_command = {
     .name = "info",
-    .summary = "Say what is in a checkpoint, a picture made by nalagen or a .npy file, or what a "
-               "device is",
-    .arguments = "[OPTION...] FILE | --device[=NAME]",
+    .summary = "Say what a checkpoint, picture, array, data set or run is, or a device",
+    .arguments = "[OPTION...] FILE|FOLDER | --device[=NAME]",
     .most = 1,
-    .operands = "one file",
+    .operands = "one file or folder",
     .options = options_table,
     .examples = "  nalagen info church-seed0.png\n"
                 "  nalagen info --json model.safetensors\n"
                 "  nalagen info DiT-XL-2-256x256.pt\n"
+                "  nalagen info data                           what nalagen encode has made\n"
+                "  nalagen info run                            how far a training has come\n"
                 "  nalagen info --device\n",
     .run = nl_info_main,
 };

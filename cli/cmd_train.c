@@ -5,6 +5,7 @@
 
 #include "nl_io.h"
 #include "nl_launch.h"
+#include "nl_run.h"
 #include "nl_training.h"
 #include "ops.h"
 
@@ -13,24 +14,71 @@ static nl_train_options defaults_of(const nl_command *command)
     return command == &nl_distill_command ? nl_distill_defaults : nl_train_defaults;
 }
 
-/* The file of --options first; what stands on the command line replaces it. */
-static nl_status read_options(nl_command_line *line, nl_texts *texts, nl_train_values *values)
+/* The members of a JSON object first; what stands on the command line replaces them. */
+static nl_status take_options(nl_command_line *line, const char *path, const cJSON *object,
+                              nl_texts *texts, nl_train_values *values)
 {
     nl_status status = NL_OK;
-    nl_context *context = line->context;
-    const char *path = values->options;
-    nl_mapping file = {0};
-    cJSON *object = NULL;
     int operands;
     *values = (nl_train_values){.command = values->command, .train = defaults_of(values->command)};
-    NL_TRY(nl_map_file(context, path, &file));
-    NL_TRY(nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, &object));
-    NL_TRY(nl_options_apply(context, values->command, path, object, NL_IN_REQUEST, NULL, texts,
-                            values));
-    NL_TRY(nl_options_parse(context, values->command, line->argc, line->argv, values, &operands));
+    NL_TRY(nl_options_apply(line->context, values->command, path, object, NL_IN_REQUEST, NULL,
+                            texts, values));
+    NL_TRY(nl_options_parse(line->context, values->command, line->argc, line->argv, values,
+                            &operands));
 cleanup:
-    cJSON_Delete(object);
+    return status;
+}
+
+static nl_status parse_file(nl_context *context, const char *path, cJSON **object)
+{
+    nl_mapping file = {0};
+    nl_status status = nl_map_file(context, path, &file);
+    if (status == NL_OK)
+        status = nl_json_parse(context, path, (const char *)file.data, (size_t)file.size, object);
     nl_unmap(context, &file);
+    return status;
+}
+
+static nl_status read_options(nl_command_line *line, nl_texts *texts, nl_train_values *values)
+{
+    cJSON *object = NULL;
+    const char *path = values->options;
+    nl_status status = parse_file(line->context, path, &object);
+    if (status == NL_OK)
+        status = take_options(line, path, object, texts, values);
+    cJSON_Delete(object);
+    return status;
+}
+
+/* --out alone names a run that is to be resumed: by the options that it was begun with, which its config.json has. */
+static bool names_run(nl_context *context, const nl_train_values *values)
+{
+    const nl_train_options *train = &values->train;
+    return train->out && !train->model && !train->data && !train->init && !train->teacher &&
+           nl_is_run(context, train->out);
+}
+
+static nl_status read_run(nl_command_line *line, nl_texts *texts, nl_train_values *values)
+{
+    nl_context *context = line->context;
+    nl_status status = NL_OK;
+    cJSON *config = NULL;
+    char *path = NULL;
+    NL_TRY(nl_path_join(context, values->train.out, NL_RUN_CONFIG, &path));
+    NL_TRY(parse_file(context, path, &config));
+    const cJSON *training = cJSON_GetObjectItemCaseSensitive(config, "training");
+    bool distilled = cJSON_GetObjectItemCaseSensitive(training, "teacher") != NULL;
+    if (!cJSON_IsObject(training) || !training->child)
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+                       "%s says no options of its run: give those that it was begun with", path));
+    if (distilled != (values->command == &nl_distill_command))
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "%s is a run of nalagen %s: resume it with that",
+                       values->train.out, distilled ? "distill" : "train"));
+    NL_TRY(take_options(line, path, training, texts, values));
+    nl_log(context, NL_LOG_INFO, "%s: with the options of its run", path);
+cleanup:
+    cJSON_Delete(config);
+    nl_free(context, path);
     return status;
 }
 
@@ -96,6 +144,8 @@ static nl_status train(nl_command_line *line, void *values)
     char device[24];
     if (v->options)
         NL_TRY(read_options(line, &texts, v));
+    else if (names_run(line->context, v))
+        NL_TRY(read_run(line, &texts, v));
     nl_launch_options processes = {.gpus = v->gpus, .device = v->machine.device, .together = true};
     take_place(line, &v->machine, device, sizeof(device));
     NL_TRY(nl_launch_wanted(&processes)

@@ -185,6 +185,35 @@ static nl_status check_space_for_pictures(const nl_job *job, int64_t files)
     return nl_check_space_for_files(job->session->context, job->output.text, files, bytes);
 }
 
+/* Whoever gave no name and runs a command again gets another file beside the first: the names of all its pictures take
+ * the next number that none of them has yet. */
+static nl_status choose_copy(nl_job *job, int64_t files)
+{
+    enum { MOST = 1000 };
+    const nl_sample_options *options = job->options;
+    nl_context *context = job->session->context;
+    nl_status status = NL_OK;
+    char *path = NULL;
+    bool taken = true;
+    if (options->out || options->resume || options->force || job->pictures || !files ||
+        job->session->share.ranks > 1)
+        return NL_OK;
+    while (taken && ++job->output.copy < MOST) {
+        taken = false;
+        for (int64_t i = 0; i < files && !taken; i++) {
+            nl_free(context, path);
+            path = NULL;
+            NL_TRY(nl_job_picture_name(job, i, &path));
+            taken = nl_path_exists(path);
+        }
+    }
+    if (job->output.copy > 1 && !taken)
+        nl_log(context, NL_LOG_INFO, "made before: this one is named anew, and --force overwrites");
+cleanup:
+    nl_free(context, path);
+    return status;
+}
+
 static nl_status look_for_files(nl_job *job, int64_t files)
 {
     const nl_session *session = job->session;
@@ -237,6 +266,7 @@ nl_status nl_job_plan(nl_job *job)
     NL_TRY(make_work_list(job));
     if (job->output.kind == NL_OUTPUT_ARCHIVE && job->work.units)
         NL_TRY(open_archive(job));
+    NL_TRY(choose_copy(job, files));
     NL_TRY(look_for_files(job, files));
     if (options->latents) {
         int64_t elements =

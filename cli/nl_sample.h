@@ -49,6 +49,7 @@ typedef struct nl_output {
     bool numbered;     /* NAMED: the index stands in the name */
     const char *whole; /* NAMED, all pictures in one: "grid", "animation"; or NULL */
     uint64_t seed;
+    int copy; /* NAMED: from 2 on it stands in the name, behind the seed */
 } nl_output;
 
 /* files: how many will be written. Creates missing folders. */

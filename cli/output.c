@@ -134,7 +134,7 @@ nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_
 {
     nl_status status = NL_OK;
     const char *start, *end;
-    char word[160], text[24], number[24] = "";
+    char word[160], text[24], number[24] = "", copy[16] = "";
     switch (output->kind) {
     case NL_OUTPUT_STDOUT:
     case NL_OUTPUT_FILE:
@@ -160,8 +160,10 @@ nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_
     size_t length = strlen(output->text);
     const char *slash = length && output->text[length - 1] != '/' ? "/" : "";
     const char *digits = word[0] >= '0' && word[0] <= '9' && !output->whole ? "class" : "";
-    return nl_format(context, path, "%s%s%s%s-seed%llu%s.png", output->text, slash, digits,
-                     output->whole ? output->whole : word, (unsigned long long)output->seed,
+    if (output->copy > 1)
+        snprintf(copy, sizeof(copy), "-%d", output->copy);
+    return nl_format(context, path, "%s%s%s%s-seed%llu%s%s.png", output->text, slash, digits,
+                     output->whole ? output->whole : word, (unsigned long long)output->seed, copy,
                      number);
 cleanup:
     return status;

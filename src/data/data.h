@@ -7,20 +7,16 @@
 #include "nl_data.h"
 #include "nl_json.h"
 
-#define NL_DATASET_FILE   "dataset.json"
 #define NL_DATASET_FORMAT "nalagen dataset"
 /* Tensors of a shard, and the keys of its metadata. */
 #define NL_SHARD_IMAGES   "images"
 #define NL_SHARD_LABELS   "labels"
 #define NL_SHARD_PICTURES "pictures"
 #define NL_SHARD_CROPS    "crops"
-#define NL_SHARD_ENCODING "nalagen.encoding"
 #define NL_SHARD_SKIPPED  "nalagen.skipped"
 #define NL_SHARD_DONE     "nalagen.done"
 
 enum { NL_DATASET_VERSION = 1, NL_DATA_MAX_SIDE = 1 << 14 };
-
-extern const char *const nl_data_kind_names[]; /* by nl_data_kind, ended by NULL */
 
 typedef struct nl_shard {
     char *name; /* of the file */

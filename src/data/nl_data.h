@@ -14,6 +14,12 @@
 
 /* ---- A data set */
 
+#define NL_DATASET_FILE "dataset.json" /* in its folder */
+#define NL_SHARD_ENCODING                                                                          \
+    "nalagen.encoding" /* metadata of a shard: JSON of what it was made with */
+
+extern const char *const nl_data_kind_names[]; /* by nl_data_kind, ended by NULL */
+
 typedef struct nl_dataset nl_dataset;
 
 typedef enum nl_data_kind {

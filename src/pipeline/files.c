@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "model.h"
+#include "nl_run.h"
 
 /* Allocated: path, or its folder `part` when it is that of a whole diffusers pipeline. NL_ERROR_INPUT: nothing there. */
 static nl_status find_part(nl_context *context, const char *path, const char *part, char **found)
@@ -27,6 +28,12 @@ static nl_status find_part(nl_context *context, const char *path, const char *pa
 
 nl_status nl_backbone_path(nl_context *context, const char *path, char **found)
 {
+    if (nl_path_is_folder(path) && nl_is_run(context, path)) {
+        nl_status status = nl_run_find_model(context, path, found);
+        if (status == NL_OK)
+            nl_log(context, NL_LOG_INFO, "%s: taking %s", path, *found);
+        return status;
+    }
     return find_part(context, path, "transformer", found);
 }
 

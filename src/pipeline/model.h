@@ -22,7 +22,8 @@ struct nl_model {
     char guide_sha256[65];
 };
 
-/* Allocated: the file or folder that holds the backbone; of a whole diffusers pipeline its part. */
+/* Allocated: the file or folder that holds the backbone; of a whole diffusers pipeline its part, of a run of
+ * nalagen train its model or newest checkpoint (nl_run.h). */
 nl_status nl_backbone_path(nl_context *context, const char *path, char **found);
 
 /* The autoencoder by options->vae, the configuration and the data files. */

@@ -196,59 +196,6 @@ cleanup:
 
 /* ---- Files */
 
-/* A longer number is a larger one. */
-static int newest_first(const void *a, const void *b)
-{
-    const char *first = *(char *const *)a, *second = *(char *const *)b;
-    size_t length = strlen(first), other = strlen(second);
-    return length != other ? (length < other ? 1 : -1) : strcmp(second, first);
-}
-
-nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count)
-{
-    nl_status status = NL_OK;
-    int room = 0;
-    int64_t step;
-    struct dirent *entry;
-    *paths = NULL;
-    *count = 0;
-    DIR *directory = opendir(folder);
-    if (!directory)
-        return NL_OK;
-    while ((entry = readdir(directory)) && *count < 1 << 20) {
-        if (!nl_run_checkpoint_step(entry->d_name, &step))
-            continue;
-        if (*count == room) {
-            char **more;
-            room = 2 * room + 16;
-            NL_TRY(NL_NEW_ARRAY(context, "names of checkpoints", room, &more));
-            if (*count)
-                memcpy(more, *paths, (size_t)*count * sizeof(*more));
-            nl_free(context, *paths);
-            *paths = more;
-        }
-        NL_TRY(nl_path_join(context, folder, entry->d_name, &(*paths)[*count]));
-        ++*count;
-    }
-    if (*count)
-        qsort(*paths, (size_t)*count, sizeof(**paths), newest_first);
-cleanup:
-    closedir(directory);
-    if (status != NL_OK) {
-        nl_free_points(context, *paths, *count);
-        *paths = NULL;
-        *count = 0;
-    }
-    return status;
-}
-
-void nl_free_points(nl_context *context, char **paths, int count)
-{
-    for (int i = 0; i < count; i++)
-        nl_free(context, paths[i]);
-    nl_free(context, paths);
-}
-
 static void remove_old(nl_context *context, const char *folder, int64_t keep)
 {
     char **paths;
@@ -259,14 +206,6 @@ static void remove_old(nl_context *context, const char *folder, int64_t keep)
         if (unlink(paths[i]) != 0)
             nl_log(context, NL_LOG_WARNING, "%s: cannot be removed: %s", paths[i], strerror(errno));
     nl_free_points(context, paths, count);
-}
-
-int64_t nl_point_step(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    int64_t step = 0;
-    nl_run_checkpoint_step(slash ? slash + 1 : path, &step);
-    return step;
 }
 
 nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step)

@@ -3,6 +3,7 @@
 #ifndef NL_TRAIN_CHECKPOINT_H
 #define NL_TRAIN_CHECKPOINT_H
 
+#include "nl_run.h"
 #include "schedule.h"
 #include "state.h"
 
@@ -58,13 +59,7 @@ void nl_describe_average(const nl_run_point *point, const nl_average *average, n
 nl_status nl_parse_point(nl_context *context, const char *path, const char *text,
                          nl_run_point *point);
 
-/* Paths of the checkpoints in `folder`, the newest first: allocated, to be freed by nl_free_points. None where there is no
- * such folder. */
-nl_status nl_list_points(nl_context *context, const char *folder, char ***paths, int *count);
-/* The step of such a path. */
-int64_t nl_point_step(const char *path);
 /* Renames checkpoints of later steps to NAME.old: what a run that resumes at `step` writes must not be older. */
 nl_status nl_set_aside_points(nl_context *context, const char *folder, int64_t step);
-void nl_free_points(nl_context *context, char **paths, int count);
 
 #endif

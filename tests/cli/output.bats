@@ -249,3 +249,18 @@ PY
     [ -L c.png ]
     is_png b.png
 }
+
+@test "the same command again, without a name: the next free one" {
+    need_model
+    quick -c church >out
+    quick -c church >>out
+    [ "$(cat out)" = $'church-seed0.png\nchurch-seed0-2.png' ]
+    cmp church-seed0.png church-seed0-2.png
+    quick -c 0-1 >/dev/null
+    quick -c 0-1 >out
+    [ "$(wc -l <out)" -eq 2 ]
+    [ "$(grep -c -- '-seed0-2-00000[01]\.png$' out)" -eq 2 ]
+    quick -c church --force >out
+    [ "$(cat out)" = church-seed0.png ]
+    run -7 quick -c church -o church-seed0.png # a name that was given is meant
+}

@@ -86,6 +86,15 @@ teardown() {
     cmp whole/model.safetensors run/model.safetensors
 }
 
+@test "a run of one process resumes with two, and is the same to rounding" {
+    data
+    train --steps 6 --out one -q
+    train --steps 3 --out two -q
+    run -0 ranks 2 --steps 6 --out two
+    [[ $output == *"resuming at step 3"* ]]
+    same_curves 1e-5
+}
+
 @test "pictures, which one process of two makes, and a validation change nothing" {
     data
     ranks 2 --steps 12 --out plain -q
