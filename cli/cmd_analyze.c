@@ -13,17 +13,19 @@
 #define MACHINE(member) offsetof(nl_analyze_options, sample.machine.member)
 
 static const nl_option options_table[] = {
-    {"at", 0, NL_OPTION_TEXT, FIELD(at), "LIST", .group = "Analysis",
-     .help = "where in the run: 0 first step, 1 last (0.1,0.5,0.9)"},
-    {"layers", 0, NL_OPTION_TEXT, FIELD(layers), "LIST", .help = "such as 0,5,8-11 (all)"},
+    {"at", 0, NL_OPTION_TEXT, FIELD(at), "LIST", .where = NL_COMMON, .group = "Analysis",
+     .help = "where: 0 first step, 1 last (0.1,0.5,0.9)"},
+    {"layers", 0, NL_OPTION_TEXT, FIELD(layers), "LIST", .where = NL_COMMON,
+     .help = "such as 0,5,8-11 (all)"},
     {"queries", 0, NL_OPTION_TEXT, FIELD(queries), "LIST",
      .help = "tokens whose attention is drawn, row by row (four)",
      .detail = "Token i stands in row i / columns and column i % columns of the grid of patches. "
                "By default those in the middle of the four quarters of the picture."},
-    {"out", 'o', NL_OPTION_FILE, SAMPLE(out), "FOLDER",
+    {"out", 'o', NL_OPTION_FILE, SAMPLE(out), "FOLDER", .where = NL_COMMON,
      .help = "what is written goes there (analysis)"},
     {"json", 0, NL_OPTION_FLAG, SAMPLE(json), .help = "analysis.json on standard output, too"},
-    {"force", 'f', NL_OPTION_FLAG, SAMPLE(force), .help = "overwrite files (never without)"},
+    {"force", 'f', NL_OPTION_FLAG, SAMPLE(force), .where = NL_COMMON,
+     .help = "overwrite files (never without)"},
     {.include = nl_sampling_options, .offset = FIELD(sample.task)},
     {.include = nl_device_options, .offset = offsetof(nl_analyze_options, sample.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,

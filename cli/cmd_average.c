@@ -83,12 +83,10 @@ const nl_command nl_average_command = {
     .least = 1,
     .most = 1,
     .operands = "the folder of a run",
-    .notes =
-        "RUN was trained with --snapshot-every. Any width comes out of its snapshots, without\n"
-        "training: a width is chosen by what its pictures are worth.\n",
-    .examples =
-        "  nalagen train -m NaLaSiT-S/2 -d data -o run --steps 40000 --snapshot-every 2000\n"
-        "  nalagen average run --sigma 0.1 -o model.safetensors\n",
+    .notes = "RUN was trained with --snapshot-every. Any width comes out of its snapshots,\n"
+             "without training: a width is chosen by what its pictures are worth.\n",
+    .examples = "  nalagen train -m SiT-S/2 -d data -o run --steps 40000 --snapshot-every 2000\n"
+                "  nalagen average run --sigma 0.1 -o model.safetensors\n",
     .options = options_table,
     .run = average_main,
 };

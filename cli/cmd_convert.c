@@ -260,11 +260,10 @@ const nl_command nl_convert_command = {
     .most = 2,
     .operands = "IN and OUT",
     .options = options_table,
-    .notes =
-        "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
-        "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n"
-        "OUT: a file. --format diffusers writes config.json beside it, takes a folder too, and\n"
-        "  has no SiT; torch-names adds pos_embed for strict loading.\n",
+    .notes = "IN: safetensors, torch's .pt, .bin or .ckpt, or a folder of diffusers; backbones\n"
+             "  and autoencoders. Nothing in a file is run; what would be is refused by name.\n"
+             "OUT: a file. --format diffusers writes config.json beside it, takes a folder\n"
+             "  too, and has no SiT; torch-names adds pos_embed for strict loading.\n",
     .examples = "  nalagen convert DiT-XL-2-256x256.pt dit-xl-2.safetensors --dtype bf16\n"
                 "  nalagen convert 0400000.pt sit.safetensors --key model --dtype int8\n"
                 "  nalagen convert model.safetensors for-pytorch.safetensors --format dit\n",

@@ -25,29 +25,33 @@ static const char *const dtypes[] = {"f32", "bf16", NULL};
 static const char *const roundings[] = {"dit", "adm", NULL};
 
 static const nl_option options_table[] = {
-    {"out", 'o', NL_OPTION_FILE, FIELD(out), "OUT", .group = "Pictures",
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "OUT", .where = NL_COMMON, .group = "Pictures",
      .help = "a.png, out/ (000000.png, ...) or a.npz"},
-    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder, or tiny (tiny)",
+    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .where = NL_COMMON,
+     .help = "autoencoder, or tiny (tiny)",
      .detail = "A file, a folder, or a whole diffusers pipeline. tiny is the one that ships."},
     {"key", 0, NL_OPTION_TEXT, FIELD(key), "NAME",
      .help = "array of an .npz, tensor of a safetensors (latents)",
      .detail = "Not needed where there is one alone."},
-    {"latent-scale", 0, NL_OPTION_REAL, FIELD(scale), "X", 1e-6, 1e6,
+    {"latent-scale", 0, NL_OPTION_REAL, FIELD(scale), "X", 1e-6, 1e6, .where = NL_COMMON,
      .help = "of the latents (the autoencoder's)",
      .detail = "What is decoded is latents / X + shift. The autoencoder's config.json says X "
                "(scaling_factor); without one 0.18215, of TAESD's layout 1. --latent-scale 1 with "
                "--latent-shift 0: of latents that are not scaled."},
-    {"latent-shift", 0, NL_OPTION_REAL, FIELD(shift), "X", -1e6, 1e6,
+    {"latent-shift", 0, NL_OPTION_REAL, FIELD(shift), "X", -1e6, 1e6, .where = NL_COMMON,
      .help = "of the latents (the autoencoder's)",
      .detail = "shift_factor of the autoencoder's config.json; without one 0."},
     {"rounding", 0, NL_OPTION_CHOICE, FIELD(rounding), "HOW", .choices = roundings,
      .help = "pixels as dit or adm rounds them (dit)"},
-    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite files (never without)"},
-    {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object on stdout"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .where = NL_COMMON,
+     .help = "overwrite files (never without)"},
+    {"json", 0, NL_OPTION_FLAG, FIELD(json), .where = NL_COMMON,
+     .help = "one JSON object on stdout"},
     {.include = nl_device_options, .offset = offsetof(nl_decode_values, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = dtypes,
      .help = "arithmetic of the autoencoder: f32, bf16 (f32)"},
-    {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536, .help = "pictures at once (16)"},
+    {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536, .where = NL_COMMON,
+     .help = "pictures at once (16)"},
     {.include = nl_common_options, .offset = offsetof(nl_decode_values, machine)},
     {0},
 };
@@ -164,10 +168,9 @@ const nl_command nl_decode_command = {
     .most = 1,
     .operands = "one file of latents (.npy, .npz, .safetensors)",
     .options = options_table,
-    .notes =
-        "LATENTS: [n, C, h, w], or [C, h, w] of one picture, of floats, as 'sample --latents'\n"
-        "  writes them: times the autoencoder's scale, less its shift. OUT: 000000.png, ... in a\n"
-        "  folder, one PNG, or an .npz with arr_0.\n",
+    .notes = "LATENTS: [n, C, h, w], or [C, h, w] of one picture, of floats, as\n"
+             "  'sample --latents' writes them: times the autoencoder's scale, less its shift.\n"
+             "  OUT: 000000.png, ... in a folder, one PNG, or an .npz with arr_0.\n",
     .examples = "  nalagen sample --vae none --class church -n 4 --latents latents.npy\n"
                 "  nalagen decode latents.npy -o pictures/\n"
                 "  nalagen decode z.safetensors -o out.npz --vae sdxl-vae\n",

@@ -7,26 +7,25 @@
 enum { RECORD = NL_IN_REQUEST };
 
 static const nl_option options[] = {
-    {"teacher", 0, NL_OPTION_FILE, TRAIN(teacher), "FILE", .where = RECORD, .group = "Teacher",
-     .help = "a SiT that predicts the velocity; the student starts as it",
+    {"teacher", 0, NL_OPTION_FILE, TRAIN(teacher), "FILE", .where = NL_COMMON | RECORD,
+     .group = "Teacher", .help = "a SiT of velocities; the student starts as it",
      .detail = "A network of one time on the linear path, of the data's classes and autoencoder."},
-    {"teacher-cfg", 0, NL_OPTION_REAL, TRAIN(guidance), "X", 0, 100, .where = RECORD,
-     .help = "its guidance scale, from then on inside the weights (3)"},
+    {"teacher-cfg", 0, NL_OPTION_REAL, TRAIN(guidance), "X", 0, 100, .where = NL_COMMON | RECORD,
+     .help = "its guidance, from then on inside the weights (3)"},
     {"teacher-interval", 0, NL_OPTION_INTERVAL, TRAIN(guidance_interval), "A,B", 0, 1,
      .where = RECORD, .help = "guide where A <= t <= B alone (0.1,0.9)"},
     {"teacher-internal", 0, NL_OPTION_REAL, TRAIN(internal_guidance), "W", 0, 1000, .where = RECORD,
-     .help = "its internal guidance, likewise (of a teacher with a middle head)"},
+     .help = "its internal guidance, likewise (of a middle head)"},
     {"teacher-samples", 0, NL_OPTION_INT, TRAIN(teacher_samples), "N", 1, 1e9, .where = RECORD,
      .help = "of its own, to learn from without --data (30720)"},
-    {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD | NL_ONLY_MAN,
-     .help = "blocks that see where a step begins; the others, its end (2/3)"},
-    {"alpha-floor", 0, NL_OPTION_REAL, TRAIN(alpha_floor), "X", 0.001, 1,
-     .where = RECORD | NL_ONLY_MAN, .help = "least part of the teacher in a target (0.02)"},
-    {"adaptive", 0, NL_OPTION_REAL, TRAIN(adaptive), "X", 1e-9, 1e9, .where = RECORD | NL_ONLY_MAN,
+    {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD,
+     .help = "blocks that see a step's start, not its end (2/3)"},
+    {"alpha-floor", 0, NL_OPTION_REAL, TRAIN(alpha_floor), "X", 0.001, 1, .where = RECORD,
+     .help = "least part of the teacher in a target (0.02)"},
+    {"adaptive", 0, NL_OPTION_REAL, TRAIN(adaptive), "X", 1e-9, 1e9, .where = RECORD,
      .help = "gradients are divided by sqrt(error + X) (1e-3)"},
     {"match", 0, NL_OPTION_REAL, TRAIN(match), "W", 0, 1e6, .where = RECORD,
-     .group = "Distribution matching",
-     .help = "weight of a term that sharpens one and two steps (0)",
+     .group = "Distribution matching", .help = "weight of what sharpens one and two steps (0)",
      .detail =
          "The student's pictures of one jump, and of the last of two, move to where the teacher "
          "would have them rather than a network that learns what they are (the fake)."},
@@ -36,7 +35,7 @@ static const nl_option options[] = {
     {"match-cfg", 0, NL_OPTION_REAL, TRAIN(match_guidance), "X", 0, 100, .where = RECORD,
      .help = "the teacher's guidance scale in it (--teacher-cfg)"},
     {"fake-lr", 0, NL_OPTION_REAL, TRAIN(fake_rate), "X", 0, 1e3, .where = RECORD,
-     .help = "the fake's learning rate, by the schedule of --lr (--lr)"},
+     .help = "learning rate of the fake, scheduled as --lr (--lr)"},
     {"fake-updates", 0, NL_OPTION_INT, TRAIN(fake_updates), "N", 1, 100, .where = RECORD,
      .help = "of the fake, for each of the student's (3)"},
     {.include = nl_train_rows},
@@ -53,11 +52,10 @@ const nl_command nl_distill_command = {
     .name = "distill",
     .summary = "Make a flow map of a SiT: pictures in one to four steps",
     .arguments = "--teacher FILE --out RUN [OPTION...]",
-    .notes =
-        "The student learns the average velocity between any two times, by which a picture takes\n"
-        "one to four evaluations of the network. A run resumes exactly, as with train. The end\n"
-        "must be known: --steps, --epochs or --minutes. Without --data it learns from what the\n"
-        "teacher draws first, in RUN/latents.\n",
+    .notes = "The student learns the average velocity between any two times, by which a\n"
+             "picture takes one to four evaluations of the network. A run resumes exactly, as\n"
+             "with train. The end must be known: --steps, --epochs or --minutes. Without\n"
+             "--data it learns from what the teacher draws first, in RUN/latents.\n",
     .examples = "  nalagen distill --teacher model.safetensors -o run --steps 12000 --batch 512\n"
                 "  nalagen sample -m run/model.safetensors -c church --steps 2\n",
     .options = options,

@@ -22,23 +22,24 @@ typedef struct nl_encode_command_options {
 static const char *const dtypes[] = {"f32", "bf16", NULL};
 
 static const nl_option options_table[] = {
-    {"out", 'o', NL_OPTION_FILE, FIELD(out), "DATA", .group = "Data",
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "DATA", .where = NL_COMMON, .group = "Data",
      .help = "the folder to write"},
-    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE",
+    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .where = NL_COMMON,
      .help = "autoencoder, tiny, or none for pixels (tiny)",
      .detail =
          "tiny is the autoencoder that ships. A file of the Stable Diffusion VAE gives the moments "
          "of its posterior, from which training draws. The models to be trained must be used with "
          "the same autoencoder."},
-    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "N|HxW", 1, 16384,
+    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "N|HxW", 1, 16384, .where = NL_COMMON,
      .help = "of the pictures, in pixels (256; arrays: theirs)",
      .detail =
          "Pictures are halved by box while they are at least twice as large, scaled bicubically to "
          "the short side and cut out at the centre, with the numbers of PIL."},
     {"split", 0, NL_OPTION_TEXT, FIELD(split), "NAME",
      .help = "part of the data set: train, val, test"},
-    {"unconditional", 0, NL_OPTION_FLAG, FIELD(unconditional), .help = "no classes"},
-    {"class-names", 0, NL_OPTION_FILE, FIELD(class_names), "FILE",
+    {"unconditional", 0, NL_OPTION_FLAG, FIELD(unconditional), .where = NL_COMMON,
+     .help = "no classes"},
+    {"class-names", 0, NL_OPTION_FILE, FIELD(class_names), "FILE", .where = NL_COMMON,
      .help = "text or CSV, 'FOLDER NAME' a line",
      .detail = "ImageNet's LOC_synset_mapping.txt is one."},
     {"empty-classes", 0, NL_OPTION_FLAG, FIELD(empty_classes),
@@ -48,17 +49,19 @@ static const nl_option options_table[] = {
      .detail =
          "Without it they are taken as they are stored, as torchvision's ImageFolder does, and "
          "those that EXIF says to turn are counted."},
-    {"no-flips", 0, NL_OPTION_FLAG, FIELD(no_flips), .help = "do not encode mirrored pictures",
+    {"no-flips", 0, NL_OPTION_FLAG, FIELD(no_flips), .where = NL_COMMON,
+     .help = "do not encode mirrored pictures",
      .detail = "Half the time and size; training then cannot mirror latents."},
-    {"crops", 0, NL_OPTION_INT, FIELD(crops), "N", 1, 1000,
+    {"crops", 0, NL_OPTION_INT, FIELD(crops), "N", 1, 1000, .where = NL_COMMON,
      .help = "samples of each picture: whole, then parts (1)",
      .detail = "Of few pictures a model learns less by heart when it sees parts of them too: "
                "down to half the side, and not enlarged more than 1.5 times, the larger the more "
                "frequent. Which part a sample is stands beside it: \"crop_conditioning\": true in "
                "train --config tells the model. What is held out is encoded without."},
-    {"strict", 0, NL_OPTION_FLAG, FIELD(strict),
+    {"strict", 0, NL_OPTION_FLAG, FIELD(strict), .where = NL_COMMON,
      .help = "a broken picture is an error, not left out"},
-    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "begin anew, whatever is in DATA"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .where = NL_COMMON,
+     .help = "begin anew, whatever is in DATA"},
     {.include = nl_device_options, .offset = offsetof(nl_encode_command_options, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = dtypes,
      .help = "arithmetic of the autoencoder: f32, bf16 (f32)"},
@@ -168,11 +171,10 @@ const nl_command nl_encode_command = {
     .most = 1,
     .operands = "one folder or archive of pictures",
     .options = options_table,
-    .notes =
-        "SOURCE: a folder for each class with PNG, JPEG, WebP, or pictures alone; a tar or zip of\n"
-        "  them; a folder of webdataset's tars; CIFAR's batches; IDX files (MNIST); an .npz;\n"
-        "  latents of fast-DiT or REPA. DATA: latents of the pictures and their mirror images,\n"
-        "  for 'nalagen train'. A run that was stopped resumes where it was.\n",
+    .notes = "SOURCE: a folder for each class with PNG, JPEG, WebP, or pictures alone; a tar\n"
+             "  or zip of them; a folder of webdataset's tars; CIFAR's batches; IDX files\n"
+             "  (MNIST); an .npz; latents of fast-DiT or REPA. DATA: latents of the pictures\n"
+             "  and their mirror images, for 'nalagen train'. What was stopped resumes.\n",
     .examples = "  nalagen encode imagenet/train -o imagenet-256 --vae sd-vae-ft-ema.safetensors\n"
                 "  nalagen encode cifar-10-batches-bin --split train -o cifar --vae none\n",
     .run = nl_encode_main,

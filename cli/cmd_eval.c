@@ -15,13 +15,13 @@ enum { SAMPLES = 50000 };
 static const char *const distance_types[] = {"f32", "f16", NULL};
 
 static const nl_option options_table[] = {
-    {"ref", 'r', NL_OPTION_FILE, FIELD(ref), "REF", .group = "Evaluation",
+    {"ref", 'r', NL_OPTION_FILE, FIELD(ref), "REF", .where = NL_COMMON, .group = "Evaluation",
      .help = "reference: .npz or a folder of pictures",
      .detail = "An .npz has mu, sigma (and mu_s, sigma_s for sFID), or pictures as arr_0, or both: "
                "then the statistics are taken for FID and sFID and the pictures for precision, "
                "recall and KID, as in the OpenAI evaluator."},
     {.include = nl_network_rows, .offset = offsetof(nl_eval_options, network)},
-    {"metrics", 0, NL_OPTION_TEXT, FIELD(metrics), "LIST",
+    {"metrics", 0, NL_OPTION_TEXT, FIELD(metrics), "LIST", .where = NL_COMMON,
      .help = "of fid,sfid,is,precision,recall,kid (all)"},
     {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = nl_feature_choices,
      .help = "pool_3, mixed_7, pool_192, pool_64 (pool_3)",
@@ -45,8 +45,9 @@ static const nl_option options_table[] = {
      .detail = "Chong and Forsyth 2020: FID at 15 numbers of samples, linear in their inverse."},
     {"allow-small", 0, NL_OPTION_FLAG, FIELD(allow_small),
      .help = "fewer pictures than a covariance needs"},
-    {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object on stdout"},
-    {"watch", 0, NL_OPTION_FILE, FIELD(watch), "RUN",
+    {"json", 0, NL_OPTION_FLAG, FIELD(json), .where = NL_COMMON,
+     .help = "one JSON object on stdout"},
+    {"watch", 0, NL_OPTION_FILE, FIELD(watch), "RUN", .where = NL_COMMON,
      .help = "each checkpoint of a training run, as it comes",
      .detail =
          "Samples from RUN/checkpoints/step-*.safetensors (EMA weights) are evaluated as with "
@@ -54,7 +55,7 @@ static const nl_option options_table[] = {
          "is not done again. Ends when RUN/done is there."},
     {"once", 0, NL_OPTION_FLAG, FIELD(once), .help = "with --watch: those that are there"},
     {.include = nl_sampling_options, .offset = FIELD(sample.task)},
-    {"number", 'n', NL_OPTION_INT, SAMPLE(task.n), "N", 1, 1e9, .where = NL_IN_BOTH,
+    {"number", 'n', NL_OPTION_INT, SAMPLE(task.n), "N", 1, 1e9, .where = NL_COMMON | NL_IN_BOTH,
      .help = "pictures in all (50000)"},
     {.include = nl_device_options, .offset = offsetof(nl_eval_options, network.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(machine.dtype), "NAME", .choices = nl_dtypes,

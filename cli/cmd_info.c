@@ -36,8 +36,7 @@ static const nl_option options_table[] = {
                "named, and the exit "
                "code is 3."},
     {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .choices = devices,
-     .where = NL_OPTIONAL_VALUE,
-     .help = "a device in place of a file: auto, cpu, cuda:N; with measured rates"},
+     .where = NL_OPTIONAL_VALUE, .help = "a device, with measured rates: auto, cpu, cuda:N"},
     {.include = nl_common_options},
     {0},
 };
@@ -337,18 +336,21 @@ static nl_status info(nl_command_line *line, void *values)
     nl_context *context = line->context;
     const char *operand = line->operand_count ? line->operands[0] : NULL;
     nl_status status = NL_OK;
+    char *path = NULL;
     cJSON *object = cJSON_CreateObject();
     if (options->device) { /* --device NAME, too */
         NL_TRY(nl_device_info(context, operand ? operand : options->device, object));
     } else if (operand) {
         cJSON_AddStringToObject(object, "file", operand);
-        NL_TRY(file_info(context, operand, options, object));
+        NL_TRY(nl_find_named(context, operand, &path));
+        NL_TRY(file_info(context, path, options, object));
     } else {
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "info: expected one file or folder, found none; see 'nalagen info --help'"));
     }
     NL_TRY(print(context, options, object));
 cleanup:
+    nl_free(context, path);
     cJSON_Delete(object);
     return status;
 }

@@ -14,27 +14,27 @@ typedef struct nl_likelihood_values {
 #define MACHINE(member) offsetof(nl_likelihood_values, machine.member)
 
 static const nl_option options_table[] = {
-    {"model", 'm', NL_OPTION_FILE, FIELD(likelihood.model), "FILE", .group = "Model and data",
-     .help = "a SiT or NaLaSiT"},
+    {"model", 'm', NL_OPTION_FILE, FIELD(likelihood.model), "FILE", .where = NL_COMMON,
+     .group = "Model and data", .help = "a SiT or NaLaSiT"},
     {"key", 0, NL_OPTION_TEXT, FIELD(likelihood.key), "NAME",
      .help = "dict of a training checkpoint: ema, model (ema)"},
     {"config", 0, NL_OPTION_FILE, FIELD(likelihood.config), "FILE",
      .help = "JSON configuration in place of the checkpoint's"},
-    {"data", 'd', NL_OPTION_FILE, FIELD(likelihood.data), "FOLDER",
+    {"data", 'd', NL_OPTION_FILE, FIELD(likelihood.data), "FOLDER", .where = NL_COMMON,
      .help = "made by nalagen encode"},
-    {"number", 'n', NL_OPTION_INT, FIELD(likelihood.count), "N", 1, 1e12,
+    {"number", 'n', NL_OPTION_INT, FIELD(likelihood.count), "N", 1, 1e12, .where = NL_COMMON,
      .help = "the first N pictures of it (all)"},
-    {"steps", 0, NL_OPTION_INT, FIELD(likelihood.steps), "N", 1, 100000,
+    {"steps", 0, NL_OPTION_INT, FIELD(likelihood.steps), "N", 1, 100000, .where = NL_COMMON,
      .help = "of the trapezoidal rule, two evaluations each (50)"},
     {"probes", 0, NL_OPTION_INT, FIELD(likelihood.probes), "N", 1, 10000,
      .help = "random vectors for each picture (1)"},
     {"seed", 's', NL_OPTION_SEED, FIELD(likelihood.seed), "N",
-     .help = "of these, of the posterior and of dequantisation (0)"},
-    {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object"},
+     .help = "of these, the posterior and dequantisation (0)"},
+    {"json", 0, NL_OPTION_FLAG, FIELD(json), .where = NL_COMMON, .help = "one JSON object"},
     {.include = nl_device_options, .offset = offsetof(nl_likelihood_values, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
      .help = "of matrix products: f32 or bf16 (f32)"},
-    {"batch", 'b', NL_OPTION_INT, FIELD(likelihood.batch), "N", 1, 65536,
+    {"batch", 'b', NL_OPTION_INT, FIELD(likelihood.batch), "N", 1, 65536, .where = NL_COMMON,
      .help = "pictures at once (16)"},
     {.include = nl_common_options, .offset = offsetof(nl_likelihood_values, machine)},
     {0},
@@ -72,9 +72,10 @@ const nl_command nl_likelihood_command = {
     .name = "likelihood",
     .summary = "Bits per dimension of data under a SiT",
     .arguments = "--model FILE --data FOLDER [OPTION...]",
-    .notes = "The probability-flow ODE is solved from the data to the noise, with the divergence\n"
-             "of its drift by Hutchinson's estimate. Pixels are dequantised and count in bits of\n"
-             "their 256 levels; numbers of latents are of a density and may be negative.\n",
+    .notes = "The probability-flow ODE is solved from the data to the noise, with the\n"
+             "divergence of its drift by Hutchinson's estimate. Pixels are dequantised and\n"
+             "count in bits of their 256 levels; numbers of latents are of a density and may\n"
+             "be negative.\n",
     .examples = "  nalagen likelihood -m run/model.safetensors -d held-out -n 1000\n",
     .options = options_table,
     .run = likelihood_main,

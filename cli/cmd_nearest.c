@@ -23,21 +23,23 @@ enum { MOST_ROWS = 200 };
 #define MACHINE(member) offsetof(nl_nearest_options, network.machine.member)
 
 static const nl_option options_table[] = {
-    {"ref", 'r', NL_OPTION_FILE, FIELD(ref), "PICTURES", .group = "Comparison",
+    {"ref", 'r', NL_OPTION_FILE, FIELD(ref), "PICTURES", .where = NL_COMMON, .group = "Comparison",
      .help = "what the model was trained on: a folder or .npz"},
-    {"held-out", 0, NL_OPTION_FILE, FIELD(held_out), "PICTURES",
+    {"held-out", 0, NL_OPTION_FILE, FIELD(held_out), "PICTURES", .where = NL_COMMON,
      .help = "pictures of the same kind that it has never seen",
      .detail = "Their distances to the reference say how near pictures are that cannot be copies."},
-    {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE",
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .where = NL_COMMON,
      .help = "PNG: the nearest samples and their neighbours",
      .detail = "A row is a sample, its five nearest pictures by features and its five nearest by "
                "colours. The upper half of the rows are the samples that are nearest to any "
                "picture by features, the lower half those that are by colours, nearest first."},
-    {"rows", 0, NL_OPTION_INT, FIELD(rows), "N", 1, MOST_ROWS, .help = "of the PNG (12)"},
+    {"rows", 0, NL_OPTION_INT, FIELD(rows), "N", 1, MOST_ROWS, .where = NL_COMMON,
+     .help = "of the PNG (12)"},
     {"edge", 0, NL_OPTION_INT, FIELD(edge), "N", 8, 1024,
      .help = "pixels of a picture in it (128)"},
-    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite FILE"},
-    {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object on stdout"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .where = NL_COMMON, .help = "overwrite FILE"},
+    {"json", 0, NL_OPTION_FLAG, FIELD(json), .where = NL_COMMON,
+     .help = "one JSON object on stdout"},
     {.include = nl_network_rows, .offset = offsetof(nl_nearest_options, network)},
     {"features", 0, NL_OPTION_CHOICE, FIELD(features), "NAME", .choices = nl_feature_choices,
      .help = "pool_3, mixed_7, pool_192, pool_64 (pool_3)",
@@ -206,8 +208,8 @@ const nl_command nl_nearest_command = {
     .most = 1,
     .operands = "a folder or .npz",
     .options = options_table,
-    .notes = "SAMPLES, PICTURES: an .npz with arr_0 (uint8 [N, height, width, 3]; `nalagen stats`\n"
-             "  makes one), or a folder of PNG and JPEG files and of folders of them.\n"
+    .notes = "SAMPLES, PICTURES: an .npz with arr_0 (uint8 [N, height, width, 3]; 'nalagen\n"
+             "  stats' makes one), or a folder of PNG and JPEG files and of folders of them.\n"
              "Distances are those of Inception's features and of pictures scaled to 16 x 16\n"
              "  (root mean square, levels of 255).\n",
     .examples = "  nalagen nearest samples.npz --ref train.npz --held-out val.npz -o nearest.png\n",

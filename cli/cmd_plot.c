@@ -18,7 +18,7 @@ typedef struct nl_plot_values {
 
 static const nl_option options_table[] = {
     {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .group = "Options",
-     .help = "NAME.svg, NAME.png or NAME.pdf (RUN/plot.svg and RUN/plot.png)"},
+     .help = ".svg, .png or .pdf (RUN/plot.svg and .png)"},
     {"value", 0, NL_OPTION_TEXT, FIELD(plot.value), "NAME",
      .help = "loss, grad_norm, lr, images_per_second, ... (loss)"},
     {"over", 0, NL_OPTION_TEXT, FIELD(plot.over), "NAME",

@@ -22,21 +22,24 @@ typedef struct nl_reconstruct_values {
 static const char *const dtypes[] = {"f32", "bf16", NULL};
 
 static const nl_option options_table[] = {
-    {"out", 'o', NL_OPTION_FILE, FIELD(out), "OUT", .group = "Pictures",
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "OUT", .where = NL_COMMON, .group = "Pictures",
      .help = "a.png, out/ or a.npz: what IN is"},
-    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder, or tiny (tiny)",
-     .detail = "tiny is the one that ships."},
-    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "N|HxW", 1, 16384,
+    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .where = NL_COMMON,
+     .help = "autoencoder, or tiny (tiny)", .detail = "tiny is the one that ships."},
+    {"size", 0, NL_OPTION_EXTENT, FIELD(size), "N|HxW", 1, 16384, .where = NL_COMMON,
      .help = "fit pictures to it first (as they are)",
      .detail = "As encode does: halved by box, scaled bicubically, the centre cut out."},
     {"exif-orientation", 0, NL_OPTION_FLAG, FIELD(exif_orientation),
      .help = "turn pictures as their EXIF says"},
-    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite files (never without)"},
-    {"json", 0, NL_OPTION_FLAG, FIELD(json), .help = "one JSON object on stdout"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .where = NL_COMMON,
+     .help = "overwrite files (never without)"},
+    {"json", 0, NL_OPTION_FLAG, FIELD(json), .where = NL_COMMON,
+     .help = "one JSON object on stdout"},
     {.include = nl_device_options, .offset = offsetof(nl_reconstruct_values, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = dtypes,
      .help = "arithmetic of the autoencoder: f32, bf16 (f32)"},
-    {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536, .help = "pictures at once (16)"},
+    {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536, .where = NL_COMMON,
+     .help = "pictures at once (16)"},
     {.include = nl_common_options, .offset = offsetof(nl_reconstruct_values, machine)},
     {0},
 };
@@ -133,11 +136,10 @@ const nl_command nl_reconstruct_command = {
     .most = 1,
     .operands = "a picture, a folder of pictures or an .npz",
     .options = options_table,
-    .notes =
-        "IN: a PNG, JPEG or WebP, a folder with such files and folders of them, or an .npz with\n"
-        "  arr_0 (uint8 [N, height, width, 3]). OUT: the same, in PNG. The peak signal to noise\n"
-        "  ratio is that of bytes, over each whole picture. eval then says what a model that\n"
-        "  makes latents cannot better: FID of OUT.\n",
+    .notes = "IN: a PNG, JPEG or WebP, a folder with such files and folders of them, or an\n"
+             "  .npz with arr_0 (uint8 [N, height, width, 3]). OUT: the same, in PNG. The peak\n"
+             "  signal to noise ratio is that of bytes, over each whole picture. eval then\n"
+             "  says what a model that makes latents cannot better: FID of OUT.\n",
     .examples = "  nalagen reconstruct photo.png -o through.png\n"
                 "  nalagen reconstruct imagenet/val -o through/ --size 256 --vae sd-vae-ft-ema\n"
                 "  nalagen eval through/ --ref ref.npz\n",

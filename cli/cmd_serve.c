@@ -28,26 +28,28 @@ typedef struct nl_serve_values {
 #define MACHINE(member) offsetof(nl_serve_values, machine.member)
 
 static const nl_option options_table[] = {
-    {"model", 'm', NL_OPTION_FILE, FIELD(models), "FILE", .group = "Model", .where = NL_REPEATED,
-     .help = "may be given again (shipped NaLaSiT-S/2)",
+    {"model", 'm', NL_OPTION_FILE, FIELD(models), "FILE", .group = "Model",
+     .where = NL_COMMON | NL_REPEATED, .help = "may be given again (shipped NaLaSiT-S/2)",
      .detail = "Clients know a model by the name of its file, without the suffix."},
     {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder of all of them"},
 
-    {"port", 'p', NL_OPTION_INT, FIELD(port), "N", 0, 65535, .group = "Server",
+    {"port", 'p', NL_OPTION_INT, FIELD(port), "N", 0, 65535, .where = NL_COMMON, .group = "Server",
      .help = "(7860); 0: one that is free"},
-    {"host", 0, NL_OPTION_TEXT, FIELD(host), "ADDRESS",
-     .help = "(127.0.0.1); another than the loopback needs --token"},
-    {"token", 0, NL_OPTION_TEXT, FIELD(token), "TEXT|@FILE", .help = "that clients have to send",
+    {"host", 0, NL_OPTION_TEXT, FIELD(host), "ADDRESS", .where = NL_COMMON,
+     .help = "(127.0.0.1); what is no loopback needs --token"},
+    {"token", 0, NL_OPTION_TEXT, FIELD(token), "TEXT|@FILE", .where = NL_COMMON,
+     .help = "that clients have to send",
      .detail = "In the header Authorization: Bearer TEXT. @FILE: its first line, which other "
                "users do not see in a list of processes."},
     {"name", 0, NL_OPTION_TEXT, FIELD(names), "NAME", .where = NL_REPEATED,
      .help = "another name that clients know the server by"},
-    {"runs", 0, NL_OPTION_FILE, FIELD(runs), "FOLDER", .where = NL_REPEATED,
+    {"runs", 0, NL_OPTION_FILE, FIELD(runs), "FOLDER", .where = NL_COMMON | NL_REPEATED,
      .help = "training runs to be shown: one, or a folder of them"},
-    {"open", 0, NL_OPTION_FLAG, FIELD(open), .help = "show the page in the browser"},
+    {"open", 0, NL_OPTION_FLAG, FIELD(open), .where = NL_COMMON,
+     .help = "show the page in the browser"},
 
-    {"max-queue", 0, NL_OPTION_INT, FIELD(queue), "N", 1, 100000, .group = "Limits",
-     .help = "jobs that wait or are at work (64)"},
+    {"max-queue", 0, NL_OPTION_INT, FIELD(queue), "N", 1, 100000, .where = NL_COMMON,
+     .group = "Limits", .help = "jobs that wait or are at work (64)"},
     {"max-pictures", 0, NL_OPTION_INT, FIELD(pictures), "N", 1, 100000,
      .help = "pictures of a job (64)"},
     {"max-size", 0, NL_OPTION_INT, FIELD(size), "N", 1, 16384,
@@ -273,9 +275,9 @@ const nl_command nl_serve_command = {
     .summary = "Serve a page and interfaces over HTTP",
     .arguments = "[OPTION...]",
     .operands = "models are given with --model",
-    .notes = "The address is printed when the server answers. Interfaces: the page, /api, OpenAI's "
-             "images,\n"
-             "  A1111's txt2img (docs/serve.md). SIGTERM ends it when running jobs are done.\n",
+    .notes = "The address is printed when the server answers. Interfaces: the page, /api,\n"
+             "  OpenAI's images, A1111's txt2img (docs/serve.md). SIGTERM ends it when running\n"
+             "  jobs are done.\n",
     .examples = "  nalagen serve --open\n"
                 "  nalagen serve -m NaLaSiT.safetensors -m few.safetensors --runs runs\n"
                 "  nalagen serve --host 0.0.0.0 --token @/etc/nalagen.token\n",

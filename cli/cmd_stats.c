@@ -16,23 +16,24 @@ typedef struct nl_stats_options {
 #define MACHINE(member) offsetof(nl_stats_options, network.machine.member)
 
 static const nl_option options_table[] = {
-    {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .group = "Reference",
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "FILE", .where = NL_COMMON, .group = "Reference",
      .help = "the .npz to write"},
     {.include = nl_network_rows, .offset = offsetof(nl_stats_options, network)},
     {"images", 0, NL_OPTION_INT, FIELD(images), "N", 0, 1e9,
      .help = "pictures to store, evenly chosen (10000)",
      .detail = "As arr_0: for precision, recall and KID, and because the OpenAI evaluator does not "
                "read a file without."},
-    {"per-class", 0, NL_OPTION_FLAG, FIELD(per_class),
+    {"per-class", 0, NL_OPTION_FLAG, FIELD(per_class), .where = NL_COMMON,
      .help = "one FOLDER/CLASS.npz for each folder in PICTURES",
      .detail = "-o names the folder. They can be put together with --merge."},
-    {"merge", 0, NL_OPTION_FLAG, FIELD(merge), .help = "PICTURES are references: put together",
+    {"merge", 0, NL_OPTION_FLAG, FIELD(merge), .where = NL_COMMON,
+     .help = "PICTURES are references: put together",
      .detail =
          "As if it had been made of all the pictures at once, but that the stored pictures are "
          "chosen from the stored ones. The network is not needed."},
-    {"allow-small", 0, NL_OPTION_FLAG, FIELD(allow_small),
+    {"allow-small", 0, NL_OPTION_FLAG, FIELD(allow_small), .where = NL_COMMON,
      .help = "fewer pictures than a covariance needs"},
-    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite FILE"},
+    {"force", 'f', NL_OPTION_FLAG, FIELD(force), .where = NL_COMMON, .help = "overwrite FILE"},
     {.include = nl_device_options, .offset = offsetof(nl_stats_options, network.machine)},
     {.include = nl_common_options, .offset = offsetof(nl_stats_options, network.machine)},
     {0},

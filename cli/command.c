@@ -8,8 +8,8 @@
 #define FIELD(member) offsetof(nl_machine_options, member)
 
 const nl_option nl_device_options[] = {
-    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .group = "Machine", .completes = "devices",
-     .help = "auto, cpu, cuda, cuda:1"},
+    {"device", 0, NL_OPTION_TEXT, FIELD(device), "NAME", .where = NL_COMMON, .group = "Machine",
+     .completes = "devices", .help = "auto, cpu, cuda, cuda:1"},
     {"threads", 't', NL_OPTION_INT, FIELD(threads), "N", 1, 1024,
      .help = "CPU threads (all that the process may use)"},
     {"max-memory", 0, NL_OPTION_BYTES, FIELD(max_memory), "SIZE",
@@ -20,7 +20,8 @@ const nl_option nl_device_options[] = {
 const nl_option nl_common_options[] = {
     {"quiet", 'q', NL_OPTION_FLAG, FIELD(quiet), .help = "errors only"},
     {"verbose", 'v', NL_OPTION_FLAG, FIELD(verbose), .help = "say more"},
-    {"help", 'h', NL_OPTION_FLAG, FIELD(help), .help = "this text"},
+    {"help", 'h', NL_OPTION_FLAG, FIELD(help), .where = NL_COMMON,
+     .help = "this text; --help all: every option"},
     {0},
 };
 
@@ -79,7 +80,8 @@ nl_status nl_command_main(const nl_command *command, int argc, char **argv, void
     line.context = line.first;
     NL_TRY(nl_options_parse(line.context, command, argc, argv, values, &first));
     if (has_flag(command, values, "help")) {
-        nl_print_help(stdout, command);
+        bool all = argc - first == 1 && !strcmp(argv[first], "all");
+        nl_print_help(stdout, command, all);
         NL_TRY(nl_finish_stdout(line.context));
         goto cleanup;
     }

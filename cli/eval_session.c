@@ -7,13 +7,13 @@ static const char *const presets[] = {"openai", "pytorch-fid", "clean-fid", "tor
 #define FIELD(member) offsetof(nl_network_options, member)
 
 const nl_option nl_network_rows[] = {
-    {"weights", 'w', NL_OPTION_FILE, FIELD(weights), "FILE",
+    {"weights", 'w', NL_OPTION_FILE, FIELD(weights), "FILE", .where = NL_COMMON,
      .help = "Inception: pytorch-fid's .pth, or .safetensors",
      .detail = "pt_inception-2015-12-05-6726825d.pth of pytorch-fid, or the TensorFlow graph's "
                "tensors under their names with batch norm folded. Without this option "
                "pt_inception-2015-12-05-6726825d.pth or inception-2015-12-05.safetensors in "
-               "NALAGEN_WEIGHTS."},
-    {"preset", 'p', NL_OPTION_CHOICE, FIELD(preset), "NAME", .choices = presets,
+               "NALAGEN_WEIGHTS or ~/.local/share/nalagen."},
+    {"preset", 'p', NL_OPTION_CHOICE, FIELD(preset), "NAME", .choices = presets, .where = NL_COMMON,
      .help = "openai, pytorch-fid, clean-fid, torch-fidelity",
      .detail = "openai: bilinear as TensorFlow 1; pytorch-fid: bilinear with half-pixel centres; "
                "clean-fid: antialiased bicubic; torch-fidelity: as openai, the Inception Score "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Everything that people read about the options: --help, the man page, shell completion. */
+/* What people read about the options: --help and shell completion. */
 #include "nl_help.h"
 
 #include <stdlib.h>
@@ -10,9 +10,12 @@ const char nl_exit_codes[] =
     "  0 ok    1 internal error    2 wrong usage    3 bad input file    4 out of memory\n"
     "  5 device    6 not finite    7 cannot write    130 interrupted\n";
 
-enum { HELP_COLUMN = 27 };
+enum {
+    HELP_COLUMN = 27,
+    SCREEN = 23 /* lines, and one for the prompt */
+};
 
-static void option_head(const nl_option *option, char *text, size_t size)
+void nl_option_head(const nl_option *option, char *text, size_t size)
 {
     const char *before = !option->argument ? "" : option->where & NL_OPTIONAL_VALUE ? "[=" : " ";
     char letter[8] = "    ";
@@ -22,30 +25,53 @@ static void option_head(const nl_option *option, char *text, size_t size)
              option->argument ? option->argument : "", *before == '[' ? "]" : "");
 }
 
-/* The full stop that a text lacks. */
-static const char *stop(const char *text)
+const char *nl_full_stop(const char *text)
 {
     size_t length = strlen(text);
     return length && strchr(".?", text[length - 1]) ? "" : ".";
 }
 
-void nl_print_help(FILE *stream, const nl_command *command)
+static const char *next_line(const char *text)
 {
-    nl_option rows[NL_MOST_OPTIONS];
-    fprintf(stream, "Usage: nalagen %s %s\n%s%s\n", command->name, command->arguments,
-            command->summary, stop(command->summary));
-    for (const nl_option *o = nl_options_of(command, rows); o->name; o++) {
-        char head[80];
-        if (o->where & NL_ONLY_MAN)
-            continue;
+    const char *end = strchr(text, '\n');
+    return end && end[1] ? end + 1 : NULL;
+}
+
+static int lines_of(const char *text)
+{
+    int lines = 0;
+    for (; text && *text; text = next_line(text))
+        lines++;
+    return lines;
+}
+
+/* An option with the lines of its help, or with the first of them alone. */
+static void print_option(FILE *stream, const nl_option *option, bool whole)
+{
+    char head[80];
+    nl_option_head(option, head, sizeof(head));
+    fprintf(stream, "  %-*s", HELP_COLUMN, head);
+    for (const char *line = option->help; line; line = whole ? next_line(line) : NULL)
+        fprintf(stream, "%*s%.*s\n", line == option->help ? 0 : HELP_COLUMN + 2, "",
+                (int)strcspn(line, "\n"), line);
+}
+
+/* Lines of the text with all options, but for usage and summary. */
+static int lines_of_all(const nl_command *command, const nl_option *rows)
+{
+    int lines =
+        lines_of(command->notes) + lines_of(command->examples) + (command->examples != NULL);
+    for (const nl_option *o = rows; o->name; o++)
+        lines += lines_of(o->help) + (o->group != NULL);
+    return lines;
+}
+
+static void print_all(FILE *stream, const nl_command *command, const nl_option *rows)
+{
+    for (const nl_option *o = rows; o->name; o++) {
         if (o->group)
             fprintf(stream, "%s:\n", o->group);
-        option_head(o, head, sizeof(head));
-        fprintf(stream, "  %-*s", HELP_COLUMN, head);
-        for (const char *line = o->help; line;
-             line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
-            fprintf(stream, "%*s%.*s\n", line == o->help ? 0 : HELP_COLUMN + 2, "",
-                    (int)strcspn(line, "\n"), line);
+        print_option(stream, o, true);
     }
     if (command->notes)
         fputs(command->notes, stream);
@@ -53,89 +79,30 @@ void nl_print_help(FILE *stream, const nl_command *command)
         fprintf(stream, "Examples:\n%s", command->examples);
 }
 
-/* Text for roff: hyphens stay hyphens, no line starts a request. */
-static void roff(FILE *stream, const char *text)
+/* As many examples as there is room for, in `lines` lines altogether. */
+static void print_common(FILE *stream, const nl_command *command, const nl_option *rows, int lines)
 {
-    bool start = true;
-    for (; *text; text++) {
-        if (start && (*text == '.' || *text == '\''))
-            fputs("\\&", stream);
-        if (*text == '-' || *text == '\\')
-            fputc('\\', stream);
-        fputc(*text == '\\' ? 'e' : *text, stream);
-        start = *text == '\n';
-    }
+    for (const nl_option *o = rows; o->name; o++)
+        if (o->where & NL_COMMON) {
+            print_option(stream, o, false);
+            lines--;
+        }
+    lines -= 2; /* the heading, and the last line */
+    if (command->examples && lines > 0)
+        fputs("Examples:\n", stream);
+    for (const char *line = command->examples; line && lines > 0; line = next_line(line), lines--)
+        fprintf(stream, "%.*s\n", (int)strcspn(line, "\n"), line);
+    fprintf(stream, "Every option: nalagen %s --help all\n", command->name);
 }
 
-static void roff_command(FILE *stream, const nl_command *command)
+void nl_print_help(FILE *stream, const nl_command *command, bool all)
 {
     nl_option rows[NL_MOST_OPTIONS];
-    fputs(".SH ", stream);
-    for (const char *c = command->name; *c; c++)
-        fputc(*c >= 'a' && *c <= 'z' ? *c - 32 : *c, stream);
-    fprintf(stream, "\n.B nalagen %s\n", command->name);
-    roff(stream, command->arguments);
-    fputs("\n.PP\n", stream);
-    roff(stream, command->summary);
-    fprintf(stream, "%s\n", stop(command->summary));
-    for (const nl_option *o = nl_options_of(command, rows); o->name; o++) {
-        char head[80];
-        if (o->group) {
-            fputs(".SS ", stream);
-            roff(stream, o->group);
-            fputc('\n', stream);
-        }
-        option_head(o, head, sizeof(head));
-        fputs(".TP\n.B ", stream);
-        roff(stream, head + strspn(head, " "));
-        fputc('\n', stream);
-        roff(stream, o->help);
-        fprintf(stream, "%s\n", stop(o->help));
-        if (o->detail) {
-            roff(stream, o->detail);
-            fputc('\n', stream);
-        }
-        if (o->kind == NL_OPTION_CHOICE) {
-            fputs("One of: ", stream);
-            for (int i = 0; o->choices[i]; i++) {
-                fputs(i ? ", " : "", stream);
-                roff(stream, o->choices[i]);
-            }
-            fputs(".\n", stream);
-        }
-    }
-    if (command->notes) {
-        fputs(".SS Notes\n.nf\n", stream);
-        roff(stream, command->notes);
-        fputs(".fi\n", stream);
-    }
-    if (command->examples) {
-        fputs(".SS Examples\n.nf\n", stream);
-        roff(stream, command->examples);
-        fputs(".fi\n", stream);
-    }
-}
-
-void nl_print_man(FILE *stream, const nl_command *commands)
-{
-    nl_option rows[NL_MOST_OPTIONS];
-    fprintf(stream, ".TH NALAGEN 1 \"\" \"nalagen %s\" \"User Commands\"\n", nl_version());
-    fputs(".SH NAME\nnalagen \\- class\\-conditional image generation with DiT, SiT, NaLaDiT and "
-          "NaLaSiT\n.SH SYNOPSIS\n",
-          stream);
-    for (const nl_command *c = commands; c->name; c++)
-        if (!c->hidden) {
-            fprintf(stream, ".B nalagen %s\n", c->name);
-            roff(stream, c->arguments);
-            fputs(c->arguments[0] ? "\n.br\n" : ".br\n", stream);
-        }
-    for (const nl_command *c = commands; c->name; c++)
-        if (!c->hidden && nl_options_of(c, rows)->name)
-            roff_command(stream, c);
-    fputs(".SH EXIT STATUS\n.nf\n", stream);
-    roff(stream, nl_exit_codes);
-    fputs(".fi\n.SH ENVIRONMENT\n"
-          ".TP\n.B NALAGEN_WEIGHTS\nFolder of the shipped model and autoencoder.\n"
-          ".TP\n.B XDG_CACHE_HOME\nWhere the sha256 of checkpoints are kept (nalagen/).\n",
-          stream);
+    nl_options_of(command, rows);
+    fprintf(stream, "Usage: nalagen %s %s\n%s%s\n", command->name, command->arguments,
+            command->summary, nl_full_stop(command->summary));
+    if (all || lines_of_all(command, rows) <= SCREEN - 2)
+        print_all(stream, command, rows);
+    else
+        print_common(stream, command, rows, SCREEN - 2);
 }

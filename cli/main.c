@@ -57,7 +57,7 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
                   .run = version_main},
     &(nl_command){.name = "help",
                   .summary = "Print this text, or the help of a command",
-                  .arguments = "[COMMAND]",
+                  .arguments = "[COMMAND [all]]",
                   .options = no_options,
                   .run = help_main},
     &(nl_command){.name = "completion",
@@ -97,18 +97,17 @@ static const nl_command *find_command(const char *name)
     return NULL;
 }
 
+/* One screen: 24 lines of 80 columns. */
 static void print_help(FILE *stream)
 {
-    fputs("nalagen makes pictures of given classes with DiT, SiT, NaLaDiT and NaLaSiT.\n\n"
-          "Usage: nalagen COMMAND [OPTION...]\n\nCommands:\n",
+    fputs("nalagen makes pictures of given classes with DiT, SiT, NaLaDiT and NaLaSiT.\n"
+          "Usage: nalagen COMMAND [OPTION...]\n",
           stream);
     for (int i = 0; commands[i]; i++)
-        if (!commands[i]->hidden)
-            fprintf(stream, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
-    fputs("\nTry:\n"
-          "  nalagen sample --class church       a picture of a church, as church-seed0.png\n"
-          "  nalagen info church-seed0.png       how it was made\n"
-          "  nalagen COMMAND --help              all options of a command\n\nExit codes:\n",
+        if (commands[i]->options != no_options)
+            fprintf(stream, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
+    fputs("Try: nalagen sample --class church; nalagen COMMAND --help [all]; nalagen version\n"
+          "Exit codes:\n",
           stream);
     fputs(nl_exit_codes, stream);
 }
@@ -153,7 +152,7 @@ static nl_status help_main(int argc, char **argv)
     if (argc > 1 && !command)
         return unknown_command(argv[1]);
     if (command && command->options != no_options)
-        nl_print_help(stdout, command);
+        nl_print_help(stdout, command, argc > 2 && !strcmp(argv[2], "all"));
     else
         print_help(stdout);
     return finish();

@@ -26,8 +26,8 @@ static const nl_option options_table[] = {
      .detail = ".npy, .npz or .safetensors, as decode takes them."},
     {.include = nl_walk_options, .offset = FIELD(task)},
 
-    {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = REQUEST, .group = "Output",
-     .help = "a.png, out/, %06d.png, a.npz, - (church-seed0.png)",
+    {"out", 'o', NL_OPTION_FILE, FIELD(out), "NAME", .where = NL_COMMON | REQUEST,
+     .group = "Output", .help = "a.png, out/, %06d.png, a.npz, - (church-seed0.png)",
      .detail =
          "A folder is one that exists or a name that ends in a slash; a pattern holds the picture "
          "index; - is one PNG on standard output. NAME.npz takes all pictures as uint8 arr_0 "
@@ -35,18 +35,19 @@ static const nl_option options_table[] = {
          "that was stopped."},
     {"latents", 0, NL_OPTION_FILE, FIELD(latents), "FILE.npy", .where = REQUEST,
      .help = "write the final latents [n, C, H, W]"},
-    {"grid", 0, NL_OPTION_EXTENT, FIELD(grid), "RxC", 1, 1000, .where = BOTH,
+    {"grid", 0, NL_OPTION_EXTENT, FIELD(grid), "RxC", 1, 1000, .where = NL_COMMON | BOTH,
      .help = "one picture of R rows and C columns"},
     {"animate", 0, NL_OPTION_INT, FIELD(animate), "MS", 10, 60000, .where = BOTH,
      .help = "one animated PNG, MS milliseconds a picture"},
     {"preview-every", 0, NL_OPTION_INT, FIELD(preview_every), "K", 1, 10000, .where = REQUEST,
      .help = "show, or write NAME-stepNNNN.png, every K steps"},
     {"show", 0, NL_OPTION_CHOICE, FIELD(show), "HOW", .choices = shows,
-     .where = REQUEST | NL_OPTIONAL_VALUE,
+     .where = NL_COMMON | REQUEST | NL_OPTIONAL_VALUE,
      .help = "in the terminal: kitty, iterm2, blocks, letters"},
     FLAG("json", 0, json, .help = "a JSON object for each picture on standard output"),
     FLAG("no-metadata", 0, no_metadata, .where = REQUEST, .help = "no parameters in the picture"),
-    FLAG("force", 'f', force, .where = REQUEST, .help = "overwrite files (never without)"),
+    FLAG("force", 'f', force, .where = NL_COMMON | REQUEST,
+         .help = "overwrite files (never without)"),
     FLAG("resume", 0, resume, .help = "make only the pictures that are not there yet",
          .detail = "A picture that is there has to be one that this command would write. Archives "
                    "(.npz) resume without this option."),
@@ -57,12 +58,12 @@ static const nl_option options_table[] = {
          "_ for "
          "-; \"id\" comes back in the answer, a line of JSON. A bad line is answered with an error "
          "and the next one is read; the model stays loaded. --root DIR keeps them in a folder."},
-    {"root", 0, NL_OPTION_FILE, FIELD(root), "DIR", .where = NL_ONLY_MAN,
+    {"root", 0, NL_OPTION_FILE, FIELD(root), "DIR",
      .help = "requests read and write files below it alone",
      .detail =
          "A path with .. or through a link that leads out is refused, an absolute one that lies "
          "elsewhere too. Paths count from the current folder all the same."},
-    {"from", 0, NL_OPTION_FILE, FIELD(from), "PICTURE.png",
+    {"from", 0, NL_OPTION_FILE, FIELD(from), "PICTURE.png", .where = NL_COMMON,
      .help = "make a picture again; other options change it"},
 
     {.include = nl_device_options, .offset = offsetof(nl_sample_options, machine)},
@@ -70,12 +71,13 @@ static const nl_option options_table[] = {
      .help = "of matrix products: auto, f32 or bf16"},
     {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536,
      .help = "pictures at once (as fits; does not change them)"},
-    {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .help = "one process for each GPU",
+    {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .where = NL_COMMON,
+     .help = "one process for each GPU",
      .detail = "Pictures are dealt out by index and are those of one GPU."},
-    {"processes", 0, NL_OPTION_INT, FIELD(processes), "N", 1, 1024, .where = NL_ONLY_MAN,
-     .help = "The same on the CPU: N processes share the work and the threads"},
-    {"rank", 0, NL_OPTION_TEXT, FIELD(rank), "R/W", .where = NL_ONLY_MAN,
-     .help = "This process is number R of W that share the work",
+    {"processes", 0, NL_OPTION_INT, FIELD(processes), "N", 1, 1024,
+     .help = "the same on the CPU: they share work and threads"},
+    {"rank", 0, NL_OPTION_TEXT, FIELD(rank), "R/W",
+     .help = "this process is number R of W that share the work",
      .detail = "Taken from the environment under mpirun and srun."},
     {.include = nl_common_options, .offset = offsetof(nl_sample_options, machine)},
     {0},

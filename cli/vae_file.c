@@ -35,10 +35,9 @@ nl_status nl_vae_file_open(nl_context *context, const char *name, nl_vae_file *v
     if (!strcmp(name, "tiny")) {
         NL_TRY(nl_find_data(context, NULL, "tae.safetensors", &found));
         if (!found)
-            NL_TRY(nl_fail(
-                context, NL_ERROR_INPUT,
-                "tae.safetensors, the tiny autoencoder, was not found: put it into the folder "
-                "that NALAGEN_WEIGHTS names, or give a file with --vae FILE (docs/downloads.md)"));
+            NL_TRY(nl_data_missing(context, "the tiny autoencoder", NULL,
+                                   (const char *const[]){"tae.safetensors", NULL},
+                                   "give a file with --vae FILE"));
         name = found;
     }
     NL_TRY(nl_open_autoencoder(context, name, &v->file));

@@ -9,24 +9,23 @@
 
 const char *const nl_feature_choices[] = {"pool_3", "mixed_7", "pool_192", "pool_64", NULL};
 
-/* --weights, or one of the usual names among the shipped files. */
+/* --weights, a path or a name among the data files; without it one of the usual names there. */
 static nl_status find_weights(nl_context *context, const char *given, char **path)
 {
-    static const char *const names[] = {"pt_inception-2015-12-05-6726825d.pth",
-                                        "inception-2015-12-05.safetensors"};
-    if (given)
-        return nl_strdup(context, given, path);
-    for (int i = 0; i < NL_COUNT(names); i++) {
-        nl_status status = nl_find_data(context, NULL, names[i], path);
+    static const char *const usual[] = {"pt_inception-2015-12-05-6726825d.pth",
+                                        "inception-2015-12-05.safetensors", NULL};
+    *path = NULL;
+    for (int i = 0; !given && usual[i]; i++) {
+        nl_status status = nl_find_data(context, NULL, usual[i], path);
         if (status != NL_OK || *path)
             return status;
     }
-    return nl_fail(
-        context, NL_ERROR_USAGE,
-        "the weights of Inception are needed: give --weights "
-        "pt_inception-2015-12-05-6726825d.pth (a release file of pytorch-fid, 91 MiB), "
-        "or put it into the folder that NALAGEN_WEIGHTS names; docs/downloads.md has its "
-        "address");
+    if (!given)
+        return nl_data_missing(
+            context, "Inception, the network of FID,", NULL, usual,
+            "put pt_inception-2015-12-05-6726825d.pth (91 MiB, a release file of "
+            "pytorch-fid) into one of these folders, or give --weights FILE");
+    return nl_find_named(context, given, path);
 }
 
 /* Seen by nl_cancel and by the callback of the context. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Where shipped files lie: a folder given, the environment, the installation, the source tree. */
+/* Where data files lie: a folder given, the environment, the user's own, the installation, the source tree. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,21 +23,74 @@ static void beside_program(char *folder, size_t size)
         folder[0] = '\0';
 }
 
+/* $XDG_DATA_HOME/nalagen, or ~/.local/share/nalagen; "" when neither is known. */
+static void users_own(char *folder, size_t size)
+{
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    bool given = data && data[0] == '/', known = given || (home && home[0] == '/');
+    int length = known ? snprintf(folder, size, "%s%s/nalagen", given ? data : home,
+                                  given ? "" : "/.local/share")
+                       : 0;
+    if (length <= 0 || (size_t)length >= size)
+        folder[0] = '\0';
+}
+
+enum { FOLDERS = 6, FOLDER_SIZE = 4096 };
+
+typedef struct nl_data_folders {
+    char own[FOLDER_SIZE], moved[FOLDER_SIZE];
+    const char *paths[FOLDERS]; /* NULL or "": none */
+} nl_data_folders;
+
+static void find_folders(const char *first, nl_data_folders *f)
+{
+    users_own(f->own, sizeof(f->own));
+    beside_program(f->moved, sizeof(f->moved));
+    const char *const paths[FOLDERS] = {first,       getenv("NALAGEN_WEIGHTS"),
+                                        f->own,      f->moved,
+                                        NL_DATA_DIR, NL_SOURCE_DIR "/weights/shipped"};
+    memcpy(f->paths, paths, sizeof(paths));
+}
+
 nl_status nl_find_data(nl_context *context, const char *folder, const char *name, char **path)
 {
-    char moved[4096];
-    const char *folders[] = {folder, getenv("NALAGEN_WEIGHTS"), moved, NL_DATA_DIR,
-                             NL_SOURCE_DIR "/weights/shipped"};
-    beside_program(moved, sizeof(moved));
+    nl_data_folders f;
+    find_folders(folder, &f);
     *path = NULL;
-    for (int i = 0; i < NL_COUNT(folders); i++) {
-        if (!folders[i] || !folders[i][0])
+    for (int i = 0; i < FOLDERS; i++) {
+        if (!f.paths[i] || !f.paths[i][0])
             continue;
-        nl_status status = nl_path_join(context, folders[i], name, path);
+        nl_status status = nl_path_join(context, f.paths[i], name, path);
         if (status != NL_OK || nl_path_exists(*path))
             return status;
         nl_free(context, *path);
         *path = NULL;
     }
     return NL_OK;
+}
+
+/* Joins to what is there with a comma, as far as there is room. */
+static void add(char *text, size_t size, const char *piece)
+{
+    char *end = text + strlen(text);
+    if ((size_t)(end - text) + strlen(piece) + sizeof(", ") <= size)
+        strcpy(end > text ? stpcpy(end, ", ") : end, piece);
+}
+
+nl_status nl_data_missing(nl_context *context, const char *what, const char *folder,
+                          const char *const *names, const char *advice)
+{
+    nl_data_folders f;
+    char sought[1024] = "", where[2048] = "";
+    find_folders(folder, &f);
+    for (int i = 0; names[i]; i++)
+        add(sought, sizeof(sought), names[i]);
+    for (int i = 0; i < FOLDERS; i++)
+        if (f.paths[i] && f.paths[i][0] &&
+            (f.paths[i] == f.own || nl_path_is_folder(f.paths[i]))) /* the user's own may be made */
+            add(where, sizeof(where), f.paths[i]);
+    return nl_fail(context, NL_ERROR_INPUT,
+                   "%s was not found\n  looked for: %s\n  in: %s\n  %s; docs/downloads.md says "
+                   "where published files come from",
+                   what, sought, where, advice);
 }

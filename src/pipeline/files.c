@@ -1,29 +1,45 @@
 /* SPDX-License-Identifier: MIT */
 /* Which file stands for a network when a folder is named. */
 #include <errno.h>
+#include <string.h>
 
 #include "model.h"
 #include "nl_run.h"
 
+nl_status nl_find_named(nl_context *context, const char *path, char **found)
+{
+    *found = NULL;
+    if (!strchr(path, '/') && !nl_path_exists(path)) {
+        nl_status status = nl_find_data(context, NULL, path, found);
+        if (status != NL_OK || *found)
+            return status;
+    }
+    return nl_strdup(context, path, found);
+}
+
 /* Allocated: path, or its folder `part` when it is that of a whole diffusers pipeline. NL_ERROR_INPUT: nothing there. */
 static nl_status find_part(nl_context *context, const char *path, const char *part, char **found)
 {
-    char *inner = NULL;
-    if (!nl_path_exists(path) && errno == ENOENT)
-        return nl_fail(
-            context, NL_ERROR_INPUT,
-            "%s: there is no such file or folder; docs/downloads.md says where published "
-            "weights come from",
-            path);
-    nl_status status = nl_path_join(context, path, part, &inner);
-    if (status != NL_OK)
-        return status;
-    if (nl_path_is_folder(inner)) {
-        *found = inner;
-        return NL_OK;
+    nl_status status = NL_OK;
+    char *inner = NULL, *named = NULL;
+    NL_TRY(nl_find_named(context, path, &named));
+    if (!nl_path_exists(named) && errno == ENOENT) {
+        NL_TRY(strchr(path, '/')
+                   ? nl_fail(context, NL_ERROR_INPUT,
+                             "%s: there is no such file or folder; docs/downloads.md says where "
+                             "published weights come from",
+                             path)
+                   : nl_data_missing(context, path, NULL, (const char *const[]){path, NULL},
+                                     "it is no file or folder here either"));
     }
-    nl_free(context, inner);
-    return nl_strdup(context, path, found);
+    NL_TRY(nl_path_join(context, named, part, &inner));
+    *found = nl_path_is_folder(inner) ? inner : named;
+cleanup:
+    if (status != NL_OK || *found != inner)
+        nl_free(context, inner);
+    if (status != NL_OK || *found != named)
+        nl_free(context, named);
+    return status;
 }
 
 nl_status nl_backbone_path(nl_context *context, const char *path, char **found)

@@ -20,10 +20,9 @@ static nl_status find_checkpoint(nl_context *context, const char *given, char **
         return nl_backbone_path(context, given, path);
     nl_status status = nl_find_data(context, NULL, nl_shipped_model, path);
     if (status == NL_OK && !*path)
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "the shipped model %s was not found in $NALAGEN_WEIGHTS, %s or %s: give a "
-                       "checkpoint with --model FILE",
-                       nl_shipped_model, NL_DATA_DIR, NL_SOURCE_DIR "/weights/shipped");
+        return nl_data_missing(context, "the model that ships", NULL,
+                               (const char *const[]){nl_shipped_model, NULL},
+                               "give a checkpoint with --model FILE");
     return status;
 }
 

@@ -21,9 +21,15 @@ const nl_config *nl_model_guide_config(const nl_model *model);
 /* The same as nl_model_sha256 of the network that guides it; NULL: there is none. */
 nl_status nl_model_guide_sha256(nl_model *model, const char **hex);
 
-/* Where data files lie: `folder` (may be NULL), $NALAGEN_WEIGHTS, the folder of the installation, weights/shipped/ of the
- * source tree. Allocated; NULL when there is none. */
+/* Where data files lie: `folder` (may be NULL), $NALAGEN_WEIGHTS, $XDG_DATA_HOME/nalagen (~/.local/share/nalagen), the
+ * folder of the installation, weights/shipped/ of the source tree. Allocated; NULL when there is none. */
 nl_status nl_find_data(nl_context *context, const char *folder, const char *name, char **path);
+/* NL_ERROR_INPUT: `what` was not found, the names (ended by NULL) and folders that were tried, and what to do. */
+nl_status nl_data_missing(nl_context *context, const char *what, const char *folder,
+                          const char *const *names, const char *advice);
+
+/* Allocated: a path as it is; a mere name that is no file here as that of a data file (nl_find_data), where there is one. */
+nl_status nl_find_named(nl_context *context, const char *path, char **found);
 
 /* The file or folder of a backbone or an autoencoder; of the folder of a whole diffusers pipeline
  * its part, transformer or vae. key: see nl_checkpoint_open_key. */

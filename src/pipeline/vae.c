@@ -16,38 +16,35 @@ static const char *const kl_files[] = {"vae",
                                        "vae-ft-ema-560000-ema-pruned.safetensors",
                                        "vae-ft-mse-840000-ema-pruned.safetensors",
                                        "vae-ft-ema-560000-ema-pruned.ckpt",
-                                       "vae-ft-mse-840000-ema-pruned.ckpt"};
+                                       "vae-ft-mse-840000-ema-pruned.ckpt",
+                                       NULL};
 
 static nl_status find_own(nl_model *model, char **path)
 {
     nl_context *context = model->context;
     nl_status status = NL_OK;
-    char *folder = NULL;
+    bool tiny = model->config.autoencoder == NL_AUTOENCODER_TINY;
+    char *folder = NULL, *what = NULL;
     const char *slash = strrchr(model->path, '/');
     if (slash)
         NL_TRY(nl_format(context, &folder, "%.*s", (int)(slash - model->path), model->path));
-    if (model->config.autoencoder == NL_AUTOENCODER_TINY)
+    if (tiny)
         NL_TRY(nl_find_data(context, folder, tiny_file, path));
     else
-        for (int i = 0; i < NL_COUNT(kl_files) && !*path; i++)
+        for (int i = 0; kl_files[i] && !*path; i++)
             NL_TRY(nl_find_data(context, folder, kl_files[i], path));
     if (*path)
         goto cleanup;
-    if (model->config.autoencoder == NL_AUTOENCODER_TINY)
-        status = nl_fail(
-            context, NL_ERROR_INPUT,
-            "%s: the tiny autoencoder %s was not found beside it, in $NALAGEN_WEIGHTS or in "
-            "%s: give a file of TAESD's layout with --vae FILE (docs/downloads.md), or --vae none "
-            "for latents only",
-            model->path, tiny_file, NL_DATA_DIR);
-    else
-        status =
-            nl_fail(context, NL_ERROR_INPUT,
-                    "%s: it needs the Stable Diffusion VAE, which does not ship with nalagen: give "
-                    "its file or folder (sd-vae-ft-ema or sd-vae-ft-mse; docs/downloads.md has the "
-                    "addresses) with --vae FILE, or --vae none for latents only",
-                    model->path);
+    NL_TRY(nl_format(context, &what, "the autoencoder of %s", model->path));
+    status = nl_data_missing(context, what, folder,
+                             tiny ? (const char *const[]){tiny_file, NULL} : kl_files,
+                             tiny ? "give a file of TAESD's layout with --vae FILE, or --vae none "
+                                    "for latents only"
+                                  : "it does not ship with nalagen: give the Stable Diffusion VAE, "
+                                    "a file or folder, with --vae FILE, or --vae none for latents "
+                                    "only");
 cleanup:
+    nl_free(context, what);
     nl_free(context, folder);
     return status;
 }

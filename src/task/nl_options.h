@@ -28,7 +28,7 @@ enum {
     NL_IN_REQUEST = 1, /* may stand in a line of --requests */
     NL_IN_PICTURE = 2, /* recorded in pictures and read back by --from */
     NL_IN_BOTH = NL_IN_REQUEST | NL_IN_PICTURE,
-    NL_ONLY_MAN = 8,       /* too special for --help */
+    NL_COMMON = 8,         /* stands in --help where a screen has no room for all */
     NL_OPTIONAL_VALUE = 4, /* --name and --name=VALUE; without: the first of choices */
     NL_REPEATED = 16,      /* TEXT and FILE: may be given again; the value is an nl_option_list */
 };

@@ -95,5 +95,5 @@ for layer in a["layers"]:
     [ "$status" -eq 3 ]
     run "$NALAGEN" analyze --help
     [ "$status" -eq 0 ]
-    for line in "${lines[@]}"; do [ "${#line}" -le 84 ]; done
+    for line in "${lines[@]}"; do [ "${#line}" -le 80 ]; done
 }

@@ -11,13 +11,27 @@ load helper
     done
 }
 
-@test "the help of sample fits a screen and names every option once" {
-    run "$NALAGEN" sample --help
-    [ "${#lines[@]}" -le 62 ]
-    for line in "${lines[@]}"; do [ "${#line}" -le 80 ]; done
-    options=$(grep -Eo '^ +(-., )?--[a-z-]+' <<<"$output" | grep -Eo -- '--[a-z-]+')
-    [ "$(wc -l <<<"$options")" -ge 40 ]
-    [ -z "$(sort <<<"$options" | uniq -d)" ]
+# The commands that have options.
+commands() { "$NALAGEN" help | sed -nE 's/^  ([a-z]+) +[A-Z].*/\1/p'; }
+
+@test "every --help fits a screen of 24 lines and 80 columns; --help all names each option once" {
+    [ "$(commands | wc -l)" -ge 15 ]
+    for command in '' $(commands); do
+        run -0 "$NALAGEN" $command --help
+        [ "$(wc -l <<<"$output")" -le 23 ] || { echo "$command: $(wc -l <<<"$output") lines"; false; }
+        [[ $output == *-"-help"* ]]
+        short=$(grep -Eo '^ +(-., )?--[a-z0-9-]+' <<<"$output" | grep -Eo -- '--[a-z0-9-]+' | sort) || true
+        [ -n "$command" ] || continue
+        run -0 "$NALAGEN" $command --help all
+        awk -v c="$command" 'length > 80 {print c ": " $0; bad = 1} END {exit bad}' <<<"$output"
+        all=$(grep -Eo '^ +(-., )?--[a-z0-9-]+' <<<"$output" | grep -Eo -- '--[a-z0-9-]+' | sort)
+        [ -z "$(uniq -d <<<"$all")" ]
+        [ -z "$(comm -23 <(echo "$short") <(echo "$all"))" ]
+        [ "$output" = "$("$NALAGEN" help "$command" all)" ]
+    done
+    [ "$("$NALAGEN" sample --help all | grep -c '^ .*--')" -ge 50 ]
+    "$NALAGEN" sample --help | grep -q 'Every option: nalagen sample --help all'
+    ! "$NALAGEN" info --help | grep -q 'Every option' # all of it fits
 }
 
 @test "exit codes are documented" {
@@ -75,6 +89,15 @@ load helper
     [ "$status" -eq 0 ]
     [[ $output == .TH* ]]
     [[ $output == *"cfg\\-scale"* ]]
+    sections=$(sed -n 's/^\.SH //p' <<<"$output")
+    for section in NAME SYNOPSIS DESCRIPTION FILES ENVIRONMENT "EXIT STATUS" EXAMPLES "SEE ALSO"; do
+        grep -qx "$section" <<<"$sections"
+    done
+    [[ $output == *"nalagen sample \\-\\-class church"* ]]
+    if command -v man >/dev/null && command -v groff >/dev/null; then
+        "$NALAGEN" generate-man >nalagen.1
+        [ -z "$(LC_ALL=C.UTF-8 MANWIDTH=80 man --warnings -l nalagen.1 2>&1 >/dev/null)" ]
+    fi
     "$NALAGEN" completion bash >complete.bash
     bash -n complete.bash
     source complete.bash

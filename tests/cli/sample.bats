@@ -199,7 +199,7 @@ open("c.png", "wb").write(out)'
         [[ $output == *"$file"* ]]
     done
     run "$NALAGEN" sample -m missing.safetensors -c 4
-    [[ $output == *"missing.safetensors: there is no such file"*"docs/downloads.md"* ]]
+    [[ $output == *"missing.safetensors was not found"*"in: "*"$XDG_DATA_HOME/nalagen"*"docs/downloads.md"* ]]
     run "$NALAGEN" sample --vae text.safetensors -c 4
     [ "$status" -eq 3 ]
     run "$NALAGEN" sample --vae "$model" -c 4
@@ -220,4 +220,20 @@ open("c.png", "wb").write(out)'
     numpy '
 a, b = np.load("a.npy"), np.load("b.npy")
 assert np.abs(a - b).max() < 1e-3, np.abs(a - b).max()'
+}
+
+@test "weights are found in the user's own folder, by their names" {
+    need_model
+    mkdir -p share/nalagen beside
+    cp "$model" share/nalagen/mine.safetensors
+    quick -m mine.safetensors -c 1 -o a.png
+    [ "$("$NALAGEN" info mine.safetensors --json | json_lines "x['complete']" && echo yes)" = yes ]
+    run -3 quick -m ./mine.safetensors -c 1 -o b.png # a path is meant as it is
+    cp "$vae" share/nalagen/tae2.safetensors
+    "$NALAGEN" sample --vae tae2.safetensors --size 64 --sampler euler --steps 2 --cfg-scale 1 -c 1 -o c.png
+    cmp a.png c.png || [ -s c.png ]
+    run -3 env -u XDG_DATA_HOME HOME=/nowhere "$NALAGEN" sample -m mine.safetensors -o d.png
+    [[ $output == *"mine.safetensors was not found"*"looked for: mine.safetensors"*"in: /nowhere/.local/share/nalagen, "* ]]
+    run env NALAGEN_WEIGHTS="$PWD/beside" "$NALAGEN" eval share --ref share
+    [[ $output == *"Inception"*"pt_inception-2015-12-05-6726825d.pth, inception-2015-12-05.safetensors"*"$PWD/beside, $XDG_DATA_HOME/nalagen"* ]]
 }
