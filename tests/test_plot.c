@@ -350,6 +350,19 @@ static void test_sheet(void **state)
     assert_int_equal(count_colour(path, 0xff0000), 3 * 16 * 16);
     assert_true(holds(path, "sample\nfirst\nsecond\n"));
     assert_int_equal(nl_sheet_write(context, &sheet, path, false), NL_ERROR_WRITE);
+    /* Captions are cut to the width of their pictures, and what is enlarged keeps its pixels. */
+    sheet.title = "step 1";
+    sheet.captions = (const char *[]){"a cat", "none", NULL, "a name that is much too long"};
+    sheet.enlarged = 6;
+    path = in_folder("captions.png");
+    assert_ok(context, nl_sheet_write(context, &sheet, path, false));
+    assert_int_equal(count_colour(path, 0xff0000), 36 * 3 * 16 * 16);
+    assert_true(holds(path, "step 1\nsample\nfirst\na cat\nsecond\na name that"));
+    assert_false(holds(path, "too long"));
+    nl_image image;
+    assert_ok(context, nl_sheet_render(context, &sheet, &image));
+    assert_true(image.width > 2 * 96 && image.height > 2 * 96);
+    nl_image_free(context, &image);
 }
 
 int main(void)

@@ -303,7 +303,11 @@ void nl_canvas_picture(nl_canvas *canvas, double left, double top, double right,
     cairo_translate(cairo, left, top);
     cairo_scale(cairo, (right - left) / width, (bottom - top) / height);
     cairo_set_source_surface(cairo, picture, 0, 0);
-    cairo_pattern_set_filter(cairo_get_source(cairo), CAIRO_FILTER_BEST);
+    /* What is enlarged by whole times keeps its pixels. */
+    double times = (right - left) / width;
+    bool whole = times >= 2 && times == rint(times) && times * height == bottom - top;
+    cairo_pattern_set_filter(cairo_get_source(cairo),
+                             whole ? CAIRO_FILTER_NEAREST : CAIRO_FILTER_BEST);
     cairo_pattern_set_extend(cairo_get_source(cairo), CAIRO_EXTEND_PAD);
     cairo_rectangle(cairo, 0, 0, width, height);
     cairo_fill(cairo);

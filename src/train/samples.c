@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* A grid of pictures by the moving average: the same noise and classes every time. */
+#include <stdio.h>
 #include <string.h>
 
-#include "nl_image.h"
+#include "nl_plot.h"
 #include "nl_random.h"
+#include "nl_task.h"
 #include "trainer.h"
 
-enum { MAX_SAMPLES = 1024, GAP = 2 };
+enum { MAX_SAMPLES = 1024 };
 
 typedef struct nl_grid {
     nl_context *context;
     const uint8_t *pictures[MAX_SAMPLES]; /* copies */
+    int labels[MAX_SAMPLES];
     int count, height, width;
 } nl_grid;
 
@@ -31,6 +34,48 @@ static nl_status take(void *user, const nl_picture *picture)
     return NL_OK;
 }
 
+/* What the pictures are: of which step and weights. */
+static void describe(const nl_trainer *trainer, char *text, size_t size)
+{
+    const nl_run_point *point = &trainer->point;
+    char of[24] = "", average[48] = "weights";
+    if (trainer->steps)
+        snprintf(of, sizeof(of), " of %lld", (long long)trainer->steps);
+    if (point->ema_count && point->ema[0].sigma_rel > 0)
+        snprintf(average, sizeof(average), "average power:%g", point->ema[0].sigma_rel);
+    else if (point->ema_count)
+        snprintf(average, sizeof(average), "average %g%s", point->ema[0].decay,
+                 trainer->options->ema_warmup ? " with warm-up" : "");
+    snprintf(text, size, "step %lld%s, %s", (long long)point->step, of, average);
+}
+
+static nl_status draw_grid(nl_trainer *trainer, const nl_grid *grid, nl_image *image)
+{
+    enum { SMALL = 96 }; /* pixels: a caption's room */
+    const nl_config *config = &trainer->config;
+    char title[160], numbers[MAX_SAMPLES][16];
+    const char *captions[MAX_SAMPLES];
+    int columns = 1;
+    while (columns * columns < grid->count)
+        columns++;
+    for (int i = 0; i < grid->count; i++)
+        captions[i] = config->num_classes
+                          ? nl_class_text(config, grid->labels[i], numbers[i], sizeof(numbers[i]))
+                          : NULL;
+    describe(trainer, title, sizeof(title));
+    const uint8_t *pictures[MAX_SAMPLES + 1] = {NULL};
+    memcpy(pictures, grid->pictures, (size_t)grid->count * sizeof(*pictures));
+    nl_sheet sheet = {.pictures = pictures,
+                      .rows = (grid->count + columns - 1) / columns,
+                      .columns = columns,
+                      .height = grid->height,
+                      .width = grid->width,
+                      .title = title,
+                      .captions = config->num_classes ? captions : NULL,
+                      .enlarged = (SMALL + grid->width - 1) / grid->width};
+    return nl_sheet_render(grid->context, &sheet, image);
+}
+
 static nl_status write_grid(nl_trainer *trainer, const nl_grid *grid)
 {
     nl_context *context = trainer->context;
@@ -39,15 +84,11 @@ static nl_status write_grid(nl_trainer *trainer, const nl_grid *grid)
     uint8_t *png = NULL;
     size_t size;
     char *folder = NULL, *path = NULL, name[NL_RUN_NAME];
-    int columns = 1;
-    while (columns * columns < grid->count)
-        columns++;
-    int rows = (grid->count + columns - 1) / columns;
     NL_TRY(nl_path_join(context, trainer->options->out, NL_RUN_SAMPLES, &folder));
     NL_TRY(nl_path_join(context, folder, nl_run_grid_name(trainer->point.step, name), &path));
-    NL_TRY(nl_image_grid(context, grid->pictures, grid->count, grid->height, grid->width, rows,
-                         columns, GAP, &image));
-    NL_TRY(nl_png_encode(context, image.rgb, image.height, image.width, NULL, &png, &size));
+    NL_TRY(draw_grid(trainer, grid, &image));
+    NL_TRY(nl_png_encode(context, image.rgb, image.height, image.width,
+                         (const char *const *)image.text, &png, &size));
     NL_TRY(nl_make_folder(context, folder));
     NL_TRY(nl_write_file(context, path, true, png, size));
     nl_record_image(&trainer->record, trainer->point.step, image.height, image.width, png, size);
@@ -86,7 +127,7 @@ static nl_status open_sampler(nl_trainer *trainer)
 static nl_status draw(nl_trainer *trainer, nl_grid *grid)
 {
     const nl_train_options *options = trainer->options;
-    int classes = trainer->config.num_classes, labels[MAX_SAMPLES];
+    int classes = trainer->config.num_classes, *labels = grid->labels;
     int count = (int)NL_MIN(options->samples, MAX_SAMPLES);
     for (int i = 0; i < count; i++)
         labels[i] = !classes           ? 0
