@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+# Training on two machines as far as one machine can show it: two network namespaces with a cable between them, host names of
+# their own, Open MPI over TCP. What only a cluster can show: NCCL between hosts, file systems of many machines, Slurm.
+load helper
+
+# Namespaces left and right, 10.213.77.1 and .2; `on HOST COMMAND...` runs there.
+lay_cable() {
+    [ "$(id -u)" = 0 ] || skip "not root"
+    command -v ip >/dev/null && command -v mpirun >/dev/null && command -v nsenter >/dev/null || skip "no ip, mpirun or nsenter"
+    left=nl$$a right=nl$$b
+    ip netns add "$left" 2>/dev/null && ip netns add "$right" 2>/dev/null || skip "no network namespaces here"
+    ip link add "v$$a" type veth peer name "v$$b" 2>/dev/null || skip "no virtual cables here"
+    local side=1 name
+    for name in "$left" "$right"; do
+        local end=v${name#nl}
+        ip link set "$end" netns "$name"
+        ip -n "$name" addr add "10.213.77.$side/24" dev "$end"
+        ip -n "$name" link set "$end" up
+        ip -n "$name" link set lo up
+        side=2
+    done
+    cat >on <<'END'
+#!/bin/bash
+host=$1; shift
+exec nsenter --net="/run/netns/$host" unshare --uts sh -c 'hostname "$0"; exec sh -c "$*"' "$host" "$@"
+END
+    printf '#!/bin/sh\nhostname >>hosts\nexec "$@"\n' >place
+    chmod +x on place
+}
+
+teardown() {
+    [ -z "${left:-}" ] || ip netns del "$left" 2>/dev/null || true
+    [ -z "${right:-}" ] || ip netns del "$right" 2>/dev/null || true
+}
+
+@test "two machines train the model that one process trains, and the gradients cross the cable" {
+    grep -q libmpi "$NALAGEN" || skip "built without MPI"
+    lay_cable
+    one_colour
+    options=(-m SiT-1x32x2/2 -d data --steps 6 -b 8 --log-every 1 --sample-every 0 --device cpu -q)
+    "$NALAGEN" train "${options[@]}" -o one
+    export OMP_NUM_THREADS=1
+    ./on "$left" timeout 300 mpirun --allow-run-as-root --oversubscribe -mca plm_rsh_agent "$PWD/on" -mca btl tcp,self \
+        -mca btl_tcp_if_include 10.213.77.0/24 -mca oob_tcp_if_include 10.213.77.0/24 -host "$left:2,$right:2" -x OMP_NUM_THREADS \
+        "$PWD/place" "$NALAGEN" train "${options[@]}" -o two 2>err || { cat err; false; }
+    [ "$(sort -u hosts)" = "$(printf '%s\n' "$left" "$right" | sort)" ]
+    [ "$(wc -l <hosts)" -eq 4 ]
+    same_curves 1e-5
+    # Half of the gradient, or all of it, of 6 steps: in bytes that came over the cable.
+    parameters=$("$NALAGEN" info two/model.safetensors --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["parameters"])')
+    received=$(ip netns exec "$right" cat "/sys/class/net/v${right#nl}/statistics/rx_bytes" 2>/dev/null ||
+        ip -n "$right" -s -j link show "v${right#nl}" | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["stats64"]["rx"]["bytes"])')
+    [ "$received" -ge $((6 * parameters * 4 / 2)) ]
+}
