@@ -12,6 +12,14 @@ file(RELATIVE_PATH NL_PREFIX_FROM_PC ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CM
 configure_file(cmake/nalagen.pc.in nalagen.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/nalagen.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
+include(CMakePackageConfigHelpers)
+configure_package_config_file(cmake/nalagenConfig.cmake.in ${CMAKE_BINARY_DIR}/nalagenConfig.cmake
+    INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nalagen
+    PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/nalagenConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/nalagenConfig.cmake ${CMAKE_BINARY_DIR}/nalagenConfigVersion.cmake
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nalagen COMPONENT development)
+
 install(DIRECTORY weights/shipped/ DESTINATION ${CMAKE_INSTALL_DATADIR}/nalagen COMPONENT data
     FILES_MATCHING PATTERN "*.safetensors" PATTERN "MODEL_CARD.md")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT data)

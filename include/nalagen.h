@@ -68,8 +68,8 @@ typedef struct nl_progress {
     int64_t batch;        /* pictures at work */
     const float *preview; /* a latent [C, H, W] on the host to preview, or NULL */
     int preview_shape[3];
-    double
-        done; /* of a training: the part of the run that lies behind, by steps or by its minutes, 0 to 1 */
+    /* Of a training: the part of the run that lies behind, 0 to 1, by its steps or its minutes. */
+    double done;
 } nl_progress;
 
 typedef struct nl_context_options {
