@@ -22,27 +22,45 @@ enter() {
         env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb DEBIAN_FRONTEND=noninteractive bash -euc "$2"' sh "$root" "$1"
 }
 
-enter 'apt-get update >/dev/null && cd /packages && apt-get install -y --no-install-recommends ./nalagen_*.deb ./nalagen-data_*.deb >/log 2>&1 ||
-    { tail -20 /log; exit 1; }'
-enter 'cd /tmp && nalagen version && nalagen sample --class church --size 64 --steps 2 --cfg-scale 1 -o church.png --device cpu && nalagen info church.png >/dev/null
+# install PACKAGE...: names in /packages, or of Debian.
+install() {
+    enter "cd /packages; apt-get install -y --no-install-recommends $* >/log 2>&1 || { tail -20 /log; exit 1; }"
+}
+
+enter 'apt-get update >/dev/null'
+install './nalagen_*.deb ./nalagen-data_*.deb'
+enter 'cd /tmp
+    nalagen version
+    nalagen sample --class church --size 64 --steps 2 --cfg-scale 1 -o church.png --device cpu --force
+    nalagen info church.png >/dev/null
     test -s /usr/share/man/man1/nalagen.1
-    test -s /usr/share/bash-completion/completions/nalagen && test -s /usr/share/zsh/vendor-completions/_nalagen
+    test -s /usr/share/bash-completion/completions/nalagen
+    test -s /usr/share/zsh/vendor-completions/_nalagen
     test -s /usr/share/fish/vendor_completions.d/nalagen.fish'
 echo "program: installs and runs"
-enter 'cd /packages && apt-get install -y --no-install-recommends ./libnalagen0_*.deb ./libnalagen-dev_*.deb gcc libc6-dev pkg-config >/log 2>&1 || { tail -20 /log; exit 1; }
-    cd /tmp && cc /packages/generate.c -o generate $(pkg-config --cflags --libs nalagen) && mkdir -p made && cd made && ../generate church >/dev/null && ls *.png >/dev/null'
+install './libnalagen0_*.deb ./libnalagen-dev_*.deb gcc libc6-dev pkg-config'
+enter 'cd /tmp
+    cc /packages/generate.c -o generate $(pkg-config --cflags --libs nalagen)
+    rm -rf made
+    mkdir made
+    cd made
+    ../generate church >/dev/null
+    ls *.png >/dev/null'
 echo "library and development: an example builds and runs"
-enter 'cd /packages && apt-get install -y --no-install-recommends ./python3-nalagen_*.deb >/log 2>&1 || { tail -20 /log; exit 1; }
-    cd /tmp && python3 -c "
+install './python3-nalagen_*.deb'
+enter 'cd /tmp
+    python3 -c "
 import nalagen
 x = nalagen.load().sample([\"church\"], seed=1, size=64, steps=2)
 assert x.shape == (1, 64, 64, 3), x.shape"'
 echo "python: samples"
-enter 'cd /packages && apt-get install -y --no-install-recommends bash-completion zsh fish >/log 2>&1 || { tail -20 /log; exit 1; }
-    source /usr/share/bash-completion/bash_completion && _completion_loader nalagen && complete -p nalagen | grep -q _nalagen
+install bash-completion zsh fish
+enter 'echo "source /usr/share/bash-completion/bash_completion; _completion_loader nalagen; complete -p nalagen" >/tmp/ask
+    bash --norc /tmp/ask | grep -q _nalagen
     zsh -fc "autoload -U compinit; compinit -u -D; [[ \$_comps[nalagen] == _nalagen ]]"
-    fish --no-config -c "complete -C \"nalagen recon\"" | grep -q reconstruct'
+    fish -c "complete -C \"nalagen recon\"" | grep -q reconstruct'
 echo "completion: found by bash, zsh and fish"
-enter 'apt-get remove -y nalagen nalagen-data libnalagen0 >/log 2>&1 && ! command -v nalagen >/dev/null'
+enter 'apt-get remove -y nalagen nalagen-data libnalagen0 >/log 2>&1
+    if command -v nalagen >/dev/null; then exit 1; fi'
 echo "removed"
 [ -n "${KEEP:-}" ] || rm -rf "$root"

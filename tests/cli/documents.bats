@@ -47,3 +47,13 @@ links() {
             { echo "$file:$line: $cited"; false; }
     done <"$BATS_TEST_TMPDIR/cited"
 }
+
+@test "the containers are built from the packages that ./nalagen installs" {
+    packages=$(sed -n 's/^build_packages="\(.*\)"/\1/p' "$NL_SOURCE_DIR/cmake/bootstrap.sh")
+    [ "$(wc -w <<<"$packages")" -gt 10 ]
+    for file in "$NL_SOURCE_DIR"/containers/Containerfile*; do
+        for package in $packages; do
+            grep -qE "(^|[[:space:]])$package([[:space:]]|\$)" "$file" || { echo "$file: $package"; false; }
+        done
+    done
+}
