@@ -645,6 +645,72 @@ static void test_faults(void **state)
     nl_core_context_destroy(context);
 }
 
+/* A seed of a fuzz target, without its first `skip` bytes, as a file of the test. */
+static void copy_seed(nl_context *context, const char *seed, int64_t skip, const char *name)
+{
+    char path[512];
+    nl_mapping file;
+    snprintf(path, sizeof(path), "%s/tests/fuzz/corpus/%s", NL_SOURCE_DIR, seed);
+    assert_ok(context, nl_map_file(context, path, &file));
+    write_bytes(context, name, (const char *)file.data + skip, (size_t)(file.size - skip));
+    nl_unmap(context, &file);
+}
+
+/* The same of archives, CIFAR's pickles and latents of other programs. */
+static void test_faults_of_sources(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    static const char *const archives[][2] = {
+        {"archive/tar_folders", "set.tar"}, {"archive/tar_keys", "set.tar"},
+        {"archive/tar_pax", "set.tar"},     {"archive/zip_edm", "set.zip"},
+        {"archive/zip_keys", "set.zip"},    {"archive/npz_deflated", "set.npz"}};
+    nl_encode_options options = pixel_options(6);
+    nl_encode_result result;
+    options.out = in_folder("data");
+    options.threads = 1;
+    assert_ok(context, nl_make_folder(context, in_folder("cifar")));
+    assert_ok(context, nl_make_folder(context, in_folder("fast/x_features")));
+    assert_ok(context, nl_make_folder(context, in_folder("fast/x_labels")));
+    copy_seed(context, "cifar/ten", 2, "whole");
+    nl_mapping whole;
+    assert_ok(context, nl_map_file(context, in_folder("whole"), &whole));
+    const uint8_t *batch = memchr(whole.data + 1, 0x80, (size_t)whole.size - 1);
+    write_bytes(context, "cifar/batches.meta", whole.data, (size_t)(batch - whole.data));
+    write_bytes(context, "cifar/data_batch_1", batch, (size_t)(whole.data + whole.size - batch));
+    nl_unmap(context, &whole);
+    copy_seed(context, "latents/fast", 1, "whole");
+    assert_ok(context, nl_map_file(context, in_folder("whole"), &whole));
+    const uint8_t *draw = memchr(whole.data, 0xff, (size_t)whole.size);
+    write_bytes(context, "fast/x_labels/0.npy", whole.data, (size_t)(draw - whole.data));
+    write_bytes(context, "fast/x_features/0.npy", draw + 1,
+                (size_t)(whole.data + whole.size - draw - 1));
+    nl_unmap(context, &whole);
+    for (int i = 0; i < NL_COUNT(archives) + 2; i++) {
+        bool archive = i < NL_COUNT(archives);
+        if (archive)
+            copy_seed(context, archives[i][0], 1, archives[i][1]);
+        options.source = in_folder(archive                   ? archives[i][1]
+                                   : i == NL_COUNT(archives) ? "cifar"
+                                                             : "fast");
+        options.height = options.width = i > NL_COUNT(archives) ? 0 : 6;
+        for (int64_t failing = 1;; failing++) {
+            remove_tree(in_folder("data"));
+            context->fail_allocation = atomic_load(&context->allocations) + failing;
+            nl_status status = nl_encode_dataset(context, &options, &result);
+            context->fail_allocation = 0;
+            assert_int_equal(atomic_load(&context->memory_used), 0);
+            if (status == NL_OK)
+                break;
+            if (status != NL_ERROR_MEMORY)
+                fail_msg("source %d, allocation %d: %s", i, (int)failing, nl_last_error(context));
+        }
+        assert_true(result.count > 0);
+        remove_tree(in_folder("data"));
+    }
+    nl_core_context_destroy(context);
+}
+
 /* One rule of what is a picture: regular files with its name or content; what systems leave behind is no class. */
 static void test_what_is_a_picture(void **state)
 {
@@ -797,6 +863,7 @@ int main(void)
         IN_FOLDER(test_stopped_and_gone_on_with),
         IN_FOLDER(test_broken_pictures),
         IN_FOLDER(test_faults),
+        IN_FOLDER(test_faults_of_sources),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

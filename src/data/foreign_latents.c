@@ -71,11 +71,11 @@ static nl_status find_features(nl_taking *t, const char *source, bool *found)
         NL_TRY(nl_format(t->context, &labels, "%s/%.*s_labels", source, (int)stem, name));
         *found = nl_path_is_folder(labels);
         if (*found) {
-            NL_TRY(nl_path_join(t->context, source, name, &t->folder));
             t->labels = labels;
-        } else {
-            nl_free(t->context, labels);
+            labels = NULL;
+            NL_TRY(nl_path_join(t->context, source, name, &t->folder));
         }
+        nl_free(t->context, labels);
         labels = NULL;
     }
 cleanup:
