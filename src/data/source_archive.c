@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pictures in archives, read where they lie: a tar, a folder of tars (webdataset's shards), a zip (EDM's). What counts as a
+ * Pictures in archives, read where they lie: a tar, also of tars (ImageNet's), a folder of tars (webdataset's shards), a zip (EDM's). What counts as a
  * picture is what counts in a folder. Their classes, the first that there is of:
  *   dataset.json at the top of one archive, as EDM writes it;
  *   webdataset's KEY.cls, or "label" or "cls" in KEY.json, beside KEY.jpg: KEY is the name up to the first dot;
@@ -35,6 +35,7 @@ typedef struct nl_archive {
     int64_t count, capacity, pictures;
     nl_picture_walk left; /* out */
     const char *prefix;   /* name of the present tar, where there are several; or NULL */
+    const char *folder;   /* of a tar in it; or NULL */
     uint64_t stamp;
     const nl_member *edm;
 } nl_archive;
@@ -88,9 +89,43 @@ cleanup:
     return status;
 }
 
+static bool is_tar(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 4 && !strcmp(name + length - 4, ".tar");
+}
+
+static nl_status take_file(void *user, const nl_tar_file *file);
+
+/* A tar in the tar, as ImageNet has one for each class, is a folder of its name. */
+static nl_status take_tar(nl_archive *a, const nl_tar_file *file)
+{
+    nl_status status;
+    char *where = NULL, *folder = NULL;
+    NL_TRY(nl_format(a->context, &where, "%s: %s", a->source->path, file->name));
+    NL_TRY(nl_format(a->context, &folder, "%.*s", (int)strlen(file->name) - 4, file->name));
+    a->folder = folder;
+    status = nl_tar_walk(a->context, where, file->data, file->size, take_file, a, NULL);
+    a->folder = NULL;
+cleanup:
+    nl_free(a->context, where);
+    nl_free(a->context, folder);
+    return status;
+}
+
 static nl_status take_file(void *user, const nl_tar_file *file)
 {
-    return add(user, (nl_member){.bytes = file->data, .size = file->size}, file->name);
+    nl_archive *a = user;
+    nl_status status;
+    char *name = NULL;
+    if (!a->folder && is_tar(file->name) && nl_tar_recognizes(file->data, file->size))
+        return take_tar(a, file);
+    NL_TRY(nl_format(a->context, &name, "%s%s%s", a->folder ? a->folder : "", a->folder ? "/" : "",
+                     file->name));
+    NL_TRY(add(a, (nl_member){.bytes = file->data, .size = file->size}, name));
+cleanup:
+    nl_free(a->context, name);
+    return status;
 }
 
 static nl_status take_zip(nl_archive *a, const nl_source_file *file)
@@ -547,12 +582,6 @@ cleanup:
 }
 
 /* ---- Which archives */
-
-static bool is_tar(const char *name)
-{
-    size_t length = strlen(name);
-    return length > 4 && !strcmp(name + length - 4, ".tar");
-}
 
 /* Whether the split is a word of a shard's name: "imagenet-train-000001.tar". */
 static bool names_split(const char *name, const char *split)

@@ -45,17 +45,26 @@ pixels() {
     "$NALAGEN" encode --vae none --size 8 -q "$@"
 }
 
-@test "class folders in a tar, a zip and a tar of everything below one folder" {
+@test "class folders in a tar, a zip, a tar of everything below one folder, a tar of tars" {
     make "
 folder('set', pictures)
 tar('set.tar', pictures[::-1])
 tar('pax.tar', [('./root/' + 'x' * 200 + '/' + n, d) for n, d in pictures], format=tarfile.PAX_FORMAT)
 tar('gnu.tar', [('root/' + 'y' * 200 + '/' + n, d) for n, d in pictures], format=tarfile.GNU_FORMAT)
 tar('old.tar', [('ant/0.png', b'earlier'), ('.hidden/a.png', b''), ('__MACOSX/b.png', b'')] + pictures, format=tarfile.USTAR_FORMAT)
+def packed(members):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode='w') as file:
+        for name, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            file.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+tar('imagenet.tar', [(c + '.tar', packed([(n.split('/')[1], d) for n, d in pictures if n.startswith(c)])) for c in names])
 with zipfile.ZipFile('set.zip', 'w') as file:
     for i, (n, d) in enumerate(pictures):
         file.writestr('all/' + n, d, zipfile.ZIP_DEFLATED if i % 2 else zipfile.ZIP_STORED)"
-    for source in set set.tar pax.tar gnu.tar old.tar set.zip; do
+    for source in set set.tar pax.tar gnu.tar old.tar imagenet.tar set.zip; do
         pixels $source -o data-$source 2>said
         make "same('data-$source', names)"
     done
@@ -229,6 +238,7 @@ tar('word.tar', [('0.png', png(rgb[0])), ('0.cls', b'cat')])
 tar('up.tar', [('../0.png', png(rgb[0]))])
 tar('broken.tar', pictures + [('cat/broken.png', b'no picture')])
 import gzip
+tar('nested.tar', [('a.tar', whole[:1000])])
 open('set.tar.gz', 'wb').write(gzip.compress(whole))
 with zipfile.ZipFile('bad.zip', 'w') as file:
     file.writestr('a/0.png', png(rgb[0]))
@@ -240,6 +250,7 @@ open('bad.zip', 'wb').write(data)"
         [[ $output == *"$1"* && $output == *"$2"* ]] || { echo "$output"; false; }
     }
     said cut.tar "cut off"
+    said nested.tar "a.tar: damaged tar archive"
     said sum.tar "checksum does not fit, at byte 0"
     said empty.tar "no PNG or JPEG or WebP there, but such files as notes.md"
     said mixed.tar "holds pictures and folders"
