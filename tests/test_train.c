@@ -538,13 +538,27 @@ static void not_finite(void **state)
     assert_false(nl_path_exists(in_folder("explodes/done")));
 }
 
-static void truncated_checkpoint(void **state)
+/* at: from the end. */
+static void flip_bit(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, at, SEEK_END), 0);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, at, SEEK_END), 0);
+    assert_int_equal(fputc(byte ^ 1, file), byte ^ 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Cut off, of another kind, with another bit: the newest checkpoint that is whole is resumed from. */
+static void damaged_checkpoint(void **state)
 {
     (void)state;
     static nl_test_run run;
     nl_train_options options = small_run("torn");
     options.steps = 8;
     options.save_every = 2;
+    options.keep = 4;
     train(&options);
     char whole[512];
     snprintf(whole, sizeof(whole), "%s", in_folder("torn-before"));
@@ -553,9 +567,11 @@ static void truncated_checkpoint(void **state)
     write_bytes(context, "torn/checkpoints/step-0000008.safetensors", "torn", 4);
     nl_core_context_destroy(context);
     assert_int_equal(truncate(in_folder("torn/checkpoints/step-0000006.safetensors"), 20000), 0);
+    flip_bit(in_folder("torn/checkpoints/step-0000004.safetensors"), -5000);
     assert_int_equal(train_with(&options, 2, &run, 0, 0), NL_OK);
     assert_non_null(strstr(run.log, "trying the one before"));
-    assert_non_null(strstr(run.log, "resuming at step 4"));
+    assert_non_null(strstr(run.log, "its checksum does not fit: the file is damaged; trying"));
+    assert_non_null(strstr(run.log, "resuming at step 2"));
     assert_true(compare_checkpoints(last_checkpoint("torn"), whole) == 0);
 }
 
@@ -1187,7 +1203,7 @@ int main(void)
         cmocka_unit_test(names),
         cmocka_unit_test(scales_queries),
         cmocka_unit_test(not_finite),
-        cmocka_unit_test(truncated_checkpoint),
+        cmocka_unit_test(damaged_checkpoint),
         cmocka_unit_test(refuses),
         cmocka_unit_test(checkpoints_gone),
         cmocka_unit_test(saving_is_tried),
