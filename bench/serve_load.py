@@ -25,6 +25,7 @@ arguments.add_argument("--pid", type=int)
 arguments.add_argument("--seed", type=int, default=0)
 arguments.add_argument("--steps", type=int, default=4)
 arguments.add_argument("--batch", type=int, default=0, help="that the server was given, for the record")
+arguments.add_argument("--calm", action="store_true", help="no client goes away or sends nonsense: to compare speeds")
 arguments.add_argument("--sides", default="1,1,1,0.5", help="of pictures, as parts of the model's")
 options = arguments.parse_args()
 url = urllib.parse.urlsplit(options.url)
@@ -133,7 +134,7 @@ def malformed(draw):
 def client(number, end):
     draw = random.Random(options.seed * 1000 + number)
     while time.time() < end:
-        what = draw.choices((own, openai, webui, go_away, malformed), (4, 2, 2, 1, 1))[0]
+        what = draw.choices((own, openai, webui, go_away, malformed), (4, 2, 2, 0, 0) if options.calm else (4, 2, 2, 1, 1))[0]
         started = time.time()
         try:
             pictures = what(draw)
@@ -160,9 +161,17 @@ def memory():
         return [int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS")][0]
 
 
+def cpu_seconds():
+    """That the server has had: says more than the clock where other programs take the processors."""
+    if not options.pid:
+        return None
+    with open("/proc/%d/stat" % options.pid) as stat:
+        return sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 model = json.loads(ask("GET", "/api/models")[1])["models"][0]
 device = json.loads(ask("GET", "/api/device")[1])
-begin, before = time.time(), memory()
+begin, before, cpu = time.time(), memory(), cpu_seconds()
 threads = [threading.Thread(target=client, args=(i, begin + options.seconds)) for i in range(options.clients)]
 for thread in threads:
     thread.start()
@@ -173,13 +182,14 @@ for thread in threads:
 wall, after = time.time() - begin, json.loads(ask("GET", "/api/device")[1])
 latencies.sort()
 result = {"date": time.strftime("%Y-%m-%d"), "version": device["version"], "device": device["device"], "processor": device["processor"],
-          "dtype": device["dtype"], "batch": options.batch, "steps": options.steps, "sides": options.sides, "threads": device["threads"], "model": model["name"], "clients": options.clients,
+          "dtype": device["dtype"], "batch": options.batch, "calm": options.calm, "steps": options.steps, "sides": options.sides, "threads": device["threads"], "model": model["name"], "clients": options.clients,
           "seconds": round(wall, 1), **counts, "pictures_per_second": round(counts.get("pictures", 0) / wall, 2),
           "batches": after["batches"] - device["batches"], "made": after["pictures"] - device["pictures"],
           "left": after["queued"] + after["running"], "faults": len(faults), "cores": len(os.sched_getaffinity(0))}
 if latencies:
     result["latency_seconds"] = {"p%d" % p: round(latencies[min(len(latencies) - 1, len(latencies) * p // 100)], 3) for p in (50, 90, 95, 99)}
 if options.pid:
+    result["pictures_per_cpu_second"] = round(counts.get("pictures", 0) / max(cpu_seconds() - cpu, 1e-9), 3)
     result["memory_mib"] = {"before": round(before), "half": round(middle), "after": round(memory())}
 print(json.dumps(result))
 for fault in faults[:10]:

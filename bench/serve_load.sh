@@ -4,6 +4,7 @@
 # memory, what was lost. A line of JSON for each of the two goes to standard output; exit code 1: something was lost.
 #   bench/serve_load.sh [SECONDS] [BUILD_FOLDER]     default 300 seconds, build-cuda where there is one, else build
 #   DEVICE=auto  CLIENTS=64  STEPS=4  SIDES=1,1,1,0.5 (of the model's size)  MODEL=FILE (the one that ships)  BATCHES="0 1" (0: as fits)
+#   CALM=1: no client goes away or sends nonsense; compares speeds
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 seconds=${1:-300}
@@ -26,7 +27,7 @@ for batch in ${BATCHES:-0 1}; do
         sleep 0.1
     done
     python3 "$root/bench/serve_load.py" "$(cat "$work/url")" --pid "$server" --seconds "$seconds" --clients "${CLIENTS:-64}" \
-        --steps "${STEPS:-4}" --sides "${SIDES:-1,1,1,0.5}" --batch "$batch" || code=1
+        --steps "${STEPS:-4}" --sides "${SIDES:-1,1,1,0.5}" --batch "$batch" ${CALM:+--calm} || code=1
     kill "$server"
     wait "$server" || { echo "the server ended with $?" >&2; code=1; }
     server=
