@@ -121,6 +121,10 @@ typedef struct nl_model_options {
     const char
         *guide; /* another checkpoint of the same latents and classes, smaller or less trained, that
                           guides it (autoguidance: nl_sampling.guide_scale), or NULL */
+    /* The bytes of a checkpoint's file in place of a path, which then is a name for messages and records. They are
+     * read by nl_model_load and not needed after it. Without `key`. */
+    const void *data;
+    size_t data_size;
 } nl_model_options;
 
 NL_API nl_status nl_model_load(nl_context *context, const nl_model_options *options,

@@ -812,9 +812,50 @@ static void pixels_pass_through(void **state)
     nl_context_destroy(context);
 }
 
+/* Weights from memory are those of the file, and the memory is not needed afterwards. */
+static void weights_in_memory(void **state)
+{
+    (void)state;
+    nl_context *context = NULL;
+    nl_model *model = NULL, *of_file = NULL;
+    nl_mapping file;
+    const char *hex, *expected;
+    assert_ok(context, load(&(nl_context_options){.device = "cpu"}, sit_path, &context, &of_file));
+    assert_ok(context, nl_map_file(context, sit_path, &file));
+    char *copy = malloc((size_t)file.size);
+    memcpy(copy, file.data, (size_t)file.size);
+    nl_model_options options = {.size = sizeof(options),
+                                .path = "from a buffer",
+                                .data = copy,
+                                .data_size = (size_t)file.size};
+    assert_ok(context, nl_model_load(context, &options, &model));
+    memset(copy, 0, (size_t)file.size);
+    assert_ok(context, nl_model_sha256(model, &hex));
+    assert_ok(context, nl_model_sha256(of_file, &expected));
+    assert_string_equal(hex, expected);
+    assert_string_equal(nl_model_config(model), nl_model_config(of_file));
+    nl_request request = {.labels = labels, .count = 2, .sampling = {.steps = 2}};
+    one.count = other.count = 0;
+    one.sampler = "weights in memory";
+    assert_ok(context, nl_generate(model, &request, keep, &one));
+    assert_ok(context, nl_generate(of_file, &request, keep, &other));
+    same_pictures(&one, 0, &other, 2);
+    nl_model_destroy(model);
+    options.key = "ema";
+    assert_int_equal(nl_model_load(context, &options, &model), NL_ERROR_USAGE);
+    options.key = NULL; /* zeros now */
+    assert_int_equal(nl_model_load(context, &options, &model), NL_ERROR_INPUT);
+    assert_non_null(strstr(nl_last_error(context), "from a buffer"));
+    free(copy);
+    nl_unmap(context, &file);
+    nl_model_destroy(of_file);
+    nl_context_destroy(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest elsewhere[] = {
+        cmocka_unit_test(weights_in_memory),
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(a_run_may_be_split),
         cmocka_unit_test(a_picture_has_its_own_seed),
@@ -833,6 +874,7 @@ int main(void)
         cmocka_unit_test(golden_sample_heun),
     };
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_in_memory),
         cmocka_unit_test(batch_does_not_matter),
         cmocka_unit_test(a_run_may_be_split),
         cmocka_unit_test(a_picture_has_its_own_seed),

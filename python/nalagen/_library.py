@@ -48,7 +48,7 @@ class ContextOptions(Structure):
 class ModelOptions(Structure):
     _fields_ = [("size", c_size_t), ("path", c_char_p), ("config_path", c_char_p), ("architecture", c_char_p),
                 ("transport_path", c_char_p), ("prediction", c_char_p), ("vae", c_char_p), ("height", c_int),
-                ("width", c_int), ("key", c_char_p), ("guide", c_char_p)]
+                ("width", c_int), ("key", c_char_p), ("guide", c_char_p), ("data", c_void_p), ("data_size", c_size_t)]
 
 
 class Sampling(Structure):

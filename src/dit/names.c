@@ -259,12 +259,11 @@ cleanup:
     return status;
 }
 
-nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
-                      nl_checkpoint **checkpoint)
+/* The average of a training checkpoint of ours, and the names of our own. */
+static nl_status settle(nl_checkpoint **checkpoint, bool average)
 {
-    nl_status status;
-    NL_TRY(nl_checkpoint_open_key(context, path, key, checkpoint));
-    if (!key && nl_checkpoint_has_average(*checkpoint))
+    nl_status status = NL_OK;
+    if (average && nl_checkpoint_has_average(*checkpoint))
         NL_TRY(nl_checkpoint_select(*checkpoint, "ema"));
     NL_TRY(nl_dit_rename(*checkpoint));
     return NL_OK;
@@ -272,4 +271,18 @@ cleanup:
     nl_checkpoint_close(*checkpoint);
     *checkpoint = NULL;
     return status;
+}
+
+nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
+                      nl_checkpoint **checkpoint)
+{
+    nl_status status = nl_checkpoint_open_key(context, path, key, checkpoint);
+    return status == NL_OK ? settle(checkpoint, !key) : status;
+}
+
+nl_status nl_dit_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
+                             nl_checkpoint **checkpoint)
+{
+    nl_status status = nl_checkpoint_open_memory(context, name, data, size, checkpoint);
+    return status == NL_OK ? settle(checkpoint, true) : status;
 }

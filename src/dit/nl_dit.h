@@ -92,6 +92,9 @@ nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dt
  * DiTTransformer2DModel. */
 nl_status nl_dit_open(nl_context *context, const char *path, const char *key,
                       nl_checkpoint **checkpoint);
+/* The same of a file's bytes (nl_checkpoint_open_memory). */
+nl_status nl_dit_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
+                             nl_checkpoint **checkpoint);
 /* Whether pos_embed, when the file has one, is a table of its own and no table of sines and cosines:
  * config->stored_position. nl_config_from_checkpoint asks where the file has no configuration. */
 nl_status nl_config_read_position(const nl_checkpoint *checkpoint, nl_config *config);

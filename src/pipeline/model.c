@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nl_io.h"
 #include "nl_json.h"
 
 int nl_model_factor(const nl_config *config)
@@ -101,6 +102,32 @@ cleanup:
     return status;
 }
 
+/* From a file, or from memory, whose sum cannot be had later. */
+static nl_status open_checkpoint(nl_model *model, const nl_model_options *options,
+                                 nl_checkpoint **checkpoint)
+{
+    nl_context *context = model->context;
+    nl_status status = NL_OK;
+    nl_sha256 sha;
+    if (!options->data) {
+        NL_TRY(find_checkpoint(context, options->path, &model->path));
+        return nl_dit_open(context, model->path, options->key, checkpoint);
+    }
+    if (options->key || options->data_size > INT64_MAX)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "weights in memory: expected no key and their size, found %s%s",
+                       options->key ? "key " : "a size beyond all memory",
+                       options->key ? options->key : "");
+    NL_TRY(nl_strdup(context, options->path ? options->path : "weights in memory", &model->path));
+    NL_TRY(nl_dit_open_memory(context, model->path, options->data, (int64_t)options->data_size,
+                              checkpoint));
+    nl_sha256_init(&sha);
+    nl_sha256_update(&sha, options->data, options->data_size);
+    nl_sha256_hex(&sha, model->sha256);
+cleanup:
+    return status;
+}
+
 nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_model **out)
 {
     nl_model_options taken = {0}, *options = &taken;
@@ -114,8 +141,7 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_m
     NL_TRY(NL_NEW(context, "model", &model));
     model->context = context;
     nl_config_init(&model->config);
-    NL_TRY(find_checkpoint(context, options->path, &model->path));
-    NL_TRY(nl_dit_open(context, model->path, options->key, &checkpoint));
+    NL_TRY(open_checkpoint(model, options, &checkpoint));
     NL_TRY(nl_read_config(checkpoint, options, &model->config));
     NL_TRY(nl_dit_create(context->device, &model->config, &model->dit));
     nl_log(context, NL_LOG_DEBUG, "%s is open", model->path);
