@@ -114,8 +114,11 @@ void nl_console_init(nl_console *console, bool quiet, bool verbose)
 
 void nl_console_clear(nl_console *console)
 {
-    if (console->drawn)
+    if (console->drawn) {
         fputs("\r\033[K", stderr);
+        fflush(
+            stderr); /* before a result goes to standard output, which may be the same terminal */
+    }
     console->drawn = false;
 }
 

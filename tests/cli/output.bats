@@ -128,6 +128,7 @@ load helper
     ! grep -q '2/2 images' lines
     grep -Eq ' s left, [0-9.]+ (m?s/image|images/s)' lines
     [ "$(grep -o '^\[[#-]*\]' lines | awk '{print length}' | sort -u)" = 12 ] # it keeps its width
+    grep -q $'\r\033\[Ka/church-seed0-000001.png' typescript # the name has a line of its own
     [ "$(ls a | wc -l)" -eq 2 ]
 }
 
