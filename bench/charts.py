@@ -75,21 +75,6 @@ def table(figures):
         yield f"| {count:,} | {batch} | {rates} | {nala / softmax:.3g} | {sizes} |"
 
 
-def sweep(rows):
-    """Curves over seconds, and over guidance in 20 steps of Heun."""
-    quality, guidance = {}, []
-    for row in rows:
-        row["seconds a picture"] = row["seconds"]
-        within = row.get("cfg_interval")
-        where = " for t in %g to %g" % tuple(map(float, within.split(","))) if within else ""
-        if not where and row["sampler"] == "heun" and row["steps"] == 20:
-            guidance.append(row)
-        if where or row["cfg_scale"] == 2.5:
-            quality.setdefault(f"{row['sampler']}, guidance {row['cfg_scale']:g}{where}", []).append(row)
-    return ({name: {"metrics": lines} for name, lines in quality.items()},
-            {"Heun, 20 steps": {"metrics": sorted(guidance, key=lambda row: row["cfg_scale"])}})
-
-
 def main():
     nalagen, *rest = sys.argv[1:]
     if rest:
@@ -104,12 +89,6 @@ def main():
     first = record("2026-11-28-h200-comparison.json")["comparison"]
     draw(nalagen, "results/loss.png", {name: run(training) for name, training in first.items()},
          ["--smoothing", "0", "--log-scale"])
-    shipped = record("2026-11-28-h200-default-model.json")
-    draw(nalagen, "results/default-model-loss.png", {"NaLaSiT with lepe": run(shipped)},
-         ["--smoothing", "0"])
-    quality, guidance = sweep(record("2026-11-28-h200-sweep.json")["rows"])
-    draw(nalagen, "results/sweep.png", quality, ["--over", "seconds a picture", "--log-over", "--value", "fid_768"])
-    draw(nalagen, "results/guidance.png", guidance, ["--over", "cfg_scale", "--value", "fid_768"])
 
 
 if __name__ == "__main__":

@@ -7,33 +7,24 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 program=${1:-$here/../nalagen}
 options="-n 5 --grid 1x5 --seed 0"
 
-make_grid() { # FILE CLASS
-    # shellcheck disable=SC2086 # a list of options
-    "$program" sample --class "$2" $options --out "$here/$1.png" --force --quiet
-    printf '| ![%s](%s.png) | `./nalagen sample --class "%s" %s --out %s.png` |\n' \
-        "$2" "$1" "$2" "$options" "$1" >>"$here/README.md.new"
-}
-
-fact() { # KEY: how a grid says it was made
-    "$program" info --json "$here/church.png" | python3 -c 'import json, sys; print("%s" % json.load(sys.stdin)["parameters"][sys.argv[1]])' "$1"
+json() { # FILE EXPRESSION: of what info says, x
+    "$program" info --json "$1" | python3 -c 'import json, sys; x = json.load(sys.stdin); print(eval(sys.argv[1]))' "$2"
 }
 
 : >"$here/README.md.new"
-make_grid tench tench
-make_grid english-springer "English springer"
-make_grid cassette-player "cassette player"
-make_grid chain-saw "chain saw"
-make_grid church church
-make_grid french-horn "French horn"
-make_grid garbage-truck "garbage truck"
-make_grid gas-pump "gas pump"
-make_grid golf-ball "golf ball"
-make_grid parachute parachute
+json "$here"/../weights/shipped/nalasit-s2-256.safetensors '"\n".join(name for _, name in x["config"]["class_names"])' |
+    while read -r class; do
+        file=$(echo "$class" | tr 'A-Z ' 'a-z-').png
+        # shellcheck disable=SC2086 # a list of options
+        "$program" sample --class "$class" $options --out "$here/$file" --force --quiet </dev/null
+        printf '| ![%s](%s) | `./nalagen sample --class "%s" %s --out %s` |\n' \
+            "$class" "$file" "$class" "$options" "$file" >>"$here/README.md.new"
+    done
 {
     cat <<END
 # What the shipped model draws
 
-Five pictures of each class, seed 0, picture indices 0 to 4, default sampler ($(fact sampler), $(fact steps) steps, guidance $(fact cfg_scale) for t in $(fact cfg_interval)). Nothing was
+Five pictures of each class, seed 0, picture indices 0 to 4, default sampler ($(json "$here/church.png" '"%s, %s steps" % (x["parameters"]["sampler"], x["parameters"]["steps"])')). Nothing was
 picked out. \`samples/make.sh\` makes these files and this page; each PNG carries its parameters too:
 \`./nalagen info samples/church.png\` prints them and \`./nalagen sample --from samples/church.png\` makes it again.
 

@@ -18,14 +18,14 @@ import nala_torch  # noqa: E402
 SEEING_T = 2
 
 
-def flow_map(model, x, t, s, y):
+def flow_map(model, x, t, s, y, seeing_t):
     label = model.y_embedder(y)
     conditions = [model.t_embedder(time) + label for time in (t, s)]
     batch, _, height, width = x.shape
     patch, channels = model.patch, model.out_channels
     h = model.x_embedder(x) + model.pos_embed
     for i, block in enumerate(model.blocks):
-        h = block(h, conditions[i >= SEEING_T])
+        h = block(h, conditions[i >= seeing_t])
     h = model.final_layer(h, conditions[1]).reshape(batch, height // patch, width // patch, patch, patch, channels)
     return h.permute(0, 5, 1, 3, 2, 4).reshape(batch, channels, height, width)
 
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     t, y = torch.tensor([[0.0, 0.25, 0.7], [1.0, 0.5, 0.7]], dtype=torch.float64), torch.tensor([0, 5, 3])
     x.requires_grad_(True)
     t = torch.tensor(t.tolist(), dtype=torch.float32).double()
-    out = flow_map(model, x, t[0], t[1], y)
+    out = flow_map(model, x, t[0], t[1], y, SEEING_T)
     ((out - target) ** 2).mean().backward()
     file = {"x": x, "t": t, "y": y.int(), "out": out, "target": target, "grad_x": x.grad}
     for name, parameter in model.named_parameters():

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes tests/golden/shipped_model_forward.safetensors and shipped_model_sample.safetensors: what the model that ships
-gives before its weights become int8. Needs torch, safetensors and numpy; computed in float64.
+"""Writes tests/golden/shipped_model_forward.safetensors and shipped_model_sample.safetensors: what the weights that ship
+give, int8 read back, computed in float64. Needs torch, safetensors and numpy.
 
-    python3 tests/make_shipped_golden.py ../shared/reference MODEL tests/golden
+    python3 tests/make_shipped_golden.py ../shared/reference weights/shipped/nalasit-s2-256.safetensors tests/golden
 
-The first argument is the folder with nala_torch.py, MODEL the weights (bf16) that weights/shipped/*.safetensors was converted
-from. To be made again whenever the model changes.
+The first argument is the folder with nala_torch.py. To be made again whenever the model changes.
 
-forward: x [2, 4, 32, 32], t, y (10: null), out.
-sample: noise [2, 4, 32, 32], y, and the latents euler10 and heun10 after 10 steps from t = 0 to 1 with guidance 3 on all
-channels; Heun's last step is Euler's.
+forward: x [2, 4, 32, 32], t [2, 2] (t above s), y, out = u(x, t, s).
+sample: noise [2, 4, 32, 32], y, and the latents flow4 after 4 equal jumps from t = 0 to 1 and heun10 after 10 steps of Heun's
+method with s = t, whose last step is Euler's.
 """
 import json
 import struct
@@ -21,8 +20,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, sys.argv[1])
 import nala_torch  # noqa: E402
-
-STEPS, GUIDANCE = 10, 3.0
+from make_flow_map_golden import flow_map  # noqa: E402
 
 
 def configuration(path):
@@ -32,44 +30,44 @@ def configuration(path):
 
 
 def load(path):
+    """The network, the number of its blocks that see t."""
     config = configuration(path)
-    model = nala_torch.Backbone("S", 2, "nala", classes=config["num_classes"], learn_sigma=False,
-                                lepe=config.get("lepe", False))
-    weights = {name: w.double() for name, w in load_file(path).items() if not name.startswith(("ema", "adam"))}
+    model = nala_torch.Backbone("S", 2, "nala", classes=config["num_classes"], learn_sigma=False, lepe=config["lepe"])
+    file = load_file(path)
+    weights = {name: w.double() * file[name + ".scale"].double()[:, None] if w.dtype == torch.int8 else w.double()
+               for name, w in file.items() if not name.endswith(".scale")}
     model.load_state_dict({"pos_embed": model.pos_embed, **weights})
-    return model.double().eval(), config["num_classes"]
-
-
-def sample(model, noise, y, null, heun):
-    def velocity(x, t):
-        times = torch.full((2 * len(x),), t, dtype=x.dtype)
-        labelled, plain = model(torch.cat([x, x]), times, torch.cat([y, torch.full_like(y, null)])).chunk(2)
-        return plain + GUIDANCE * (labelled - plain)
-
-    x = noise
-    for i in range(STEPS):
-        v = velocity(x, i / STEPS)
-        if heun and i + 1 < STEPS:
-            v = (v + velocity(x + v / STEPS, (i + 1) / STEPS)) / 2
-        x = x + v / STEPS
-    return x
-
-
-def write(path, tensors):
-    save_file({k: v.float().contiguous() if v.is_floating_point() else v.int() for k, v in tensors.items()}, path)
+    return model.double().eval(), config["flow_map"]
 
 
 def main():
     path, out = sys.argv[2:]
-    model, null = load(path)
+    nala_torch.timestep_features = (lambda original: lambda t: original(t).double())(nala_torch.timestep_features)
+    model, seeing_t = load(path)
+    torch.Tensor.float = lambda self: self  # NaLaAttention takes q, k, v in float32: here all is double
+
+    def u(x, t, s, y):
+        t, s = (torch.as_tensor(v, dtype=torch.float64).expand(len(x)) for v in (t, s))
+        return flow_map(model, x, t, s, y, seeing_t)
+
     draw = torch.Generator().manual_seed(7)
     x, noise = (torch.randn(2, 4, 32, 32, generator=draw).double() for _ in range(2))  # exact in fp32
-    t, y = torch.tensor([0.1, 0.77]).double(), torch.tensor([3, null])
-    with torch.no_grad():
-        write(f"{out}/shipped_model_forward.safetensors", dict(x=x, t=t, y=y, out=model(x, t, y)))
-        y = torch.tensor([4, 1])
-        write(f"{out}/shipped_model_sample.safetensors",
-              dict(noise=noise, y=y, euler10=sample(model, noise, y, null, False), heun10=sample(model, noise, y, null, True)))
+    t, y = torch.tensor([[0.1, 0.77], [0.6, 0.77]]).double(), torch.tensor([3, 19])
+    files = {"forward": dict(x=x, t=t, y=y, out=u(x, t[0], t[1], y))}
+    y = torch.tensor([14, 8])
+    few = many = noise
+    for i in range(4):
+        few = few + u(few, i / 4, (i + 1) / 4, y) / 4
+    for i in range(10):
+        v = u(many, i / 10, i / 10, y)
+        if i < 9:
+            v = (v + u(many + v / 10, (i + 1) / 10, (i + 1) / 10, y)) / 2
+        many = many + v / 10
+    files["sample"] = dict(noise=noise, y=y, flow4=few, heun10=many)
+    for name, tensors in files.items():
+        save_file({k: v.to(torch.float32 if v.is_floating_point() else torch.int32).contiguous() for k, v in tensors.items()},
+                  f"{out}/shipped_model_{name}.safetensors")
 
 
-main()
+with torch.no_grad():
+    main()

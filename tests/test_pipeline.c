@@ -677,24 +677,25 @@ static nl_status keep_latents(void *user, const nl_picture *picture)
 
 typedef struct nl_golden_model {
     const char *path, *golden;
+    double guidance;
 } nl_golden_model;
 
-/* As it was trained; and the model that ships, whose weights are int8, against itself before. */
+/* A model that was trained, with guidance; and the one that ships, a flow map with guidance inside, whose weights are int8. */
 static const nl_golden_model first_model = {NL_SHARED_DIR
                                             "/weights/nalasit-s2-imagenette-256.safetensors",
-                                            "first_model_sample.safetensors"};
-static const nl_golden_model shipped_model = {
-    NL_SOURCE_DIR "/weights/shipped/nalasit-s2-imagenette-256.safetensors",
-    "shipped_model_sample.safetensors"};
+                                            "first_model_sample.safetensors", 3};
+static const nl_golden_model shipped_model = {NL_SOURCE_DIR
+                                              "/weights/shipped/nalasit-s2-256.safetensors",
+                                              "shipped_model_sample.safetensors", 1};
 
 /* The golden trajectory's noise and classes through the checkpoint; what it should be in *expected. */
 static void golden_run(nl_context_options options, const nl_golden_model *of, const char *sampler,
-                       nl_latents *latents, float **expected)
+                       int steps, nl_latents *latents, float **expected)
 {
     nl_context *context = NULL;
     nl_model *model = NULL;
     char key[16];
-    snprintf(key, sizeof(key), "%s10", sampler);
+    snprintf(key, sizeof(key), "%s%d", sampler, steps);
     assert_int_equal(nl_context_create(&options, &context), NL_OK);
     nl_model_options model_options = {.path = of->path};
     assert_ok(context, nl_model_load(context, &model_options, &model));
@@ -702,7 +703,7 @@ static void golden_run(nl_context_options options, const nl_golden_model *of, co
     float *noise = test_read(golden, "noise", NULL), *y = test_read(golden, "y", NULL);
     int golden_labels[] = {(int)y[0], (int)y[1]};
     nl_request request = {.labels = golden_labels, .count = 2, .noise = noise};
-    request.sampling = (nl_sampling){.sampler = sampler, .steps = 10, .cfg_scale = 3};
+    request.sampling = (nl_sampling){.sampler = sampler, .steps = steps, .cfg_scale = of->guidance};
     assert_ok(context, nl_generate(model, &request, keep_latents, latents));
     assert_int_equal(latents->count, 2);
     if (expected)
@@ -714,13 +715,14 @@ static void golden_run(nl_context_options options, const nl_golden_model *of, co
     nl_context_destroy(context);
 }
 
-static void golden_sample(const nl_golden_model *of, const char *sampler, double tolerance)
+static void golden_sample(const nl_golden_model *of, const char *sampler, int steps,
+                          double tolerance)
 {
     nl_latents latents = {0};
     float *expected;
     test_need(of->path);
     test_need_golden(of->golden);
-    golden_run(ON(0), of, sampler, &latents, &expected);
+    golden_run(ON(0), of, sampler, steps, &latents, &expected);
     print_message("%s, %s: relative error %.3g\n", of->path, sampler,
                   test_relative_error(latents.data[0], expected, 2 * LATENT));
     assert_close(latents.data[0], expected, 2 * LATENT, tolerance);
@@ -730,20 +732,20 @@ static void golden_sample(const nl_golden_model *of, const char *sampler, double
 static void golden_sample_euler(void **state)
 {
     (void)state;
-    golden_sample(&first_model, "euler", test_on_cpu() ? 1e-4 : 1e-3);
+    golden_sample(&first_model, "euler", 10, test_on_cpu() ? 1e-4 : 1e-3);
 }
 
 static void golden_sample_heun(void **state)
 {
     (void)state;
-    golden_sample(&first_model, "heun", test_on_cpu() ? 1e-4 : 1e-3);
+    golden_sample(&first_model, "heun", 10, test_on_cpu() ? 1e-4 : 1e-3);
 }
 
-/* int8 moves the latents by 1.8 %. */
 static void golden_sample_shipped(void **state)
 {
     (void)state;
-    golden_sample(&shipped_model, "euler", 0.03);
+    golden_sample(&shipped_model, "flow", 4, test_on_cpu() ? 1e-4 : 1e-3);
+    golden_sample(&shipped_model, "heun", 10, test_on_cpu() ? 1e-4 : 1e-3);
 }
 
 /* The other precision: its pictures differ from those of fp32 by less than the eye sees. */
@@ -754,9 +756,9 @@ static void bf16_is_close(void **state)
     nl_context_options options = ON(0);
     double squares = 0;
     exact.count = rounded.count = 0;
-    golden_run(options, &shipped_model, "heun", &exact, NULL);
+    golden_run(options, &shipped_model, "flow", 4, &exact, NULL);
     options.dtype = "bf16";
-    golden_run(options, &shipped_model, "heun", &rounded, NULL);
+    golden_run(options, &shipped_model, "flow", 4, &rounded, NULL);
     for (int i = 0; i < 2 * BYTES; i++) {
         double difference = exact.rgb[i / BYTES][i % BYTES] - rounded.rgb[i / BYTES][i % BYTES];
         squares += difference * difference;
@@ -775,8 +777,8 @@ static void device_is_like_the_cpu(void **state)
     nl_context_options cpu = ON(0);
     here.count = there.count = 0;
     cpu.device = "cpu";
-    golden_run(cpu, &shipped_model, "heun", &here, NULL);
-    golden_run(ON(0), &shipped_model, "heun", &there, NULL);
+    golden_run(cpu, &shipped_model, "flow", 4, &here, NULL);
+    golden_run(ON(0), &shipped_model, "flow", 4, &there, NULL);
     double error = test_relative_error(there.data[0], here.data[0], 2 * LATENT);
     print_message("fp32 against the CPU: latents %.2g\n", error);
     assert_true(error <= 1e-3);

@@ -200,7 +200,8 @@ nl_status nl_config_class(nl_context *context, const nl_config *config, const nl
         }
     }
     if (!named && strcasecmp(text, "null") == 0) {
-        if (config->no_null_class)
+        if (config->num_classes > 0 &&
+            config->class_dropout_prob == 0) /* nothing was learnt for it */
             return nl_fail(context, NL_ERROR_USAGE,
                            "class \"null\": the model was trained without one (class_dropout_prob "
                            "0): it has classes 0 to %d",

@@ -8,7 +8,7 @@
 #include "nl_io.h"
 #include "nl_pipeline.h"
 
-const char nl_shipped_model[] = "nalasit-s2-imagenette-256.safetensors";
+const char nl_shipped_model[] = "nalasit-s2-256.safetensors";
 
 /* Of an installation that was moved: bin/../share/nalagen beside the program. "" when unknown. */
 static void beside_program(char *folder, size_t size)

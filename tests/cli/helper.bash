@@ -8,7 +8,7 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return
     unset NALAGEN_WEIGHTS
     export XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache XDG_DATA_HOME=$BATS_TEST_TMPDIR/share TERM=dumb
-    model=$NL_SOURCE_DIR/weights/shipped/nalasit-s2-imagenette-256.safetensors
+    model=$NL_SOURCE_DIR/weights/shipped/nalasit-s2-256.safetensors
     vae=${NALAGEN_TEST_VAE:-$NL_SOURCE_DIR/weights/shipped/tae.safetensors}
 }
 

@@ -24,14 +24,14 @@ load helper
 
 @test "folder, pattern, default names" {
     need_model
-    quick -c 4 -n 2 -o made/deep/
+    quick -c 14 -n 2 -o made/deep/
     [ "$(ls made/deep)" = "$(printf 'church-seed0-000000.png\nchurch-seed0-000001.png')" ]
     quick -c "French horn" -s 3
     [ -f french-horn-seed3.png ]
     quick -c 4 -n 2 -o p/x-%03d.png
     [ "$(ls p)" = "$(printf 'x-000.png\nx-001.png')" ]
     mkdir there
-    quick -c 4 -o there
+    quick -c 14 -o there
     [ -f there/church-seed0.png ]
     for out in a.jpg a "%d%d.png" "%s.png" "%n.png" "%09999d.png" "%*d.png" "a%" "%d/a.png"; do
         run quick -c 4 -o "$out"
@@ -140,7 +140,7 @@ load helper
     "$NALAGEN" info --json s.png | json_lines 'x["parameters"]["config"]["architecture"] == "SiT"'
     "$NALAGEN" sample --vae "$vae" --from s.png -o t.png
     cmp s.png t.png
-    "$NALAGEN" info --json "$model" | json_lines 'x["model"] == "NaLaSiT-S/2" and x["config"]["num_classes"] == 10 and
+    "$NALAGEN" info --json "$model" | json_lines 'x["model"] == "NaLaSiT-S/2" and x["config"]["num_classes"] == 20 and
         x["parameters"] > 3e7 and len(x["sha256"]) == 64'
     quick -c 4 --no-metadata -o n.png
     run "$NALAGEN" info n.png

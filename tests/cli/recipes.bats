@@ -105,7 +105,7 @@ run_document() {
     is_png nearest.png
     is_png run/plot.png
     "$NALAGEN" info run --json | json_lines "x['state'] == 'finished' and x['model']['crop_conditioning'] and
-        x['training']['init'] == 'nalasit-s2-imagenette-256.safetensors'"
+        x['training']['init'] == 'nalasit-s2-256.safetensors'"
 }
 
 @test "docs/published-numbers.md: both evaluations, and the batch files" {
@@ -148,6 +148,7 @@ docs/testing.md|the tests themselves
 docs/training.md|train.bats, average.bats, distill.bats, ranks.bats
 docs/usage.md|options are looked up by documents.bats; encode, train, eval, ... have suites
 bench/results/few-steps.md|a GPU
+bench/results/pictures.md|a GPU
 bench/results/training.md|a GPU"
 
 @test "every document with commands is run here or says where" {

@@ -12,7 +12,7 @@ load helper
 this is not JSON
 {"class": 4, "sede": 1}
 {"class": 4, "steps": 0}
-{"class": 4, "steps": 3, "out": "c.png", "force": true, "cfg_scale": 2.5}
+{"class": 4, "steps": 3, "out": "c.png", "force": true, "sampler": "flow"}
 {"class": 4, "out": "-"}
 [1]
 {"class": 4, "out": "a.png"}
