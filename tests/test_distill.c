@@ -636,7 +636,11 @@ static void what_does_not_fit_is_refused(void **state)
     options.steps = 12;
     options.teacher = NULL;
     options.alpha_floor = 0;
-    options.init = in_folder("whole/model.safetensors");
+    options.init = in_folder("whole/model.safetensors"); /* to be an ordinary network again */
+    refused(&options, "\"flow_map\" differs");
+    static const char student[] = "{\"flow_map\": 2, \"guided\": true, \"class_dropout_prob\": 0}";
+    write_bytes(context, "student.json", student, sizeof(student) - 1);
+    options.config = in_folder("student.json");
     refused(&options, "teacher");
 
     assert_ok(context,

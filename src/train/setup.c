@@ -209,6 +209,18 @@ static nl_status check_against_data(nl_context *context, const nl_config *config
                    config->num_classes);
 }
 
+/* What a distillation has made of the model that training begins with: from now on it is a network of one time again, to be
+ * guided from without. */
+static void forget_distillation(nl_config *config)
+{
+    nl_config fresh;
+    nl_config_init(&fresh);
+    if (config->flow_map)
+        config->class_dropout_prob = fresh.class_dropout_prob;
+    config->flow_map = 0;
+    config->guided = false;
+}
+
 /* Names of another data set do not belong to this one's classes. */
 static void forget_data(nl_context *context, nl_config *config)
 {
@@ -228,6 +240,8 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
     if (init)
         NL_TRY(nl_config_from_checkpoint(init, NULL, config));
     forget_data(context, config);
+    if (!options->teacher)
+        forget_distillation(config);
     if (config->stored_position)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
                        "%s has a pos_embed of its own in place of the table of sines and cosines: "

@@ -62,6 +62,16 @@ distilled() {
     [ "$status" -eq 2 ]
 }
 
+@test "training that begins from a flow map makes an ordinary model, to be guided from without" {
+    distilled
+    "$NALAGEN" train --init student/model.safetensors -d data -o on --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" info on/model.safetensors --json |
+        json_lines 'x["config"].get("flow_map", 0) == 0 and not x["config"].get("guided") and x["config"]["class_dropout_prob"] == 0.1'
+    "$NALAGEN" sample -m on/model.safetensors -c 3 --cfg-scale 2 --sampler euler --steps 2 -o a.png -q
+    "$NALAGEN" train --init student/model.safetensors -d data -o on --steps 3 --batch 8 --device cpu -q # resumes
+    "$NALAGEN" distill --teacher on/model.safetensors -d data -o again --steps 1 --batch 8 --device cpu -q
+}
+
 @test "guidance that is inside, other programs' formats and ordinary models are refused by name" {
     distilled
     run "$NALAGEN" sample -m student/model.safetensors -c 3 --cfg-scale 2 -o a.png
