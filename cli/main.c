@@ -232,11 +232,11 @@ static void make_patient(FILE **stream, const int *fd)
 
 /* A thread of GCC's OpenMP spins for milliseconds when it has nothing to do. Where other programs want
  * the processors too, it takes the time of the very threads that it waits for, and sampling is ten
- * times slower and more. Not where a GPU will do the work, whose libraries would be loaded twice. True: the
- * environment has changed. */
-static bool shorten_waits(char **argv)
+ * times slower and more. Not where a GPU will do the work, whose libraries would be loaded twice, but for
+ * encoding: there threads read pictures beside it. True: the environment has changed. */
+static bool shorten_waits(const nl_command *command, char **argv)
 {
-    bool cpu = !nl_cuda_is_likely();
+    bool cpu = !nl_cuda_is_likely() || command == &nl_encode_command;
     for (char **word = argv; *word; word++)
         cpu |= !strcmp(*word, "cpu") || !strcmp(*word, "--device=cpu");
     return cpu && !getenv("GOMP_SPINCOUNT") && !getenv("OMP_WAIT_POLICY") &&
@@ -256,7 +256,7 @@ static bool choose_blas(const nl_command *command)
 static void start_anew(const nl_command *command, char **argv)
 {
     char path[4096];
-    bool waits = shorten_waits(argv), blas = choose_blas(command);
+    bool waits = shorten_waits(command, argv), blas = choose_blas(command);
     if (!waits && !blas)
         return;
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
