@@ -410,8 +410,9 @@ static dnnl_status_t make_conv2d(nl_dnnl *dnnl, kept *entry, const void *args)
     const dnnl_dims_t strides = {a->stride, a->stride}, low = {a->pad_top, a->pad_left},
                       high = {a->pad_bottom, a->pad_right};
     description x = {0}, weight = {0}, plain = {0}, bias = {0}, y = {0};
-    TRY(describe(&x, 4, x_shape, dnnl_f32, x_strides));
-    TRY(describe(&weight, 4, weight_shape, dnnl_f32, NULL));
+    dnnl_data_type_t dtype = data_type(a->x.dtype);
+    TRY(describe(&x, 4, x_shape, dtype, x_strides));
+    TRY(describe(&weight, 4, weight_shape, dtype, NULL));
     TRY(describe(&plain, 4, weight_shape, data_type(a->weight.dtype), weight_strides));
     TRY(describe(&bias, 1, bias_shape, dnnl_f32, bias_strides));
     TRY(describe(&y, 4, y_shape, dnnl_f32, y_strides));
@@ -462,7 +463,8 @@ nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *a)
                               a->activation,
                               a->bias.data != NULL,
                               a->residual.data != NULL,
-                              a->weight.dtype};
+                              a->weight.dtype,
+                              a->x.dtype};
     const void *const data[ARGUMENTS] = {a->x.data, a->weight.data, a->bias.data, a->y.data,
                                          a->residual.data};
     return run(dnnl, key, make_conv2d, a, data);

@@ -6,6 +6,7 @@
 #include "activation.h"
 #include "nl_cpu.h"
 #include "vector.h"
+#include "vector_math.h"
 
 enum {
     FEW_ROWS = 8,
@@ -74,17 +75,6 @@ static void product_few(nl_device *device, const nl_linear_args *args)
 
 /* ---- Many rows */
 
-/* count floats to BF16, rounded to nearest even; NaN stays NaN. */
-static void to_bf16(const float *from, int64_t count, uint16_t *to)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits = nlv_bits(from[i]);
-        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-        to[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
-    }
-}
-
 /* The epilogue of rows [first, first + rows) of y, which hold the product; that is kept when asked for. */
 static void finish(nl_device *device, const nl_linear_args *args, int64_t first, int64_t rows)
 {
@@ -147,7 +137,7 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
     if (memory->x) {
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *k)) schedule(static)
         for (int64_t row = 0; row < rows; row++)
-            to_bf16(nl_cpu_row(&args->x, first + row), k, memory->x + row * k);
+            nl_to_bf16(nl_cpu_row(&args->x, first + row), k, memory->x + row * k);
     }
     nl_status status = nl_dnnl_matmul(state->dnnl, &product);
     if (status == NL_OK)

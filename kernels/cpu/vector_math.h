@@ -201,4 +201,15 @@ static inline float nlv_angle_slope(float x)
     return p * y + 7.853981181e-01f;
 }
 
+/* count floats to BF16, rounded to nearest even; NaN stays NaN. */
+static inline void nl_to_bf16(const float *from, int64_t count, uint16_t *to)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = nlv_bits(from[i]);
+        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        to[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded);
+    }
+}
+
 #endif
