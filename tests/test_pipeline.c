@@ -883,6 +883,8 @@ int main(void)
         cmocka_unit_test(mixtures),
         cmocka_unit_test(given_noise_is_drawn_noise),
         cmocka_unit_test(guidance_acts),
+        cmocka_unit_test(parts_can_be_asked_for),
+        cmocka_unit_test(guidance_from_within),
         cmocka_unit_test(cancelling_keeps_what_is_done),
         cmocka_unit_test(memory_only_sets_the_batch),
         cmocka_unit_test(every_allocation_may_fail),
@@ -892,6 +894,7 @@ int main(void)
         cmocka_unit_test(classes_hashes_and_sizes),
         cmocka_unit_test(pixels_pass_through),
         cmocka_unit_test(golden_sample_shipped),
+        cmocka_unit_test(bf16_is_close),
         cmocka_unit_test(golden_sample_euler),
         cmocka_unit_test(golden_sample_heun),
     };
