@@ -207,8 +207,13 @@ static nl_status choose_copy(nl_job *job, int64_t files)
             taken = nl_path_exists(path);
         }
     }
-    if (job->output.copy > 1 && !taken)
-        nl_log(context, NL_LOG_INFO, "made before: this one is named anew, and --force overwrites");
+    if (job->output.copy > 1 && !taken) {
+        nl_free(context, path);
+        path = NULL;
+        NL_TRY(nl_job_picture_name(job, 0, &path));
+        nl_log(context, NL_LOG_INFO, "there already: making %s%s (--force overwrites)", path,
+               files > 1 ? ", ..." : "");
+    }
 cleanup:
     nl_free(context, path);
     return status;
