@@ -134,9 +134,9 @@ void nl_console_progress(nl_console *console, const nl_progress *progress)
     follow(bar, progress);
     double now = nl_seconds();
     bool other = before && strcmp(before, bar->stage) != 0;
-    /* A terminal sees each work begin and, however soon it comes, the last step of a batch. */
-    bool edge =
-        console->terminal && (other || (progress->steps > 0 && progress->step == progress->steps));
+    /* A terminal sees each work begin and, however soon it comes, the last step of a batch and the end. */
+    bool edge = console->terminal && (other || bar->done >= 1 ||
+                                      (progress->steps > 0 && progress->step == progress->steps));
     if (console->quiet || (!edge && now - bar->last < (console->terminal ? 0.05 : 5)))
         return;
     bar->last = now;
