@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "nl_thread.h"
 #include "nl_utf8.h"
 
 static nl_context *volatile interrupt_context;
@@ -21,10 +22,50 @@ static char interrupt_stack[1 << 16];
 static double born; /* when the program's first console was made */
 
 static const int interrupts[] = {
-    SIGINT,  SIGTERM, SIGUSR1, /* what Slurm may send before the time is over */
-    SIGHUP,                    /* the terminal has gone */
-    SIGXCPU,                   /* the shell's limit of processor time, every second from then on */
+    SIGINT, SIGTERM, SIGUSR1, /* what Slurm may send before the time is over */
+    SIGHUP,                   /* the terminal has gone */
 };
+
+/* The shell's limit of processor time: SIGXCPU, every second from then on. The kernel gives it to the thread that has used the
+ * time up, in the middle of such a product, perhaps. So all threads hold it back, one waits for it, and passes it to the
+ * first thread as this signal. */
+#define PASSED_ON SIGRTMIN
+static pthread_t first_thread;
+static volatile sig_atomic_t catching;
+
+static void *wait_for_time_limit(void *unused)
+{
+    sigset_t set;
+    int number;
+    sigemptyset(&set);
+    sigaddset(&set, SIGXCPU);
+    while (sigwait(&set, &number) == 0) {
+        if (catching) {
+            pthread_kill(first_thread, PASSED_ON);
+        } else { /* a command that is ended by it, as by default */
+            pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+            raise(number);
+        }
+    }
+    return unused;
+}
+
+void nl_hold_time_limit(void)
+{
+    struct sigaction inherited;
+    sigset_t set, before;
+    pthread_t thread;
+    if (sigaction(SIGXCPU, NULL, &inherited) != 0 || inherited.sa_handler == SIG_IGN)
+        return; /* what is ignored stays so */
+    first_thread = pthread_self();
+    sigemptyset(&set);
+    sigaddset(&set, SIGXCPU);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    if (nl_start_thread(&thread, wait_for_time_limit, NULL) == 0)
+        pthread_detach(thread);
+    else
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
 
 /* What a signal handler may do: no buffer, no lock. */
 static void say_stopping(void)
@@ -43,7 +84,7 @@ static void say_stopping(void)
 static void interrupt(int signal_number)
 {
     /* SIGHUP comes from the kernel and from the shell, SIGXCPU again and again: a second one is no impatience. */
-    bool asked = signal_number != SIGHUP && signal_number != SIGXCPU;
+    bool asked = signal_number != SIGHUP && signal_number != PASSED_ON;
     if (!interrupt_count && interrupt_context) {
         nl_cancel(interrupt_context);
         say_stopping();
@@ -68,6 +109,8 @@ void nl_catch_interrupt(const nl_console *console, nl_context *context)
     for (int i = 0; i < NL_COUNT(interrupts); i++)
         if (sigaction(interrupts[i], NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
             sigaction(interrupts[i], &action, NULL);
+    sigaction(PASSED_ON, &action, NULL);
+    catching = 1;
 }
 
 void nl_release_interrupt(void)
@@ -82,6 +125,7 @@ void nl_hold_interrupt(sigset_t *held)
     sigemptyset(&set);
     for (int i = 0; i < NL_COUNT(interrupts); i++)
         sigaddset(&set, interrupts[i]);
+    sigaddset(&set, PASSED_ON);
     sigprocmask(SIG_BLOCK, &set, held);
 }
 

@@ -304,5 +304,6 @@ int main(int argc, char **argv)
         return unknown_command(word);
     if (command->options != no_options)
         start_anew(command, argv);
+    nl_hold_time_limit();
     return command->run(argc - 1, argv + 1);
 }

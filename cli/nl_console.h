@@ -60,6 +60,9 @@ nl_status nl_print_json(nl_context *context, const cJSON *object);
 /* Flushes what help and info printed. */
 nl_status nl_finish_stdout(nl_context *context);
 
+/* SIGXCPU is held back from now on in this thread and those that come of it, and waited for by one of its own, which passes it to
+ * this one where interrupts are caught; otherwise it ends the process. Before there are other threads. */
+void nl_hold_time_limit(void);
 /* From now on the first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU cancels `context`'s work and says so on `console`; a second one of the first
  * three ends the process. */
 void nl_catch_interrupt(const nl_console *console, nl_context *context);

@@ -50,7 +50,7 @@ with_classes() {
     becomes $1 "nalagen sample -c ga" ga # garbage truck, gas pump
     becomes $1 "nalagen sample -c gas" "gas pump"
     becomes $1 "nalagen sample -c gas\\ p" "gas pump"
-    becomes $1 "nalagen sample --class church,gol" "church,golf ball"
+    becomes $1 "nalagen sample --class church,golf" "church,golf ball"
     [[ $(keys $1 "nalagen sample --class ga" list) == *"garbage"*"gas"* ]]
 }
 
@@ -102,7 +102,7 @@ with_classes() {
         fish --no-config -c "source ../nalagen.fish; complete -C '$1'" | cut -f1
     }
     [ "$(ask 'nalagen sample -c gas')" = "gas pump" ]
-    [ "$(ask 'nalagen sample --class church,gol')" = "church,golf ball" ]
+    [ "$(ask 'nalagen sample --class church,golf')" = "church,golf ball" ]
     [ -z "$(ask 'nalagen sample -c pic')" ]
 }
 

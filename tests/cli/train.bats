@@ -193,6 +193,22 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     grep -q "stopped at step 0" err
 }
 
+@test "no thread that computes is interrupted by the limit of processor time" {
+    data
+    "$NALAGEN" train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 --sample-every 0 --steps 1000000 --out run 2>err &
+    local trained=$! mask
+    until grep -q "step 10/" err; do sleep 0.1; done
+    # The kernel may give SIGXCPU (24) to any thread that does not hold it back; its frame would spoil oneDNN's products. The
+    # thread that waits for it holds back all others, SIGTERM (15) too.
+    grep -h SigBlk /proc/$trained/task/*/status >masks
+    kill -XCPU $trained
+    wait $trained || [ $? -eq 130 ]
+    [ "$(wc -l <masks)" -ge 2 ]
+    while read -r _ mask; do
+        [ $((0x${mask: -8} >> 23 & 1)) -eq 1 ] || [ $((0x${mask: -8} >> 14 & 1)) -eq 1 ] || { cat masks; false; }
+    done <masks
+}
+
 @test "SIGXCPU of a limit of processor time saves, also when it comes again" {
     data
     run -130 bash -c "ulimit -S -t 2; '$NALAGEN' train --model SiT-2x64x2/4 --data data --batch 8 --device cpu --threads 2 \
