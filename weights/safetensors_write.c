@@ -19,8 +19,8 @@ struct nl_safetensors_writer {
     char *checksums; /* [8 (count + 1) + 1] as they will stand in the metadata; NULL: not here */
 };
 
-/* So that the header's text begins with it, and the place of the checksums is known. */
-static const char before_checksums[] = "{\"__metadata__\":{\"" NL_CHECKSUMS "\":\"";
+/* So the header's text begins: the place of the checksums is known. */
+#define BEFORE_CHECKSUMS "{\"__metadata__\":{\"" NL_CHECKSUMS "\":\""
 
 static bool add_tensor(cJSON *root, const nl_tensor_header *tensor, int64_t begin, int64_t end)
 {
@@ -170,7 +170,7 @@ nl_status nl_safetensors_commit(nl_safetensors_writer **writer)
                          "%s: %lld of %lld bytes of tensors were written", this->path,
                          (long long)this->written, (long long)this->expected);
     if (status == NL_OK && this->checksums)
-        status = nl_writer_overwrite(this->writer, 8 + (int64_t)sizeof(before_checksums) - 1,
+        status = nl_writer_overwrite(this->writer, 8 + (int64_t)sizeof(BEFORE_CHECKSUMS) - 1,
                                      this->checksums, strlen(this->checksums));
     if (status == NL_OK)
         status = nl_writer_commit(&this->writer);
