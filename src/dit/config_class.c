@@ -9,6 +9,12 @@
 #include "nl_config.h"
 #include "nl_json.h"
 
+/* Whether labels were dropped in training, or there are none: otherwise nothing was learnt for the null class. */
+static bool learnt_null(const nl_config *config)
+{
+    return config->num_classes == 0 || config->class_dropout_prob > 0;
+}
+
 /* Whether the `length` characters at a are the text b; any case, "_" for " ". */
 static bool same_text(const char *a, size_t length, const char *b)
 {
@@ -80,10 +86,11 @@ static nl_status unknown(nl_context *context, const nl_config *config, const cha
     }
     names[n] = NULL;
     const char *nearest = nl_nearest(text, names);
-    status = nl_fail(context, NL_ERROR_USAGE,
-                     "class \"%s\": the model has classes 0 to %d, and \"null\"%s%s%s%s", text,
-                     config->num_classes - 1, nearest ? "; did you mean \"" : "",
-                     nearest ? nearest : "", nearest ? "\"?" : "", nearest ? "" : list);
+    status =
+        nl_fail(context, NL_ERROR_USAGE, "class \"%s\": the model has classes 0 to %d%s%s%s%s%s",
+                text, config->num_classes - 1, learnt_null(config) ? ", and \"null\"" : "",
+                nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "",
+                nearest ? "" : list);
 cleanup:
     nl_free(context, names);
     return status;
@@ -200,8 +207,7 @@ nl_status nl_config_class(nl_context *context, const nl_config *config, const nl
         }
     }
     if (!named && strcasecmp(text, "null") == 0) {
-        if (config->num_classes > 0 &&
-            config->class_dropout_prob == 0) /* nothing was learnt for it */
+        if (!learnt_null(config))
             return nl_fail(context, NL_ERROR_USAGE,
                            "class \"null\": the model was trained without one (class_dropout_prob "
                            "0): it has classes 0 to %d",
