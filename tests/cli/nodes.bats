@@ -39,9 +39,9 @@ teardown() {
     one_colour
     options=(-m SiT-1x32x2/2 -d data --steps 6 -b 8 --log-every 1 --sample-every 0 --device cpu -q)
     "$NALAGEN" train "${options[@]}" -o one
-    export OMP_NUM_THREADS=1
+    export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 # MPI's own
     ./on "$left" timeout 300 mpirun --allow-run-as-root --oversubscribe -mca plm_rsh_agent "$PWD/on" -mca btl tcp,self \
-        -mca btl_tcp_if_include 10.213.77.0/24 -mca oob_tcp_if_include 10.213.77.0/24 -host "$left:2,$right:2" -x OMP_NUM_THREADS \
+        -mca btl_tcp_if_include 10.213.77.0/24 -mca oob_tcp_if_include 10.213.77.0/24 -host "$left:2,$right:2" -x OMP_NUM_THREADS -x ASAN_OPTIONS \
         "$PWD/place" "$NALAGEN" train "${options[@]}" -o two 2>err || { cat err; false; }
     [ "$(sort -u hosts)" = "$(printf '%s\n' "$left" "$right" | sort)" ]
     [ "$(wc -l <hosts)" -eq 4 ]

@@ -125,6 +125,7 @@ run_document() {
 
 @test "docs/embedding.md: compiled with pkg-config and with CMake, and run" {
     command -v pkg-config >/dev/null && command -v cmake >/dev/null && command -v cc >/dev/null || skip "no compiler"
+    ! ldd "$NL_LIBRARY" | grep -q libasan || skip "these programs are built without the library's sanitizers"
     run_document docs/embedding.md
     is_png watched.png
     cc -Wall -Wextra -Werror -fsyntax-only -I "$NL_SOURCE_DIR/include" watch.c
