@@ -15,7 +15,7 @@
 # NAME-PART.json (what nalagen eval says of "few", the model's four steps, "many", its ten of Heun, "teacher" and "other"),
 # nearest.json, nearest.png. Classes that are judged: Imagenette's ten.
 #
-# The recipe, for two cards (23 minutes of training on H200s, in two runs; five of distillation):
+# The recipe, for two cards (20 minutes of training on H200s, in two runs; five of distillation):
 # - lepe, for its lower loss (docs/results.md).
 # - 18,486 pictures are few for 34 million parameters: ten samples of each (the whole, nine parts of it) whose places the
 #   network is told, all mirrored at random, dropout 0.1, decay 0.05.

@@ -611,7 +611,6 @@ static void test_repa(void **state)
     free_tensors(tensors);
 }
 
-/* A training checkpoint says REPA by its arguments alone. */
 /* The buffers of LightningDiT's code, in float as there: [tokens, d], the row's angles first, each for two elements. */
 static void add_feat_rope(test_tensors *tensors, int side, int size, float theta)
 {
@@ -695,6 +694,7 @@ static void test_lightning(void **state)
     free_tensors(tensors);
 }
 
+/* A training checkpoint says REPA by its arguments alone. */
 static void test_repa_arguments(void **state)
 {
     (void)state;
