@@ -198,11 +198,11 @@ static void bench_backbone(bench *b)
     MEASURE(nala_attention,
             ROW(.shape = "6 heads of 64", .flops = 4 * elements * 2 * SIZE, .calls = {DEPTH, 0}),
             .qkvg = ACTIVATION(m, 4 * D), .out = ACTIVATION(m, D), .batch = b->batch, .tokens = T,
-            .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f);
+            .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f, .norm_scale = 1);
     MEASURE(nala_attention,
             ROW(.shape = "6 heads of 64, split, rope", .flops = 4 * elements * 2 * SIZE),
             .qkvg = ACTIVATION(m, 4 * D), .out = ACTIVATION(m, D), .batch = b->batch, .tokens = T,
-            .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f,
+            .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f, .norm_scale = 1,
             .feature_map = NL_FEATURES_SPLIT, .rope = true, .grid_height = SIDE,
             .grid_width = SIDE);
     MEASURE(softmax_attention,
@@ -371,7 +371,8 @@ static void bench_backward_backbone(bench *b)
     MEASURE(nala_attention_backward, ROW(.shape = "6 heads of 64"), .qkvg = ACTIVATION(m, 4 * D),
             .out = ACTIVATION(m, D), .dout = ACTIVATION(m, D), .state = F32(pairs, 2 * SIZE, SIZE),
             .total = F32(pairs, 2 * SIZE), .dqkv = ACTIVATION(m, 4 * D), .batch = b->batch,
-            .tokens = T, .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f);
+            .tokens = T, .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f,
+            .norm_scale = 1);
     MEASURE(softmax_attention_backward, ROW(.shape = "6 heads of 64", .flops = 10 * elements * T),
             .qkv = ACTIVATION(m, 3 * D), .out = ACTIVATION(m, D), .dout = ACTIVATION(m, D),
             .lse = F32(pairs, T), .dqkv = ACTIVATION(m, 3 * D), .batch = b->batch, .tokens = T,
@@ -456,7 +457,7 @@ static nl_status run_attention(void *user)
     if (a->nala)
         NL_TRY(NL_OP(a->device, nala_attention, .qkvg = a->qkv, .out = a->out, .state = a->state,
                      .total = a->total, .batch = a->batch, .tokens = a->tokens, .heads = a->heads,
-                     .head_size = a->size, .lambda = 3, .tau = 0.5f));
+                     .head_size = a->size, .lambda = 3, .tau = 0.5f, .norm_scale = 1));
     else
         NL_TRY(NL_OP(a->device, softmax_attention, .qkv = a->qkv, .out = a->out, .lse = a->total,
                      .batch = a->batch, .tokens = a->tokens, .heads = a->heads,
@@ -465,7 +466,7 @@ static nl_status run_attention(void *user)
         NL_TRY(NL_OP(a->device, nala_attention_backward, .qkvg = a->qkv, .out = a->out,
                      .dout = a->dout, .state = a->state, .total = a->total, .dqkv = a->dqkv,
                      .batch = a->batch, .tokens = a->tokens, .heads = a->heads,
-                     .head_size = a->size, .lambda = 3, .tau = 0.5f));
+                     .head_size = a->size, .lambda = 3, .tau = 0.5f, .norm_scale = 1));
     else if (a->dout.data)
         NL_TRY(NL_OP(a->device, softmax_attention_backward, .qkv = a->qkv, .out = a->out,
                      .dout = a->dout, .lse = a->total, .dqkv = a->dqkv, .batch = a->batch,

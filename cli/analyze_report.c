@@ -43,14 +43,14 @@ static nl_status relate(const nl_analysis *analysis, nl_attention rule, nl_selec
     return nl_spearman(analysis->context, x, y, r.points, &relation->spearman);
 }
 
-/* lambda (tau + tanh |q|) of the selected queries: what the norm can do to NaLa's weights. */
+/* lambda (tau + tanh(scale |q|)) of the selected queries: what the norm can do to NaLa's weights. */
 static bool add_exponent(const nl_analysis *analysis, const double *norms, int64_t count,
                          cJSON *item)
 {
     const nl_config *config = analysis->config;
-    double low = INFINITY, high = -INFINITY, mean = 0;
+    double scale = nl_config_norm_scale(config), low = INFINITY, high = -INFINITY, mean = 0;
     for (int64_t i = 0; i < count; i++) {
-        double exponent = config->lambda * (config->tau + tanh(norms[i]));
+        double exponent = config->lambda * (config->tau + tanh(scale * norms[i]));
         low = fmin(low, exponent);
         high = fmax(high, exponent);
         mean += exponent / (double)count;

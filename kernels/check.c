@@ -68,6 +68,7 @@ static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *
     TENSOR(state, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features, args->head_size);
     TENSOR(total, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
+    nl_check(a, args->norm_scale > 0 && isfinite(args->norm_scale), "norm_scale is not above 0");
     if (args->rope)
         check_turned(a, args->tokens, args->head_size, args->grid_height, args->grid_width);
 }

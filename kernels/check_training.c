@@ -107,6 +107,7 @@ static void check_nala_attention_backward(nl_arguments *a,
     TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, NL_MAX(args->dqkv.shape[1], 3 * hidden));
     TENSOR(sums, NL_ARG_OPTIONAL | GRADIENT, 3 * hidden);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
+    nl_check(a, args->norm_scale > 0 && isfinite(args->norm_scale), "norm_scale is not above 0");
     if (args->rope)
         check_turned(a, args->tokens, args->head_size, args->grid_height, args->grid_width);
 }

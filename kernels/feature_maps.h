@@ -47,7 +47,7 @@ static inline void nl_features(const nl_nala_attention_args *args, bool query, c
     nl_feature_map map = args->feature_map;
     double norm = nl_norm2(x, d);
     double exponent = query && nl_feature_map_norm_aware(map)
-                          ? args->lambda * (args->tau + tanh(norm))
+                          ? args->lambda * (args->tau + tanh(args->norm_scale * norm))
                           : args->lambda;
     if (map == NL_FEATURES_POWER)
         nl_power_features(x, d, args->lambda, phi);

@@ -97,7 +97,7 @@ typedef struct nl_nala_attention_args {
     nl_tensor total; /* left out, or [B * h, F] F32: z */
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
-    float lambda, tau;
+    float lambda, tau, norm_scale; /* a query's exponent: lambda (tau + tanh(norm_scale norm)) */
     bool rope; /* rotate the features in the numerator (docs/public-code.md E) */
     int64_t grid_height, grid_width; /* of the tokens; needed with rope */
 } nl_nala_attention_args;

@@ -83,7 +83,7 @@ typedef struct nl_nala_attention_backward_args {
     nl_tensor sums; /* [3D] F32, or left out: += column sums of dq | dk | dv */
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
-    float lambda, tau;
+    float lambda, tau, norm_scale;
     bool rope;
     int64_t grid_height, grid_width;
 } nl_nala_attention_backward_args;

@@ -239,13 +239,19 @@ static const struct nala_attention_backward_case {
     int64_t batch, grid_height, grid_width, heads, d, parts, gap; /* parts: 3 for q k v, 4 with g */
     nl_feature_map map;
     bool rope, sums;
-    float lambda, tau; /* 0: 3 and 0.5 */
+    float lambda, tau, norm_scale; /* 0: 3, 0.5 and 1 */
 } nala_attention_backward_cases[] = {
     CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .d = 8, .parts = 3),
     CASE(.batch = 2, .grid_height = 1, .grid_width = 2, .heads = 2, .d = 64, .parts = 4),
     CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 24, .parts = 4, .gap = 5),
     CASE(.batch = 3, .grid_height = 8, .grid_width = 8, .heads = 2, .d = 72, .parts = 3),
     CASE(.batch = 2, .grid_height = 16, .grid_width = 16, .heads = 3, .d = 64, .parts = 4),
+    CASE(.batch = 2, .grid_height = 9, .grid_width = 11, .heads = 2, .d = 64, .parts = 4,
+         .norm_scale = 0.125f),
+    CASE(.batch = 1, .grid_height = 7, .grid_width = 7, .heads = 2, .d = 72, .parts = 4,
+         .norm_scale = 0.125f, .sums = true),
+    CASE(.batch = 1, .grid_height = 5, .grid_width = 9, .heads = 2, .d = 64, .parts = 4,
+         .map = NL_FEATURES_SPLIT, .norm_scale = 0.25f),
     CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 128, .parts = 4),
     CASE(.batch = 1, .grid_height = 5, .grid_width = 120, .heads = 1, .d = 32, .parts = 4),
     CASE(.batch = 1, .grid_height = 33, .grid_width = 33, .heads = 1, .d = 64, .parts = 3),
@@ -316,6 +322,7 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
         .feature_map = c->map,
         .lambda = c->lambda > 0 ? c->lambda : 3,
         .tau = c->tau > 0 ? c->tau : 0.5f,
+        .norm_scale = c->norm_scale > 0 ? c->norm_scale : 1,
         .rope = c->rope,
         .grid_height = c->grid_height,
         .grid_width = c->grid_width,
@@ -340,6 +347,7 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
         .feature_map = c->map,
         .lambda = forward.lambda,
         .tau = forward.tau,
+        .norm_scale = forward.norm_scale,
         .rope = c->rope,
         .grid_height = c->grid_height,
         .grid_width = c->grid_width,

@@ -68,8 +68,8 @@ static void the_norm_matters_to_some(void **state)
     nl_context *context = test_context(NULL);
     const nl_attention_rule rules[RULES] = {
         {.attention = NL_ATTENTION_SOFTMAX},
-        {NL_ATTENTION_NALA, NL_FEATURES_COSINE, 3, 0.5},
-        {NL_ATTENTION_NALA, NL_FEATURES_RELU, 3, 0.5},
+        {NL_ATTENTION_NALA, NL_FEATURES_COSINE, 3, 0.5, 1},
+        {NL_ATTENTION_NALA, NL_FEATURES_RELU, 3, 0.5, 1},
     };
     float k[TOKENS * D], q[D], longer[D];
     double weights[TOKENS];
@@ -134,7 +134,7 @@ static void golden(const char *name, int64_t d)
     float *v = test_read(file, "v", NULL), *expected = test_read(file, "out", NULL);
     float *phi_q = test_read(file, "features_q", NULL),
           *phi_k = test_read(file, "features_k", NULL);
-    nl_attention_rule nala = {NL_ATTENTION_NALA, NL_FEATURES_COSINE, 3, 0.5};
+    nl_attention_rule nala = {NL_ATTENTION_NALA, NL_FEATURES_COSINE, 3, 0.5, 1};
     nl_attention_rule softmax = {.attention = NL_ATTENTION_SOFTMAX};
     float *out = calloc((size_t)(HEADS * TOKENS * d), sizeof(*out));
     double weights[TOKENS], direct[TOKENS], far = 0;

@@ -294,13 +294,15 @@ static void printing_round_trips(void **state)
     for (int i = 0; i < NL_COUNT(parts); i++)
         if (!strstr(json, parts[i]))
             fail_msg("%s is not in %s", parts[i], json);
-    assert_null(strstr(json, "schedule")); /* DiT's */
+    assert_null(strstr(json, "schedule"));   /* DiT's */
+    assert_null(strstr(json, "query_norm")); /* said where it is not the L2 norm */
     nl_free(context, json);
-    c.tau = 1.0 / 3; /* numbers keep their last bit */
+    c.tau = 1.0 / 3, c.query_norm = NL_QUERY_RMS; /* numbers keep their last bit */
     assert_ok(context, nl_config_print(context, &c, &json));
     nl_config again;
     assert_ok(context, parse(json, &again));
-    assert_true(again.tau == c.tau);
+    assert_true(again.tau == c.tau && again.query_norm == NL_QUERY_RMS);
+    assert_true(nl_config_norm_scale(&again) == sqrt((double)c.num_heads / c.hidden_size));
     nl_config_free(context, &again);
     nl_free(context, json);
     nl_config_free(context, &c);

@@ -457,7 +457,8 @@ static void test_checks_of_backbone(void **state)
                                    .heads = 2,
                                    .head_size = 4,
                                    .lambda = 3,
-                                   .tau = 0.5f};
+                                   .tau = 0.5f,
+                                   .norm_scale = 1};
     assert_ok(context, nl_op_nala_attention(device, &nala));
     nala.state = TAKEN(4, 4, 4);
     assert_refused(nl_op_nala_attention(device, &nala),
@@ -477,6 +478,8 @@ static void test_checks_of_backbone(void **state)
     assert_refused(nl_op_nala_attention(device, &nala), "no feature map 77");
     nala.feature_map = NL_FEATURES_RELU, nala.tau = NAN;
     assert_refused(nl_op_nala_attention(device, &nala), "tau");
+    nala.tau = 0.5f, nala.norm_scale = 0;
+    assert_refused(nl_op_nala_attention(device, &nala), "norm_scale is not above 0");
     assert_refused(NL_OP(device, softmax_attention, .qkv = qkv, .out = qkv, .batch = 2, .tokens = 3,
                          .heads = 2, .head_size = 4, .scale = 0.5f),
                    "out is F32 [6, 24]");

@@ -46,8 +46,13 @@ static void free_golden(golden *g)
 
 static nl_nala_attention_args attention(int64_t batch, int64_t tokens, int64_t heads, int64_t d)
 {
-    return (nl_nala_attention_args){
-        .batch = batch, .tokens = tokens, .heads = heads, .head_size = d, .lambda = 3, .tau = 0.5f};
+    return (nl_nala_attention_args){.batch = batch,
+                                    .tokens = tokens,
+                                    .heads = heads,
+                                    .head_size = d,
+                                    .lambda = 3,
+                                    .tau = 0.5f,
+                                    .norm_scale = 1};
 }
 
 /* [HEADS, TOKENS, d] into columns `part` of qkv [TOKENS, 3, HEADS, d] */
@@ -108,7 +113,7 @@ static void check_gradients(nl_device *device, const golden *g)
         status = NL_OP(device, nala_attention_backward, .qkvg = args.qkvg, .out = args.out,
                        .dout = gradient, .state = args.state, .total = args.total, .dqkv = dqkv,
                        .batch = 1, .tokens = TOKENS, .heads = HEADS, .head_size = g->d,
-                       .lambda = args.lambda, .tau = args.tau);
+                       .lambda = args.lambda, .tau = args.tau, .norm_scale = 1);
     op_end(&run, status);
     for (int64_t part = 0; part < 3; part++) {
         for (int64_t i = 0; i < count; i++) {

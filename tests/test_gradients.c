@@ -345,7 +345,7 @@ static void test_layernorm_gate(void **state)
     }
 }
 
-static void check_nala(nl_feature_map map, bool rope)
+static void check_nala(nl_feature_map map, bool rope, float norm_scale)
 {
     enum { TOKENS = 6, HEADS = 2, D = 4, SIZE = HEADS * D };
     int64_t features = nl_feature_width(map, D);
@@ -362,6 +362,7 @@ static void check_nala(nl_feature_map map, bool rope)
                                    .feature_map = map,
                                    .lambda = 3,
                                    .tau = 0.5f,
+                                   .norm_scale = norm_scale,
                                    .rope = rope,
                                    .grid_height = 2,
                                    .grid_width = 3};
@@ -379,6 +380,7 @@ static void check_nala(nl_feature_map map, bool rope)
                                             .feature_map = map,
                                             .lambda = 3,
                                             .tau = 0.5f,
+                                            .norm_scale = norm_scale,
                                             .rope = rope,
                                             .grid_height = 2,
                                             .grid_width = 3};
@@ -396,8 +398,9 @@ static void test_nala_attention(void **state)
 {
     (void)state;
     for (int map = 0; map < NL_FEATURE_MAP_COUNT; map++) {
-        check_nala(map, false);
-        check_nala(map, true);
+        check_nala(map, false, 1);
+        check_nala(map, true, 1);
+        check_nala(map, false, 0.25f);
     }
 }
 

@@ -34,6 +34,7 @@ static nl_status nala(op_run *run, const float *qkv, int64_t height, int64_t wid
                                    .feature_map = map,
                                    .lambda = 3,
                                    .tau = 0.5f,
+                                   .norm_scale = 1,
                                    .rope = rope,
                                    .grid_height = height,
                                    .grid_width = width};

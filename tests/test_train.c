@@ -489,29 +489,32 @@ static float *trained(nl_context *context, const char *out, const char *name, in
     return values;
 }
 
-/* Where the norm of a query does nothing, query_scale gives the same model with shorter queries. */
-static void scales_queries(void **state)
+/* Trains a small model twice: with the configuration, and without it (plain) or with it and queries that start `scale`
+ * times as large; the two must be the same model, the second one's queries shorter by that factor. */
+static void same_but_for_queries(const char *config, bool plain, double scale)
 {
-    (void)state;
     static const char *const names[] = {"blocks.0.attn.qkvg.weight", "blocks.0.attn.qkvg.bias",
                                         "blocks.0.mlp.fc1.weight", "final_layer.linear.weight"};
-    static const char config[] = "{\"feature_map\": \"cosine_constant\"}";
     nl_context *context = test_context(NULL);
-    nl_train_options options = small_run("long");
-    options.config = in_folder("constant.json");
+    char text[2][64];
+    snprintf(text[0], sizeof(text[0]), "long-%g", scale);
+    snprintf(text[1], sizeof(text[1]), "short-%g", scale);
+    nl_train_options options = small_run(text[0]);
+    options.config = in_folder("queries.json");
     options.epsilon =
         1e-16; /* Adam's size of a step depends on that of the gradient through it alone */
-    assert_ok(context, nl_write_file(context, options.config, true, config, sizeof(config) - 1));
+    assert_ok(context, nl_write_file(context, options.config, true, config, strlen(config)));
     train(&options);
-    options.out = in_folder("short");
-    options.query_scale = 0.25;
+    options.out = in_folder(text[1]);
+    options.config = plain ? NULL : options.config;
+    options.query_scale = scale;
     train(&options);
     for (int i = 0; i < NL_COUNT(names); i++) {
         int64_t count, queries = i < 2 ? (i ? 32 : 32 * 32) : 0;
-        float *x = trained(context, "long", names[i], &count),
-              *y = trained(context, "short", names[i], &count);
+        float *x = trained(context, text[0], names[i], &count),
+              *y = trained(context, text[1], names[i], &count);
         for (int64_t j = 0; j < queries; j++)
-            y[j] *= 4;
+            y[j] /= (float)scale;
         double error = queries ? test_relative_error(y, x, queries) : 0;
         double others = test_relative_error(y + queries, x + queries, count - queries);
         if (!(error < 1e-3 && others < 1e-3))
@@ -520,6 +523,15 @@ static void scales_queries(void **state)
         free(y);
     }
     nl_core_context_destroy(context);
+}
+
+/* Where the norm of a query does nothing, query_scale gives the same model with shorter queries; and with the root mean
+ * square in place of the norm the model is that of queries shorter by the root of the head's size. */
+static void scales_queries(void **state)
+{
+    (void)state;
+    same_but_for_queries("{\"feature_map\": \"cosine_constant\"}", false, 0.25);
+    same_but_for_queries("{\"query_norm\": \"rms\"}", true, 1 / sqrt(32));
 }
 
 /* ---- Going wrong */

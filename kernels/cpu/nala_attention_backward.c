@@ -207,6 +207,7 @@ static nl_nala_attention_args forward_of(const nl_nala_attention_backward_args *
                                     .feature_map = args->feature_map,
                                     .lambda = args->lambda,
                                     .tau = args->tau,
+                                    .norm_scale = args->norm_scale,
                                     .rope = args->rope,
                                     .grid_height = args->grid_height,
                                     .grid_width = args->grid_width};

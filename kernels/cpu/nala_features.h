@@ -79,7 +79,7 @@ static inline void nl_features(const nl_nala_attention_args *args, bool query, c
     float norm = nl_norm2(x, d), inverse = 1.0f / (norm + NL_NORM_EPS);
     float scale = query ? inverse : 1.0f;
     float power = query && nl_feature_map_norm_aware(args->feature_map)
-                      ? args->lambda * (args->tau + nlv_tanh(norm))
+                      ? args->lambda * (args->tau + nlv_tanh(args->norm_scale * norm))
                       : args->lambda;
     switch (args->feature_map) {
     case NL_FEATURES_COSINE:

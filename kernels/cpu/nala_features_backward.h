@@ -6,12 +6,13 @@
 #include "nala_features.h"
 #include "vector.h"
 
-/* p, the exponent, is that of this query when it `varies` with the norm. */
+/* p, the exponent, is that of this query when it `varies` with norm_scale times the norm. */
 typedef struct nl_magnitude {
     bool query; /* the base is the direction, not x itself */
     bool split; /* by sign instead of by angle */
     bool cube;  /* p is 3 */
     bool varies;
+    float norm_scale;
 } nl_magnitude;
 
 /* The maps in which |base|^p stands; docs/nala-attention.md. `kind` is constant to the compiler. */
@@ -48,8 +49,9 @@ NL_INLINE void nl_magnitude_backward(nl_magnitude kind, const float *x, int64_t 
     }
     float dnorm = -along * inverse * inverse;
     if (kind.varies) {
-        float tangent = nlv_tanh(norm);
-        dnorm += 0.693147181f * dexponent * lambda * (1.0f - tangent * tangent);
+        float tangent = nlv_tanh(kind.norm_scale * norm);
+        float growth = lambda * kind.norm_scale * (1.0f - tangent * tangent);
+        dnorm += 0.693147181f * dexponent * growth;
     }
     float factor = norm > 0 ? dnorm / norm : norm * 0.0f;
 #pragma omp simd
@@ -86,13 +88,13 @@ static inline void nl_features_backward(const nl_nala_attention_args *args, bool
 {
     int64_t d = args->head_size;
     float lambda = args->lambda, norm = nl_norm2(x, d);
-    float varying = lambda * (args->tau + nlv_tanh(norm));
+    float varying = lambda * (args->tau + nlv_tanh(args->norm_scale * norm));
 #define BACKWARD(p, ...)                                                                           \
     nl_magnitude_backward((nl_magnitude){__VA_ARGS__}, x, d, norm, p, lambda, dphi, dx)
     switch (args->feature_map) {
     case NL_FEATURES_COSINE:
         if (query)
-            BACKWARD(varying, .query = true, .varies = true);
+            BACKWARD(varying, .query = true, .varies = true, .norm_scale = args->norm_scale);
         else if (lambda == 3.0f)
             BACKWARD(lambda, .cube = true);
         else
@@ -106,7 +108,8 @@ static inline void nl_features_backward(const nl_nala_attention_args *args, bool
         break;
     case NL_FEATURES_SPLIT:
         if (query)
-            BACKWARD(varying, .query = true, .varies = true, .split = true);
+            BACKWARD(varying, .query = true, .varies = true, .norm_scale = args->norm_scale,
+                     .split = true);
         else
             BACKWARD(lambda, .split = true);
         break;

@@ -43,7 +43,8 @@ static void magnitude_backward(const nl_nala_attention_args *args, bool query, c
     double norm = nl_norm2(x, d), sum = norm + nl_nala_epsilon;
     bool varies = query && nl_feature_map_norm_aware(args->feature_map);
     bool split = args->feature_map == NL_FEATURES_SPLIT;
-    double p = varies ? args->lambda * (args->tau + tanh(norm)) : args->lambda;
+    double growth = tanh(args->norm_scale * norm);
+    double p = varies ? args->lambda * (args->tau + growth) : args->lambda;
     double dexponent = 0, along = 0; /* along: gradient of the direction times x */
     for (int64_t i = 0; i < d; i++) {
         double direction = x[i] / sum, base = query ? direction : x[i], magnitude = fabs(base);
@@ -65,7 +66,7 @@ static void magnitude_backward(const nl_nala_attention_args *args, bool query, c
     }
     double dnorm = -along / (sum * sum);
     if (varies)
-        dnorm += dexponent * args->lambda * (1 - tanh(norm) * tanh(norm));
+        dnorm += dexponent * args->lambda * args->norm_scale * (1 - growth * growth);
     for (int64_t i = 0; i < d; i++)
         dx[i] += norm > 0 ? dnorm * x[i] / norm : 0;
 }
@@ -194,6 +195,7 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
                                             .feature_map = args->feature_map,
                                             .lambda = args->lambda,
                                             .tau = args->tau,
+                                            .norm_scale = args->norm_scale,
                                             .rope = args->rope,
                                             .grid_height = args->grid_height,
                                             .grid_width = args->grid_width};

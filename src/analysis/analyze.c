@@ -230,7 +230,8 @@ static nl_status create(nl_context *context, const nl_config *config,
         made->rules[rule] = (nl_attention_rule){.attention = (nl_attention)rule,
                                                 .feature_map = config->feature_map,
                                                 .lambda = config->lambda,
-                                                .tau = config->tau};
+                                                .tau = config->tau,
+                                                .norm_scale = nl_config_norm_scale(config)};
     NL_TRY(allocate(made, pictures));
     *analysis = made;
     made = NULL;

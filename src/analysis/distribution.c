@@ -39,7 +39,8 @@ nl_status nl_keys_create(nl_context *context, const nl_attention_rule *rule, con
                       .nala = {.head_size = head_size,
                                .feature_map = rule->feature_map,
                                .lambda = (float)rule->lambda,
-                               .tau = (float)rule->tau},
+                               .tau = (float)rule->tau,
+                               .norm_scale = (float)rule->norm_scale},
                       .tokens = tokens,
                       .head_size = head_size,
                       .width = rule->attention == NL_ATTENTION_NALA

@@ -15,7 +15,7 @@
 typedef struct nl_attention_rule {
     nl_attention attention;
     nl_feature_map feature_map; /* the rest is NaLa's */
-    double lambda, tau;
+    double lambda, tau, norm_scale;
 } nl_attention_rule;
 
 /* The keys of one head, prepared for any number of queries. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Defaults, copies and names of configurations. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -36,6 +37,7 @@ const char *const nl_schedule_names[] = {NL_SCHEDULES(NL_LIST_NAME) NULL};
 const char *const nl_predicts_names[] = {NL_PREDICTSES(NL_LIST_NAME) NULL};
 const char *const nl_variance_names[] = {NL_VARIANCES(NL_LIST_NAME) NULL};
 const char *const nl_spacing_names[] = {NL_SPACINGS(NL_LIST_NAME) NULL};
+const char *const nl_query_norm_names[] = {NL_QUERY_NORMS(NL_LIST_NAME) NULL};
 const char *const nl_path_names[] = {NL_PATHS(NL_LIST_NAME) NULL};
 const char *const nl_prediction_names[] = {NL_PREDICTIONS(NL_LIST_NAME) NULL};
 const char *const nl_autoencoder_names[] = {NL_AUTOENCODERS(NL_LIST_NAME) "taesd", NULL};
@@ -202,6 +204,13 @@ int nl_config_label_rows(const nl_config *config)
 int nl_config_head_channels(const nl_config *config)
 {
     return config->learn_sigma ? 2 * config->in_channels : config->in_channels;
+}
+
+double nl_config_norm_scale(const nl_config *config)
+{
+    if (config->query_norm == NL_QUERY_L2)
+        return 1;
+    return sqrt((double)config->num_heads / config->hidden_size);
 }
 
 int64_t nl_config_tokens(const nl_config *config)

@@ -48,6 +48,8 @@ static const nl_field fields[] = {
      TO_NALA, ALWAYS},
     {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, ALWAYS},
     {"tau", KIND_DOUBLE, AT(tau), 0, 32, NULL, TO_NALA, ALWAYS},
+    {"query_norm", KIND_CHOICE, AT(query_norm), 0, LAST(NL_QUERY_NORMS), nl_query_norm_names,
+     TO_NALA, 1},
     {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, ALWAYS},
     {"lepe", KIND_BOOL, AT(lepe), 0, 1, NULL, TO_NALA, ALWAYS},
     {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_ALL, 1},

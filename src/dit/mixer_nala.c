@@ -66,7 +66,8 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
                  .total = kept[TOTAL], .batch = stream->batch, .tokens = stream->tokens,
                  .heads = sizes.heads, .head_size = sizes.head_size,
                  .feature_map = config->feature_map, .lambda = (float)config->lambda,
-                 .tau = (float)config->tau, .rope = config->rope, .grid_height = sizes.grid_height,
+                 .tau = (float)config->tau, .norm_scale = (float)nl_config_norm_scale(config),
+                 .rope = config->rope, .grid_height = sizes.grid_height,
                  .grid_width = sizes.grid_width));
     if (config->lepe)
         NL_TRY(NL_OP(device, depthwise_conv, .x = nl_tensor_columns(qkvg, 2 * d, d),
@@ -141,7 +142,8 @@ static nl_status backward(nl_pass *pass, const nl_branch_at *at,
                  .total = kept[TOTAL], .dqkv = dqkvg, .sums = sums(pass, at, 0, 3 * d),
                  .batch = pass->batch, .tokens = pass->tokens, .heads = sizes.heads,
                  .head_size = sizes.head_size, .feature_map = config->feature_map,
-                 .lambda = (float)config->lambda, .tau = (float)config->tau, .rope = config->rope,
+                 .lambda = (float)config->lambda, .tau = (float)config->tau,
+                 .norm_scale = (float)nl_config_norm_scale(config), .rope = config->rope,
                  .grid_height = sizes.grid_height, .grid_width = sizes.grid_width));
     if (config->lepe)
         NL_TRY(NL_OP(

@@ -49,7 +49,8 @@ typedef enum nl_mlp { NL_MLPS(NL_ROW) NL_MLP_COUNT } nl_mlp;
     X(NL_VARIANCE_LEARNED_RANGE, "learned_range")                                                  \
     X(NL_VARIANCE_FIXED_SMALL, "fixed_small")                                                      \
     X(NL_VARIANCE_FIXED_LARGE, "fixed_large")
-#define NL_PATHS(X) X(NL_PATH_LINEAR, "linear") X(NL_PATH_GVP, "gvp") X(NL_PATH_VP, "vp")
+#define NL_QUERY_NORMS(X) X(NL_QUERY_L2, "l2") X(NL_QUERY_RMS, "rms")
+#define NL_PATHS(X)       X(NL_PATH_LINEAR, "linear") X(NL_PATH_GVP, "gvp") X(NL_PATH_VP, "vp")
 #define NL_PREDICTIONS(X)                                                                          \
     X(NL_PREDICTION_VELOCITY, "velocity")                                                          \
     X(NL_PREDICTION_NOISE, "noise")                                                                \
@@ -61,6 +62,7 @@ typedef enum nl_schedule { NL_SCHEDULES(NL_LIST_CONSTANT) } nl_schedule;
 typedef enum nl_spacing { NL_SPACINGS(NL_LIST_CONSTANT) } nl_spacing;
 typedef enum nl_predicts { NL_PREDICTSES(NL_LIST_CONSTANT) } nl_predicts;
 typedef enum nl_variance { NL_VARIANCES(NL_LIST_CONSTANT) } nl_variance;
+typedef enum nl_query_norm { NL_QUERY_NORMS(NL_LIST_CONSTANT) } nl_query_norm;
 typedef enum nl_path { NL_PATHS(NL_LIST_CONSTANT) } nl_path;
 typedef enum nl_prediction { NL_PREDICTIONS(NL_LIST_CONSTANT) } nl_prediction;
 typedef enum nl_autoencoder { NL_AUTOENCODERS(NL_LIST_CONSTANT) } nl_autoencoder;
@@ -79,6 +81,7 @@ typedef struct nl_config {
     bool qk_norm_layer; /* that is a LayerNorm with weights and biases, eps 1e-5 */
     nl_feature_map feature_map;
     double lambda, tau;
+    nl_query_norm query_norm; /* in NaLa's exponents */
     bool gate, lepe, rope;
     int depth, hidden_size, num_heads, patch_size;
     /* A flow map u(x, t, s) (docs/formats.md): so many first blocks see t, the others and the head s; 0: a network of one
@@ -121,7 +124,7 @@ typedef struct nl_config {
 
 /* By their enumerations, ended by NULL. */
 extern const char *const nl_mixer_names[], *const nl_mlp_names[], *const nl_norm_names[];
-extern const char *const nl_spacing_names[];
+extern const char *const nl_spacing_names[], *const nl_query_norm_names[];
 extern const char *const nl_schedule_names[], *const nl_predicts_names[],
                                                   *const nl_variance_names[];
 extern const char *const nl_path_names[], *const nl_prediction_names[];
@@ -185,5 +188,7 @@ int nl_config_label_rows(const nl_config *config);
 /* Channels of the head: in_channels, twice with learn_sigma. */
 int nl_config_head_channels(const nl_config *config);
 int64_t nl_config_tokens(const nl_config *config);
+/* NaLa: what the L2 norm of a query is multiplied by in its exponent: 1, or 1 / sqrt(head size) for the root mean square. */
+double nl_config_norm_scale(const nl_config *config);
 
 #endif

@@ -31,7 +31,7 @@ struct nl_nala_gradient {
     int64_t stride, out_stride, gradient_stride; /* elements */
     const float *state, *total;                  /* [B h, F, d], [B h, F] */
     int tokens, heads;
-    float lambda, tau;
+    float lambda, tau, norm_scale;
     /* Workspace, placed by the launcher. */
     float *partial;        /* [chunks, B h, F, columns] fp32 */
     __nv_bfloat16 *dstate; /* [B h, F, STRIDE] */
@@ -171,7 +171,7 @@ __device__ __forceinline__ row_pair row_scalars(const nl_nala_gradient &p,
         rows.norm[r] = norm;
         rows.scale[r] = nl_reciprocal<false>(norm + NL_NORM_EPS);
         rows.log_scale[r] = log2_approx(rows.scale[r]);
-        rows.power[r] = QUERY ? p.lambda * (p.tau + nl_tanh<false>(norm)) : p.lambda;
+        rows.power[r] = QUERY ? p.lambda * (p.tau + nl_tanh<false>(p.norm_scale * norm)) : p.lambda;
     }
     return rows;
 }
@@ -412,9 +412,9 @@ query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const float by_power = 0.6931471805599453f * query.inverse[i] * nl_quad_sum(sums[i].x);
-        const float t = nl_tanh<false>(scalars.norm[i]);
-        const float by_norm =
-            p.lambda * by_power * (1.f - t * t) - nl_quad_sum(sums[i].y) * scalars.scale[i];
+        const float t = nl_tanh<false>(p.norm_scale * scalars.norm[i]);
+        const float by_norm = p.lambda * p.norm_scale * by_power * (1.f - t * t) -
+                              nl_quad_sum(sums[i].y) * scalars.scale[i];
         shared[i] = by_norm * rcp_approx(scalars.norm[i] + TINY);
     }
     store_gradient<D, SUMS>(to, 1.f, query.raw, own, shared, sums_of_dq);

@@ -112,12 +112,12 @@ template <bool EXACT> struct nl_map_of_direction {
         return make_float2(x * x, 0.f);
     }
     __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda,
-                                                                   float tau)
+                                                                   float tau, float norm_scale)
     {
         nl_row_scalars row = {1.f, lambda};
         const float norm = nl_root<EXACT>(sums.x);
         row.scale = nl_reciprocal<EXACT>(norm + NL_NORM_EPS);
-        row.power = lambda * (tau + nl_tanh<EXACT>(norm));
+        row.power = lambda * (tau + nl_tanh<EXACT>(norm_scale * norm));
         return row;
     }
     __device__ __forceinline__ static nl_row_scalars key_scalars(float2 sums, float lambda)
@@ -151,7 +151,8 @@ struct nl_map<NL_FEATURES_COSINE, EXACT, CUBE> : nl_map_of_direction<EXACT> {
 /* The exponent of a query is that of a key. */
 template <bool EXACT, bool CUBE>
 struct nl_map<NL_FEATURES_COSINE_CONSTANT, EXACT, CUBE> : nl_map<NL_FEATURES_COSINE, EXACT, CUBE> {
-    __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda, float)
+    __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda, float,
+                                                                   float)
     {
         return nl_map_of_direction<EXACT>::key_scalars(sums, lambda);
     }
@@ -180,7 +181,8 @@ struct nl_map<NL_FEATURES_SPLIT, EXACT, CUBE> : nl_map_of_direction<EXACT> {
 
 /* The maps whose keys are as their queries. */
 template <typename MAP> struct nl_map_of_both : MAP {
-    __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda, float)
+    __device__ __forceinline__ static nl_row_scalars query_scalars(float2 sums, float lambda, float,
+                                                                   float)
     {
         return MAP::key_scalars(sums, lambda);
     }

@@ -29,7 +29,7 @@ template <bool EXACT> __device__ __forceinline__ float nl_angle_slope(float a)
 /* What a row shares. norm is of the row; POWER: of relu(x), and power_norm of relu(x)^lambda. */
 struct nl_row_gradient {
     nl_row_scalars row;
-    float norm, power_norm, lambda;
+    float norm, power_norm, lambda, norm_scale;
 };
 
 /* ---- The gradient of a map, of queries or of keys. There is no primary definition here either.
@@ -90,8 +90,8 @@ struct nl_gradient_of_magnitude : nl_gradient_by_factor {
             return 0.f;
         float by_norm = -sums.y * r.row.scale * r.row.scale;
         if (QUERY && GROWS) {
-            const float t = tanhf(r.norm);
-            by_norm = fmaf(r.lambda * sums.x, 1.f - t * t, by_norm);
+            const float t = tanhf(r.norm_scale * r.norm);
+            by_norm = fmaf(r.lambda * r.norm_scale * sums.x, 1.f - t * t, by_norm);
         }
         return by_norm / r.norm;
     }

@@ -37,7 +37,7 @@ struct nl_nala_problem {
     int64_t out_image_stride, out_head_stride, out_stride; /* elements, of out */
     int tokens, heads, chunk;                              /* tokens of one block */
     int head_size; /* a multiple of 8, at most the kernel's D; what lies between counts as zeros */
-    float lambda, tau;
+    float lambda, tau, norm_scale;
     float *partial;       /* [chunks, B h, (F D + F)] fp32: S, z; or NULL */
     __nv_bfloat16 *state; /* [B h, (F STRIDE + F)] for the apply kernel: S, z */
     const float2 *rope;   /* [positions, d / 4] (cos, sin), or NULL: public-code.md E */
@@ -222,10 +222,10 @@ __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
 #pragma unroll
         for (int m = 0; m < S::WARPS + S::ODD; m++)
             add_squares(sums, raw[m]);
-        row[0] =
-            nl_map<MAP, false, CUBE>::query_scalars(make_float2(sums[0], 0.f), p.lambda, p.tau);
-        row[1] =
-            nl_map<MAP, false, CUBE>::query_scalars(make_float2(sums[2], 0.f), p.lambda, p.tau);
+        row[0] = nl_map<MAP, false, CUBE>::query_scalars(make_float2(sums[0], 0.f), p.lambda, p.tau,
+                                                         p.norm_scale);
+        row[1] = nl_map<MAP, false, CUBE>::query_scalars(make_float2(sums[2], 0.f), p.lambda, p.tau,
+                                                         p.norm_scale);
     } else {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -244,7 +244,7 @@ __device__ __forceinline__ void query_scalars(const nl_nala_problem &p,
                 sums.x += __shfl_xor_sync(~0u, sums.x, offset);
                 sums.y += __shfl_xor_sync(~0u, sums.y, offset);
             }
-            row[r] = nl_map<MAP, false, CUBE>::query_scalars(sums, p.lambda, p.tau);
+            row[r] = nl_map<MAP, false, CUBE>::query_scalars(sums, p.lambda, p.tau, p.norm_scale);
         }
     }
 }

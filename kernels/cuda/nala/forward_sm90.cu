@@ -50,7 +50,7 @@ struct nala_params {
     float *partial;           /* as in nl_nala_problem */
     const __nv_bfloat16 *state;
     int tokens, chunk;
-    float lambda, tau;
+    float lambda, tau, norm_scale;
 };
 
 struct shared_memory {
@@ -275,7 +275,7 @@ __device__ __forceinline__ void apply_state(const nala_params &p, const shared_m
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const nl_row_scalars row = nl_map<NL_FEATURES_COSINE, false, true>::query_scalars(
-                make_float2(norms[2 * i], 0.f), p.lambda, p.tau);
+                make_float2(norms[2 * i], 0.f), p.lambda, p.tau, p.norm_scale);
             scale[i] = nl_pair_of(row.scale), power[i] = row.power;
             offset[i] = row.power * __log2f(row.scale);
         }
@@ -426,6 +426,7 @@ cudaError_t nl_nala_sm90_forward(const nl_nala_problem *given, int64_t batch, vo
     p.saved_state = a.saved_state, p.saved_total = a.saved_total;
     p.partial = a.partial, p.state = a.state;
     p.tokens = a.tokens, p.chunk = a.chunk, p.lambda = a.lambda, p.tau = a.tau;
+    p.norm_scale = a.norm_scale;
     const head_tensor in = {D, a.tokens, a.heads, batch, a.stride, a.head_stride, a.image_stride};
     const head_tensor out = {
         D, a.tokens, a.heads, batch, a.out_stride, a.out_head_stride, a.out_image_stride};

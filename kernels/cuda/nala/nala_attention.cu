@@ -124,7 +124,7 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     p.stride = a->qkvg.row_stride, p.image_stride = a->tokens * p.stride, p.head_stride = d;
     p.out_stride = hidden, p.out_image_stride = a->tokens * hidden, p.out_head_stride = d;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
-    p.lambda = a->lambda, p.tau = a->tau;
+    p.lambda = a->lambda, p.tau = a->tau, p.norm_scale = a->norm_scale;
     p.saved_state = (float *)a->state.data, p.saved_total = (float *)a->total.data;
     p.grid_width = (int)a->grid_width;
     p.head_size = (int)d;

@@ -42,6 +42,7 @@ __device__ __forceinline__ void store_row_gradient(const nl_nala_map &map, int t
     nl_row_gradient row;
     row.row = nl_scalars_of<MAP, QUERY>(map, terms);
     row.norm = sqrtf(terms.x), row.power_norm = sqrtf(terms.y), row.lambda = map.lambda;
+    row.norm_scale = map.norm_scale;
     float2 sums = make_float2(0.f, 0.f);
 #pragma unroll
     for (int e = 0; e < E; e++) {
@@ -246,6 +247,7 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
     p.stride = a->qkvg.row_stride, p.out_stride = hidden, p.gradient_stride = a->dqkv.row_stride;
     p.state = (const float *)a->state.data, p.total = (const float *)a->total.data;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.lambda = a->lambda, p.tau = a->tau;
+    p.norm_scale = a->norm_scale;
     p.sums = sums ? (float *)((char *)workspace + bytes) : NULL;
     const cudaError_t error = nl_nala_backward(p, a->batch, a->head_size, workspace, stream);
     if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */

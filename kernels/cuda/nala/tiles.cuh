@@ -20,7 +20,7 @@ enum { NL_TILE_THREADS = 256, NL_TILE_WARPS = NL_TILE_THREADS / 32, NL_TILE_MAX_
 
 struct nl_nala_map {
     int head_size, grid_width;
-    float lambda, tau;
+    float lambda, tau, norm_scale;
     const float2 *rope; /* nl_nala_rope_table, or NULL */
 };
 
@@ -59,7 +59,8 @@ static nl_status nl_nala_make_map(nl_device *device, const Args *a, nl_nala_map 
         return nl_fail(device->context, NL_ERROR_DEVICE,
                        "NaLa attention: head size %lld, at most %d on the GPU; try --device cpu",
                        (long long)a->head_size, NL_TILE_MAX_HEAD);
-    *map = nl_nala_map{(int)a->head_size, (int)a->grid_width, a->lambda, a->tau, NULL};
+    *map =
+        nl_nala_map{(int)a->head_size, (int)a->grid_width, a->lambda, a->tau, a->norm_scale, NULL};
     if (!a->rope)
         return NL_OK;
     const int64_t positions = NL_MAX(a->grid_height, a->grid_width);
@@ -158,8 +159,9 @@ __device__ __forceinline__ float2 nl_row_sums(const nl_nala_map &map, const floa
 template <int MAP, bool QUERY>
 __device__ __forceinline__ nl_row_scalars nl_scalars_of(const nl_nala_map &map, float2 sums)
 {
-    return QUERY ? nl_map<MAP, true, false>::query_scalars(sums, map.lambda, map.tau)
-                 : nl_map<MAP, true, false>::key_scalars(sums, map.lambda);
+    return QUERY
+               ? nl_map<MAP, true, false>::query_scalars(sums, map.lambda, map.tau, map.norm_scale)
+               : nl_map<MAP, true, false>::key_scalars(sums, map.lambda);
 }
 
 /* f: halves of features. */
