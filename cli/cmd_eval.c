@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The eval command: one evaluation of files or of a model's samples, and what it prints. */
 #include "nl_eval.h"
+#include "nl_launch.h"
 #include "nl_sampler.h"
 
 #include <string.h>
@@ -62,6 +63,11 @@ static const nl_option options_table[] = {
      .help = "of the model's products: auto, f32 or bf16"},
     {"batch", 'b', NL_OPTION_INT, SAMPLE(batch), "N", 1, 65536,
      .help = "samples of the model at once (as fits)"},
+    {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .where = NL_COMMON,
+     .help = "one process for each GPU",
+     .detail =
+         "Each makes and looks at a part of the pictures; the numbers are those of one GPU to "
+         "rounding. mpirun and srun start the processes as well; on CPUs mpirun alone does."},
     {.include = nl_common_options, .offset = offsetof(nl_eval_options, network.machine)},
     {0},
 };
@@ -88,9 +94,10 @@ typedef struct nl_eval_work {
     nl_context *context;
     const nl_eval_options *options;
     nl_fid_network network;
+    nl_group *group; /* of processes; the first one reports */
 } nl_eval_work;
 
-/* *report: takes it; NULL: it is printed as a table. */
+/* *report: takes it; NULL: it is printed as a table. Of several processes the first alone has one. */
 static nl_status report_on(nl_eval_work *work, const nl_evaluation_options *evaluated,
                            const char *samples, const cJSON *sampling,
                            const nl_evaluation *evaluation, cJSON **report)
@@ -101,9 +108,15 @@ static nl_status report_on(nl_eval_work *work, const nl_evaluation_options *eval
                              .reference = evaluated->reference,
                              .sampling = sampling};
     nl_console_clear(&work->line->console);
-    return report
-               ? nl_evaluation_json(work->context, evaluated, samples, sampling, evaluation, report)
-               : nl_report_table(&table);
+    if (work->group->rank > 0)
+        return NL_OK;
+    if (!report)
+        return nl_report_table(&table);
+    nl_status status =
+        nl_evaluation_json(work->context, evaluated, samples, sampling, evaluation, report);
+    if (status == NL_OK && work->group->size > 1)
+        cJSON_AddNumberToObject(*report, "processes", work->group->size);
+    return status;
 }
 
 /* ---- Samples of a model, in a context of its own */
@@ -276,23 +289,43 @@ cleanup:
     return status;
 }
 
-static nl_status eval(nl_command_line *line, void *values)
+/* This process's part. Those of several GPUs find each other in the folder that they were started in. */
+static nl_status run(nl_command_line *line, nl_eval_options *options, const char *samples)
 {
-    nl_eval_options *options = values;
     nl_eval_work work = {.line = line, .options = options};
-    const char *samples = line->operand_count ? line->operands[0] : NULL;
     nl_status status;
+    char device[24];
+    nl_take_place(&line->console, &options->network.machine, device);
     if (!samples) /* the model's context has the other half */
         options->network.machine.max_memory /= 2;
     NL_TRY(nl_eval_take_device(line, &options->network));
     work.context = line->context;
-    NL_TRY(check_together(work.context, options, samples));
+    NL_TRY(nl_group_create(work.context, ".", &work.group));
     nl_evaluation_options o = options_of(options);
     NL_TRY(nl_fid_network_open(work.context, &o, &work.network));
+    work.network.options.group = work.group;
     NL_TRY(evaluate(&work, samples));
 cleanup:
+    status = nl_group_agree(work.group, status);
+    if (work.group && work.group->failed) /* by the one that failed first */
+        line->reported |= work.group->failed != 1 + work.group->rank;
     nl_fid_network_close(&work.network);
+    nl_group_destroy(work.group);
     return status;
+}
+
+static nl_status eval(nl_command_line *line, void *values)
+{
+    nl_eval_options *options = values;
+    const char *samples = line->operand_count ? line->operands[0] : NULL;
+    nl_launch_options processes = {
+        .gpus = options->gpus, .device = options->network.machine.device, .together = true};
+    nl_status status = check_together(line->context, options, samples);
+    if (status != NL_OK)
+        return status;
+    return nl_launch_wanted(&processes)
+               ? nl_launch(&line->console, line->context, &processes, line->argc, line->argv)
+               : run(line, options, samples);
 }
 
 static nl_status nl_eval_main(int argc, char **argv)

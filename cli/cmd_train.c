@@ -94,23 +94,6 @@ static nl_status print_options(nl_context *context, const nl_train_values *value
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for options");
 }
 
-/* Each of several processes on a machine takes a GPU of its own; one of them tells what is going on. */
-static void take_place(nl_command_line *line, nl_machine_options *machine, char *device,
-                       size_t size)
-{
-    nl_process process;
-    bool any =
-        !machine->device || !strcmp(machine->device, "auto") || !strcmp(machine->device, "cuda");
-    if (!nl_process_read(&process) || process.ranks < 2)
-        return; /* what is wrong with it is said later */
-    int gpus = any && process.local >= 0 ? nl_cuda_device_count() : 0;
-    if (gpus > 0) {
-        snprintf(device, size, "cuda:%d", process.local % gpus);
-        machine->device = device;
-    }
-    line->console.quiet |= process.rank > 0;
-}
-
 /* A bar for who watches; a file has the lines of the log. Ctrl-C is heard by the run itself, between two steps. */
 static bool show_progress(void *user, const nl_progress *now)
 {
@@ -147,7 +130,7 @@ static nl_status train(nl_command_line *line, void *values)
     else if (names_run(line->context, v))
         NL_TRY(read_run(line, &texts, v));
     nl_launch_options processes = {.gpus = v->gpus, .device = v->machine.device, .together = true};
-    take_place(line, &v->machine, device, sizeof(device));
+    nl_take_place(&line->console, &v->machine, device);
     NL_TRY(nl_launch_wanted(&processes)
                ? nl_launch(&line->console, line->context, &processes, line->argc, line->argv)
                : run(line, v));

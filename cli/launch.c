@@ -217,6 +217,23 @@ static nl_status outcome(const nl_crew *crew)
                : nl_fail(crew->context, status, "not every process came to its end: see above");
 }
 
+void nl_take_place(nl_console *console, nl_machine_options *machine, char text[24])
+{
+    nl_process process;
+    bool any =
+        !machine->device || !strcmp(machine->device, "auto") || !strcmp(machine->device, "cuda");
+    if (!nl_process_read(&process) || process.ranks < 2)
+        return; /* what is wrong with it is said later */
+    int gpus = any && process.local >= 0 ? nl_cuda_device_count() : 0;
+    if (gpus > 0) {
+        snprintf(text, 24, "cuda:%d", process.local % gpus);
+        machine->device = text;
+    }
+    if (!machine->threads && process.child_token)
+        machine->threads = NL_MAX(1, nl_default_threads() / process.ranks);
+    console->quiet |= process.rank > 0;
+}
+
 bool nl_launch_wanted(const nl_launch_options *options)
 {
     return (options->gpus || options->processes) && !getenv(NL_CHILD_VARIABLE);

@@ -29,7 +29,7 @@ typedef struct nl_eval_options {
     nl_network_options network;
     nl_sample_options sample; /* of a model: those of nl_sampling_options, dtype and batch */
     bool json, allow_small, fid_infinity, once;
-    const char *ref, *features, *metrics, *distances, *watch;
+    const char *ref, *features, *metrics, *distances, *watch, *gpus;
     int64_t kid_subsets, kid_subset_size, is_split, bootstrap;
 } nl_eval_options;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* nl_evaluate: pictures of files or of a model through the FID network, and what the numbers depend on. */
+#include "gather.h"
 #include "nl_network.h"
 
 #include <stdio.h>
@@ -35,8 +36,12 @@ static nl_status of_model(nl_fid_network *network, const nl_evaluation_options *
     nl_status status;
     NL_TRY(nl_model_pictures_open(network->context, options, &pictures));
     nl_picture_source source = nl_model_pictures_source(pictures);
-    NL_TRY(nl_measure(network->net, &network->options, &source, options->reference, evaluation));
-    evaluation->evaluations = nl_model_pictures_evaluations(pictures);
+    nl_group *group = network->options.group;
+    status = nl_measure(network->net, &network->options, &source, options->reference, evaluation);
+    NL_TRY(nl_group_agree(group, status));
+    double evaluations = (double)nl_model_pictures_evaluations(pictures);
+    NL_TRY(nl_gather_sums(group, &evaluations, 1));
+    evaluation->evaluations = (int64_t)evaluations;
 cleanup:
     nl_model_pictures_close(pictures);
     return status;

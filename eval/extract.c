@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* One pass of pictures through the FID network: moments, Inception Score, kept features, hashes for copies. */
-#include "extract.h"
+#include "gather.h"
 
 #include <string.h>
 
@@ -41,7 +41,8 @@ typedef struct pass {
     const nl_metric_options *options;
     const char *what;
     nl_extraction *found;
-    int64_t count; /* pictures that will come */
+    int64_t count;          /* pictures of all processes */
+    nl_picture_range range; /* that will come to this one */
     double started;
     nl_inception_queue *queue;
     nl_device_moments *moments[NL_FEATURES]; /* on a GPU, which adds up beside the network what
@@ -122,7 +123,8 @@ cleanup:
 static nl_status report(const pass *p)
 {
     const nl_metric_options *options = p->options;
-    if (options->progress && !options->progress(options->user, p->what, p->found->count, p->count))
+    if (options->progress &&
+        !options->progress(options->user, p->what, p->found->count, p->range.count))
         return nl_fail(nl_inception_context(p->net), NL_CANCELLED, "interrupted");
     return NL_OK;
 }
@@ -197,10 +199,11 @@ static nl_status take(void *taker, const nl_picture_batch *batch)
     pass *p = taker;
     nl_extraction *e = p->found;
     nl_status status;
-    if (batch->first != e->count || batch->first + batch->count > p->count)
+    int64_t done = p->range.first + e->count;
+    if (batch->first != done || e->count + batch->count > p->range.count)
         return nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
                        "picture %lld of %lld came after picture %lld", (long long)batch->first,
-                       (long long)p->count, (long long)e->count - 1);
+                       (long long)p->count, (long long)done - 1);
     NL_TRY(report(p));
     e->mixed = e->mixed || (e->count && (batch->height != p->height || batch->width != p->width));
     p->height = batch->height;
@@ -218,39 +221,52 @@ cleanup:
     return status;
 }
 
+/* The pictures of this process. */
+static nl_status run(pass *p, const nl_picture_source *source)
+{
+    nl_extraction *e = p->found;
+    int64_t most;
+    nl_status status;
+    /* large enough for any picture: the network's batch of small ones */
+    NL_TRY(nl_inception_batch(p->net, 299, 299, &most));
+    NL_TRY(prepare(p));
+    NL_TRY(report(p));
+    NL_TRY(source->run(source->user, p->range, most, take, p));
+    while (nl_inception_under_way(p->queue) > 0)
+        NL_TRY(begin_adding(p));
+    NL_TRY(finish_adding(p));
+    for (int f = 0; f < NL_FEATURES; f++)
+        if (p->moments[f])
+            NL_TRY(nl_device_moments_read(p->moments[f], e->of[f]));
+    if (e->count != p->range.count)
+        NL_TRY(nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
+                       "%s: %lld of %lld pictures came", source->name, (long long)e->count,
+                       (long long)p->range.count));
+cleanup:
+    return status;
+}
+
 nl_status nl_extract(nl_inception *net, const nl_metric_options *options,
                      const nl_picture_source *source, const char *what, nl_extraction *e)
 {
-    nl_context *context = nl_inception_context(net);
+    nl_group *group = options->group;
     pass p = {.net = net,
               .options = options,
               .what = what,
               .found = e,
               .count = source->count,
+              .range = nl_share_of(group, source->count),
               .started = nl_seconds()};
-    int64_t most;
-    nl_status status;
-    /* large enough for any picture: the network's batch of small ones */
-    NL_TRY(nl_inception_batch(net, 299, 299, &most));
-    NL_TRY(prepare(&p));
-    NL_TRY(report(&p));
-    NL_TRY(source->run(source->user, most, take, &p));
-    while (nl_inception_under_way(p.queue) > 0)
-        NL_TRY(begin_adding(&p));
-    NL_TRY(finish_adding(&p));
-    for (int f = 0; f < NL_FEATURES; f++)
-        if (p.moments[f])
-            NL_TRY(nl_device_moments_read(p.moments[f], e->of[f]));
-    if (e->count != source->count)
-        NL_TRY(nl_fail(context, NL_ERROR_INTERNAL, "%s: %lld of %lld pictures came", source->name,
-                       (long long)e->count, (long long)source->count));
+    p.first = p.range.first;
+    nl_status status = nl_group_agree(group, run(&p, source));
+    if (status == NL_OK)
+        status = nl_gather(group, nl_feature_size(options->feature), e);
     e->seconds = nl_seconds() - p.started;
-cleanup:
     finish_adding(&p);
     nl_inception_queue_destroy(p.queue);
     for (int f = 0; f < NL_FEATURES; f++)
         nl_device_moments_destroy(p.moments[f]);
-    nl_free(context, p.positions);
+    nl_free(nl_inception_context(net), p.positions);
     return status;
 }
 

@@ -16,8 +16,8 @@ typedef struct nl_extraction {
     nl_picture_taker picture; /* sees every batch; or NULL */
     void *user;
     /* found */
-    int64_t count;
-    bool mixed;                 /* the pictures have different sizes */
+    int64_t count;              /* pictures, of all processes of options->group */
+    bool mixed;                 /* they have different sizes (neighbours of one process) */
     double seconds;             /* of the pass */
     double seconds_first_batch; /* of those, until the first batch was with the network */
     nl_moments *of[NL_FEATURES];
@@ -26,6 +26,7 @@ typedef struct nl_extraction {
     uint64_t *hash; /* [count], in order */
 } nl_extraction;
 
+/* Of several processes (options->group) each has all that was found; called by all of them. */
 nl_status nl_extract(nl_inception *net, const nl_metric_options *options,
                      const nl_picture_source *source, const char *what, nl_extraction *extraction);
 void nl_extraction_free(nl_context *context, nl_extraction *extraction);

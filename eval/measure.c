@@ -128,6 +128,12 @@ static void plan(evaluation_job *job)
     r->hashes = r->rows || r->moments[feature] || r->moments[NL_FEATURE_SPATIAL];
 }
 
+/* The process that computes metrics. */
+static bool is_first(const evaluation_job *job)
+{
+    return !job->options->group || job->options->group->rank == 0;
+}
+
 /* ---- The reference's half of Frechet distances */
 
 static bool needs_gaussian(const evaluation_job *job, nl_feature feature)
@@ -164,7 +170,7 @@ static void *make_gaussians(void *user)
 
 static void start_gaussians(evaluation_job *job)
 {
-    job->at_work = nl_device_queues(job->context->device) &&
+    job->at_work = is_first(job) && nl_device_queues(job->context->device) &&
                    nl_start_thread(&job->thread, make_gaussians, job) == 0;
 }
 
@@ -377,7 +383,8 @@ nl_status nl_measure(nl_inception *net, const nl_metric_options *options,
     NL_TRY(check_wanted(&job));
     plan(&job);
     NL_TRY(run_passes(&job, samples));
-    NL_TRY(metrics(&job));
+    if (is_first(&job))
+        NL_TRY(metrics(&job));
 cleanup:
     finish_gaussians(&job);
     for (int f = 0; f < NL_FEATURES; f++) {

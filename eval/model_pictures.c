@@ -18,10 +18,11 @@ struct nl_model_pictures {
     int *labels;           /* [MANY] */
     nl_picture_taker take; /* of the pass at work */
     void *taker;
-    uint8_t *rgb;          /* [most, height, width, 3] */
-    int64_t most, waiting; /* pictures in rgb: room and how many there are */
-    int64_t made, taken;   /* pictures */
-    int64_t evaluations;   /* of the network for those made */
+    uint8_t *rgb;           /* [most, height, width, 3] */
+    int64_t most, waiting;  /* pictures in rgb: room and how many there are */
+    nl_picture_range range; /* that are to be made */
+    int64_t made, taken;    /* pictures of those */
+    int64_t evaluations;    /* of the network for those made */
     int64_t height, width;
     nl_status stopped; /* by the evaluation's context, which has the message */
 };
@@ -30,7 +31,7 @@ struct nl_model_pictures {
 static bool progress(void *user, const nl_progress *now)
 {
     nl_model_pictures *p = user;
-    nl_progress samples = {.stage = "samples", .image = p->made, .images = p->options->count};
+    nl_progress samples = {.stage = "samples", .image = p->made, .images = p->range.count};
     bool go_on = !p->before.progress || p->before.progress(p->before.user, now);
     p->stopped = nl_report_progress(p->context, &samples);
     return go_on && p->stopped == NL_OK;
@@ -83,7 +84,7 @@ void nl_model_pictures_close(nl_model_pictures *p)
 static nl_status hand_over(nl_model_pictures *p)
 {
     nl_picture_batch batch = {.rgb = p->rgb,
-                              .first = p->taken,
+                              .first = p->range.first + p->taken,
                               .count = p->waiting,
                               .height = p->height,
                               .width = p->width};
@@ -124,9 +125,10 @@ static nl_status make_all(nl_model_pictures *p)
 {
     const nl_evaluation_options *o = p->options;
     nl_status status = NL_OK;
-    for (int64_t first = 0; first < o->count && status == NL_OK; first += MANY) {
+    int64_t end = p->range.first + p->range.count;
+    for (int64_t first = p->range.first; first < end && status == NL_OK; first += MANY) {
         nl_request request = {.labels = p->labels,
-                              .count = NL_MIN(MANY, o->count - first),
+                              .count = NL_MIN(MANY, end - first),
                               .seed = o->seed,
                               .first_index = o->first_index + first,
                               .batch = o->batch,
@@ -144,11 +146,13 @@ static nl_status make_all(nl_model_pictures *p)
     return p->stopped != NL_OK ? p->stopped : status;
 }
 
-static nl_status run(void *user, int64_t most, nl_picture_taker take, void *taker)
+static nl_status run(void *user, nl_picture_range range, int64_t most, nl_picture_taker take,
+                     void *taker)
 {
     nl_model_pictures *p = user;
     nl_context_options *callbacks = &p->model_context->options;
     bool own = p->model_context != p->context;
+    p->range = range;
     p->take = take;
     p->taker = taker;
     p->most = most;

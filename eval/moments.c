@@ -117,6 +117,13 @@ void nl_moments_merge(nl_moments *m, nl_moments *other)
     nl_moments_join(m, other->mean, other->scatter, other->count);
 }
 
+void nl_moments_sums(nl_moments *m, double *mean, double *scatter)
+{
+    flush(m);
+    memcpy(mean, m->mean, (size_t)m->size * sizeof(double));
+    memcpy(scatter, m->scatter, (size_t)(m->size * m->size) * sizeof(double));
+}
+
 int64_t nl_moments_count(const nl_moments *m)
 {
     return m->count + m->waiting;

@@ -74,7 +74,7 @@ static nl_status gather(const nl_nearness *nearness, const char *path, const nl_
     nl_status status;
     NL_TRY(nl_pictures_open(context, path, context->device->threads, &pictures));
     nl_picture_source source = nl_pictures_source(pictures);
-    NL_TRY(source.run(source.user, BATCH, take_batch, &g));
+    NL_TRY(source.run(source.user, NL_ALL_PICTURES(&source), BATCH, take_batch, &g));
 cleanup:
     nl_pictures_close(pictures);
     return status;

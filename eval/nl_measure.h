@@ -6,6 +6,7 @@
 #ifndef NL_MEASURE_H
 #define NL_MEASURE_H
 
+#include "nl_group.h"
 #include "nl_inception.h"
 #include "nl_pictures.h"
 #include "nl_statistics.h"
@@ -26,6 +27,9 @@ typedef struct nl_metric_options {
     bool half_distances; /* their distances in fp16, as the public evaluator */
     int64_t kid_subsets, kid_subset_size;
     int64_t bootstrap; /* repeats for the interval of FID; 0: none */
+    /* Processes that share the pictures: each looks at a part of them and has the features of all; the first alone computes
+     * metrics. NULL: this one alone. */
+    nl_group *group;
     bool (*progress)(void *user, const char *what, int64_t done, int64_t count); /* or NULL */
     void *user;
 } nl_metric_options;
@@ -41,7 +45,8 @@ typedef struct nl_metric_options {
                          .kid_subset_size = 1000})
 
 /* reference: an .npz with arr_0, a folder, or an .npz with mu, sigma, mu_s, sigma_s (pytorch-fid's has the
- * first two; of other features than pool_3 the names are mu_768 and so on). */
+ * first two; of other features than pool_3 the names are mu_768 and so on). Of several processes those behind the first
+ * find no metrics. A failure is to be passed on with nl_group_agree. */
 nl_status nl_measure(nl_inception *net, const nl_metric_options *options,
                      const nl_picture_source *samples, const char *reference,
                      nl_evaluation *evaluation);

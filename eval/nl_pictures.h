@@ -17,14 +17,23 @@ typedef struct nl_picture_batch {
 
 typedef nl_status (*nl_picture_taker)(void *taker, const nl_picture_batch *batch);
 
+/* Some of a source's pictures: `count` from `first` on. */
+typedef struct nl_picture_range {
+    int64_t first, count;
+} nl_picture_range;
+
 /* Pictures that come by once, from files or from a model. */
 typedef struct nl_picture_source {
     const char *name; /* for messages */
     int64_t count;
-    /* Hands over all of them in their order, at most `most` at a time; a failure of `take` ends it. */
-    nl_status (*run)(void *user, int64_t most, nl_picture_taker take, void *taker);
+    /* Hands over those of `range` in their order, at most `most` at a time; a failure of `take` ends it. */
+    nl_status (*run)(void *user, nl_picture_range range, int64_t most, nl_picture_taker take,
+                     void *taker);
     void *user;
 } nl_picture_source;
+
+/* All of them. */
+#define NL_ALL_PICTURES(source) ((nl_picture_range){0, (source)->count})
 
 typedef struct nl_pictures nl_pictures;
 
@@ -48,6 +57,8 @@ const char *nl_pictures_name(const nl_pictures *pictures, int64_t index);
 /* Before the first batch: pictures are turned as EXIF says, and fitted to a size as ADM, DiT and SiT do (0: as they
  * are). */
 void nl_pictures_fit(nl_pictures *pictures, int height, int width, bool turn);
+/* Before the first batch: only these of the pictures come. */
+void nl_pictures_select(nl_pictures *pictures, nl_picture_range range);
 typedef struct nl_picture_size {
     int height, width;
 } nl_picture_size;

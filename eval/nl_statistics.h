@@ -20,6 +20,8 @@ void nl_moments_merge(nl_moments *moments, nl_moments *other);
 /* Adds `count` rows that have this mean and this scatter: sum of (x - mean)(x - mean)^T, the upper triangle. */
 void nl_moments_join(nl_moments *moments, const double *mean, const double *scatter, int64_t count);
 int64_t nl_moments_count(const nl_moments *moments);
+/* What nl_moments_join takes of these rows: mean [size] and scatter [size, size], the upper triangle. */
+void nl_moments_sums(nl_moments *moments, double *mean, double *scatter);
 /* mean [size] and covariance [size, size] with count - 1 in the denominator (numpy.cov): what is not wanted
  * is NULL. NL_ERROR_INPUT with fewer than 2 rows or numbers that are not finite. */
 nl_status nl_moments_read(nl_moments *moments, double *mean, double *covariance);
@@ -88,6 +90,8 @@ nl_status nl_score_create(nl_context *context, int64_t classes, int64_t splits, 
 void nl_score_destroy(nl_score *score); /* NULL is allowed */
 nl_status nl_score_add(nl_score *score, int64_t split, const float *logits, int64_t count);
 /* Also the standard deviation over splits (0 with one). A split without pictures does not count. */
+/* All that it has added up: may be added to that of another one of as many classes and splits. */
+double *nl_score_sums(nl_score *score, int64_t *count);
 nl_status nl_score_read(const nl_score *score, double *mean, double *deviation);
 
 /* numpy.random.RandomState(seed).permutation(count). */

@@ -21,7 +21,9 @@ typedef struct picture_slot {
 struct nl_pictures {
     nl_context *context;
     char *path;
-    int64_t count, next;            /* next: index of the picture that is read next */
+    int64_t count;
+    int64_t next, end; /* index of the picture that is read next, and behind the last one */
+    int64_t passed;    /* pictures of the archive's stream that were read, wanted or not */
     nl_arrays *arrays, *own_arrays; /* own_arrays: to be closed with the pictures */
     nl_array_stream *stream;
     int64_t height, width; /* of the array's pictures */
@@ -125,7 +127,7 @@ cleanup:
 static nl_status fill_queue(nl_pictures *p, int64_t most)
 {
     int64_t lying = 0, first = INT64_MAX;
-    int want = (int)NL_MIN(NL_MIN(most, QUEUE) - p->queued, p->count - p->decoded);
+    int want = (int)NL_MIN(NL_MIN(most, QUEUE) - p->queued, p->end - p->decoded);
     nl_status failed = NL_OK;
 #pragma omp parallel for num_threads(p->threads) schedule(dynamic) reduction(+ : lying) reduction(min : first)
     for (int i = 0; i < want; i++) {
@@ -150,7 +152,7 @@ static nl_status fill_queue(nl_pictures *p, int64_t most)
     if (lying && !p->lying)
         p->first_lying = first;
     p->lying += lying;
-    if (want > 0 && p->decoded == p->count && p->lying)
+    if (want > 0 && p->decoded == p->end && p->lying)
         nl_log(p->context, NL_LOG_WARNING,
                "%s: %lld %s taken as stored, not turned as EXIF says (the first: %s)", p->path,
                (long long)p->lying, nl_plural(p->lying, "picture", "pictures"),
@@ -234,10 +236,13 @@ cleanup:
 static nl_status next_of_array(nl_pictures *p, int64_t most, picture_slot *slot)
 {
     nl_status status;
-    int64_t bytes = 3 * p->height * p->width, count = NL_MIN(most, p->count - p->next);
+    int64_t bytes = 3 * p->height * p->width, count = NL_MIN(most, p->end - p->next);
     nl_picture_size size = nl_pictures_size(p);
     NL_TRY(reserve(p->context, slot, NL_MAX(bytes, 3 * (int64_t)size.height * size.width) * count));
+    for (; p->passed < p->next; p->passed += NL_MIN(count, p->next - p->passed))
+        NL_TRY(nl_array_read(p->stream, slot->buffer, bytes * NL_MIN(count, p->next - p->passed)));
     NL_TRY(nl_array_read(p->stream, slot->buffer, bytes * count));
+    p->passed += count;
     if (p->fit_height)
         NL_TRY(fit_array(p, count, slot));
     slot->batch.height = size.height;
@@ -254,7 +259,7 @@ static nl_status read_batch(nl_pictures *p, picture_slot *slot)
 {
     nl_status status = NL_OK;
     slot->batch = (nl_picture_batch){.first = p->next};
-    if (p->next < p->count)
+    if (p->next < p->end)
         status = p->arrays ? next_of_array(p, p->most, slot) : next_of_folder(p, p->most, slot);
     slot->batch.rgb = slot->buffer;
     p->next += slot->batch.count;
@@ -286,6 +291,8 @@ static void *read_all(void *user)
 static nl_status start_reading(nl_pictures *p, int64_t most)
 {
     p->most = most;
+    if (!p->end)
+        p->end = p->count;
     int failed = nl_start_thread(&p->reader, read_all, p);
     if (failed)
         return nl_fail(p->context, NL_ERROR_MEMORY, "%s: no thread to read it: %s", p->path,
@@ -431,6 +438,12 @@ void nl_pictures_fit(nl_pictures *p, int height, int width, bool turn)
     p->turn = turn;
 }
 
+void nl_pictures_select(nl_pictures *p, nl_picture_range range)
+{
+    p->next = p->decoded = range.first;
+    p->end = range.first + range.count;
+}
+
 nl_picture_size nl_pictures_size(const nl_pictures *p)
 {
     return p->fit_height ? (nl_picture_size){p->fit_height, p->fit_width}
@@ -466,10 +479,12 @@ cleanup:
     return status;
 }
 
-static nl_status run(void *user, int64_t most, nl_picture_taker take, void *taker)
+static nl_status run(void *user, nl_picture_range range, int64_t most, nl_picture_taker take,
+                     void *taker)
 {
     nl_picture_batch batch;
     nl_status status;
+    nl_pictures_select(user, range);
     for (;;) {
         NL_TRY(nl_pictures_next(user, most, &batch));
         if (batch.count == 0)

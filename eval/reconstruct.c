@@ -183,7 +183,8 @@ nl_status nl_reconstruct(nl_context *context, const nl_reconstruct_options *opti
     nl_pictures_fit(work.pictures, options->height, options->width, options->turn);
     NL_TRY(open_output(&work));
     nl_picture_source source = nl_pictures_source(work.pictures);
-    NL_TRY(source.run(source.user, options->batch ? options->batch : BATCH, take, &work));
+    NL_TRY(source.run(source.user, NL_ALL_PICTURES(&source),
+                      options->batch ? options->batch : BATCH, take, &work));
     if (result->count > result->exact)
         result->mean = work.sum / (double)(result->count - result->exact);
     NL_TRY(nl_picture_files_end(&work.files));

@@ -6,18 +6,20 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct split_sums {
-    int64_t count;
-    double entropy; /* sum of p log p */
-} split_sums;
+/* Of a split: number of pictures, sum of p log p, then the sums of p. */
+enum { COUNT, ENTROPY, TOTALS };
 
 struct nl_score {
     nl_context *context;
     int64_t classes, splits;
-    split_sums *sums; /* [splits] */
-    double *totals;   /* [splits, classes] sum of p */
-    double *p;        /* [classes] */
+    double *sums; /* [splits, TOTALS + classes] */
+    double *p;    /* [classes] */
 };
+
+static double *sums_of(const nl_score *s, int64_t split)
+{
+    return s->sums + split * (TOTALS + s->classes);
+}
 
 nl_status nl_score_create(nl_context *context, int64_t classes, int64_t splits, nl_score **score)
 {
@@ -26,9 +28,8 @@ nl_status nl_score_create(nl_context *context, int64_t classes, int64_t splits, 
     *score = NULL;
     NL_TRY(NL_NEW(context, "a score", &made));
     *made = (nl_score){.context = context, .classes = classes, .splits = splits};
-    NL_TRY(NL_NEW_ZEROS(context, "a score", splits, &made->sums));
-    NL_TRY(NL_NEW_ZEROS(context, "a score", (splits + 1) * classes, &made->totals));
-    made->p = made->totals + splits * classes;
+    NL_TRY(NL_NEW_ZEROS(context, "a score", splits * (TOTALS + classes), &made->sums));
+    NL_TRY(NL_NEW_ARRAY(context, "a score", classes, &made->p));
     *score = made;
     made = NULL;
 cleanup:
@@ -41,14 +42,13 @@ void nl_score_destroy(nl_score *score)
     if (!score)
         return;
     nl_free(score->context, score->sums);
-    nl_free(score->context, score->totals);
+    nl_free(score->context, score->p);
     nl_free(score->context, score);
 }
 
 nl_status nl_score_add(nl_score *s, int64_t split, const float *logits, int64_t count)
 {
-    split_sums *sums = &s->sums[split];
-    double *total = s->totals + split * s->classes;
+    double *sums = sums_of(s, split), *total = sums + TOTALS;
     for (int64_t row = 0; row < count; row++, logits += s->classes) {
         double most = logits[0], sum = 0;
         for (int64_t c = 1; c < s->classes; c++)
@@ -61,28 +61,35 @@ nl_status nl_score_add(nl_score *s, int64_t split, const float *logits, int64_t 
         for (int64_t c = 0; c < s->classes; c++) {
             double p = s->p[c] / sum;
             total[c] += p;
-            sums->entropy += p * (logits[c] - most - log_sum);
+            sums[ENTROPY] += p * (logits[c] - most - log_sum);
         }
-        sums->count++;
+        sums[COUNT]++;
     }
     return NL_OK;
 }
 
 static double score_of(const nl_score *s, int64_t split)
 {
-    double n = (double)s->sums[split].count, marginal = 0;
+    const double *sums = sums_of(s, split);
+    double n = sums[COUNT], marginal = 0;
     for (int64_t c = 0; c < s->classes; c++) {
-        double m = s->totals[split * s->classes + c] / n;
+        double m = sums[TOTALS + c] / n;
         marginal += m > 0 ? m * log(m) : 0;
     }
-    return exp(s->sums[split].entropy / n - marginal);
+    return exp(sums[ENTROPY] / n - marginal);
+}
+
+double *nl_score_sums(nl_score *s, int64_t *count)
+{
+    *count = s->splits * (TOTALS + s->classes);
+    return s->sums;
 }
 
 nl_status nl_score_read(const nl_score *s, double *mean, double *deviation)
 {
     double n = 0, sum = 0, squares = 0;
     for (int64_t split = 0; split < s->splits; split++) {
-        if (s->sums[split].count == 0)
+        if (sums_of(s, split)[COUNT] == 0)
             continue;
         double value = score_of(s, split);
         sum += value;

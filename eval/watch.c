@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,10 +17,17 @@ typedef struct watch {
     nl_context *context;
     const nl_fid_network *network;
     const nl_watch_options *options;
-    char *folder;  /* RUN/checkpoints */
-    char *metrics; /* RUN/metrics.jsonl */
-    cJSON *known;  /* array of lines of metrics.jsonl that are evaluations */
+    char *folder;    /* RUN/checkpoints */
+    char *metrics;   /* RUN/metrics.jsonl */
+    cJSON *known;    /* array of lines of metrics.jsonl that are evaluations */
+    nl_group *group; /* of several processes, all of which evaluate; or NULL */
 } watch;
+
+/* The one that looks for checkpoints and writes down what was found. */
+static bool is_first(const watch *w)
+{
+    return !w->group || w->group->rank == 0;
+}
 
 /* ---- What is there */
 
@@ -148,12 +156,14 @@ static nl_status evaluate(watch *w, const char *name, int64_t step)
     nl_status status;
     NL_TRY(nl_path_join(context, w->folder, name, &path));
     status = options->evaluate(options->user, path, &report);
-    if (status == NL_ERROR_INPUT && !nl_path_exists(path)) {
+    if (status == NL_ERROR_INPUT && !nl_path_exists(path) && !w->group) {
         nl_log(context, NL_LOG_WARNING, "%s: it was removed before it could be evaluated", path);
         status = NL_OK;
         goto cleanup;
     }
     NL_TRY(status);
+    if (!is_first(w))
+        goto cleanup;
     line = line_of(w, name, step, report);
     text = nl_json_print(line, false);
     if (!text)
@@ -171,6 +181,33 @@ cleanup:
     return status;
 }
 
+/* As next_checkpoint; of several processes the first one looks, and tells the others. */
+static nl_status agree_on_next(watch *w, char **name, int64_t *step)
+{
+    struct {
+        int64_t step;
+        char name[256]; /* no file's is longer; "": there is none */
+    } next = {0};
+    nl_status status = nl_check_cancelled(w->context);
+    *name = NULL;
+    if (status == NL_OK && is_first(w))
+        status = next_checkpoint(w, name, step);
+    if (!w->group)
+        return status;
+    NL_TRY(nl_group_agree(w->group, status));
+    if (*name) {
+        next.step = *step;
+        snprintf(next.name, sizeof(next.name), "%s", *name);
+    }
+    NL_TRY(nl_group_broadcast(w->group, 0, &next, sizeof(next)));
+    if (!is_first(w) && next.name[0]) {
+        *step = next.step;
+        NL_TRY(nl_strdup(w->context, next.name, name));
+    }
+cleanup:
+    return status;
+}
+
 static nl_status evaluate_new(watch *w)
 {
     nl_context *context = w->context;
@@ -178,8 +215,7 @@ static nl_status evaluate_new(watch *w)
     char *name = NULL;
     int64_t step = 0;
     for (;;) {
-        NL_TRY(nl_check_cancelled(context));
-        NL_TRY(next_checkpoint(w, &name, &step));
+        NL_TRY(agree_on_next(w, &name, &step));
         if (!name)
             break;
         NL_TRY(evaluate(w, name, step));
@@ -191,12 +227,27 @@ cleanup:
     return status;
 }
 
+static nl_status look_for_end(watch *w, const char *done, bool *over)
+{
+    uint8_t there = w->options->once || nl_path_exists(done);
+    nl_status status = NL_OK;
+    if (w->group) {
+        NL_TRY(nl_group_agree(w->group, NL_OK));
+        NL_TRY(nl_group_broadcast(w->group, 0, &there, 1));
+    }
+    *over = there;
+cleanup:
+    return status;
+}
+
 nl_status nl_watch_run(const nl_fid_network *network, const nl_watch_options *options)
 {
     nl_context *context = network->context;
     watch w = {.context = context, .network = network, .options = options};
     char *done = NULL;
     nl_status status = NL_OK;
+    nl_group *group = network->options.group;
+    w.group = group && group->size > 1 ? group : NULL;
     w.known = cJSON_CreateArray();
     if (!nl_path_is_folder(options->run))
         NL_TRY(nl_fail(context, NL_ERROR_INPUT, "--watch %s: expected the folder of a training run",
@@ -207,7 +258,8 @@ nl_status nl_watch_run(const nl_fid_network *network, const nl_watch_options *op
     NL_TRY(check_append(context, w.metrics));
     NL_TRY(read_known(&w));
     for (bool over = false; !over;) {
-        over = options->once || nl_path_exists(done); /* before looking: the last one counts */
+        NL_TRY(look_for_end(&w, done,
+                            &over)); /* before looking for checkpoints: the last one counts */
         NL_TRY(evaluate_new(&w));
         if (!over)
             nanosleep(&(struct timespec){.tv_sec = POLL_SECONDS}, NULL); /* or until a signal */

@@ -29,6 +29,8 @@ nl_status nl_nccl_sum(nl_nccl *nccl, void *x, int64_t count);
 nl_status nl_nccl_join(nl_nccl *nccl);
 /* The largest of all ranks' values. Waits. */
 nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value);
+/* data [bytes] on the host becomes that of rank `root`, through pieces on the device. Waits. */
+nl_status nl_nccl_broadcast(nl_nccl *nccl, int root, void *data, int64_t bytes);
 /* Ends the group without waiting for anybody. */
 void nl_nccl_abort(nl_nccl *nccl);
 

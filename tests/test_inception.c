@@ -421,11 +421,13 @@ typedef struct maker {
     int64_t copy;          /* the picture that is picture 0 again, or 0 */
 } maker;
 
-static nl_status make(void *user, int64_t most, nl_picture_taker take, void *taker)
+static nl_status make(void *user, nl_picture_range range, int64_t most, nl_picture_taker take,
+                      void *taker)
 {
     const maker *m = user;
     static uint8_t rgb[PORTION][SIDE * SIDE * 3];
     nl_status status = NL_OK;
+    assert_int_equal(range.first, 0); /* one process has all of them */
     for (int64_t first = 0, count; first < m->stop; first += count) {
         count = NL_MIN(NL_MIN(m->portion, most), m->stop - first);
         for (int64_t i = 0; i < count; i++)

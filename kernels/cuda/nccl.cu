@@ -17,7 +17,8 @@
     X(ncclCommInitRank)                                                                            \
     X(ncclCommDestroy)                                                                             \
     X(ncclCommAbort)                                                                               \
-    X(ncclAllReduce)
+    X(ncclAllReduce)                                                                               \
+    X(ncclBroadcast)
 
 namespace
 {
@@ -41,7 +42,7 @@ static nl_status load(nl_context *context)
     void *library = open_library();
     if (!library)
         return nl_fail(context, NL_ERROR_DEVICE,
-                       "several GPUs train through NCCL, which is not there: %s", dlerror());
+                       "several GPUs talk through NCCL, which is not there: %s", dlerror());
     functions found;
 #define FIND(name)                                                                                 \
     found.name = (decltype(&::name))dlsym(library, #name);                                         \
@@ -63,12 +64,16 @@ extern "C" int nl_nccl_version(void)
 
 static_assert(sizeof(ncclUniqueId) == NL_NCCL_ID, "NCCL's id");
 
+enum { PIECE = 16 << 20 /* bytes of a broadcast */ };
+
 struct nl_nccl {
     nl_device *device;
     ncclComm_t comm;
     cudaStream_t stream;
     cudaEvent_t before, after;
+    int rank;
     int64_t *value; /* on the device */
+    void *piece;    /* on the device: what a broadcast sends at a time, once there was one */
 };
 
 static nl_status check(nl_context *context, ncclResult_t result, const char *what)
@@ -99,6 +104,7 @@ extern "C" nl_status nl_nccl_create(nl_device *device, const uint8_t id[NL_NCCL_
     if (!made)
         return nl_fail(device->context, NL_ERROR_MEMORY, "no memory for a group of GPUs");
     made->device = device;
+    made->rank = rank;
     memcpy(&group, id, NL_NCCL_ID);
     nl_status status = load(device->context);
     if (status == NL_OK)
@@ -141,6 +147,8 @@ extern "C" void nl_nccl_destroy(nl_nccl *nccl)
         nl_cuda_forget_records(nl_cuda_of(nccl->device)); /* NCCL waits for those with its sums */
         nccl_library.ncclCommDestroy(nccl->comm);
     }
+    if (nccl->piece)
+        nccl->device->ops->free(nccl->device, nccl->piece, PIECE);
     if (nccl->value)
         cudaFree(nccl->value);
     if (nccl->before)
@@ -185,6 +193,29 @@ extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
                        "asking all GPUs");
     return status == NL_OK ? device->ops->download(device, value, nccl->value, sizeof(*value))
                            : status;
+}
+
+extern "C" nl_status nl_nccl_broadcast(nl_nccl *nccl, int root, void *data, int64_t bytes)
+{
+    nl_device *device = nccl->device;
+    const nl_ops *ops = device->ops;
+    nl_status status =
+        nccl->piece ? NL_OK : ops->alloc(device, "a piece of a broadcast", PIECE, &nccl->piece);
+    char *at = (char *)data;
+    for (int64_t left = bytes, part; left > 0 && status == NL_OK; left -= part, at += part) {
+        part = NL_MIN(left, (int64_t)PIECE);
+        if (nccl->rank == root)
+            status = ops->upload(device, nccl->piece, at, part);
+        if (status == NL_OK)
+            status =
+                check(device->context,
+                      nccl_library.ncclBroadcast(nccl->piece, nccl->piece, (size_t)part, ncclUint8,
+                                                 root, nccl->comm, nl_cuda_of(device)->stream),
+                      "sending to all GPUs");
+        if (status == NL_OK && nccl->rank != root)
+            status = ops->download(device, at, nccl->piece, part);
+    }
+    return status == NL_OK ? ops->sync(device) : status;
 }
 
 extern "C" void nl_nccl_abort(nl_nccl *nccl)
@@ -242,6 +273,12 @@ extern "C" nl_status nl_nccl_join(nl_nccl *nccl)
 extern "C" nl_status nl_nccl_maximum(nl_nccl *nccl, int64_t *value)
 {
     (void)nccl, (void)value;
+    return NL_ERROR_DEVICE;
+}
+
+extern "C" nl_status nl_nccl_broadcast(nl_nccl *nccl, int root, void *data, int64_t bytes)
+{
+    (void)nccl, (void)root, (void)data, (void)bytes;
     return NL_ERROR_DEVICE;
 }
 

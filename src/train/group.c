@@ -76,8 +76,34 @@ nl_status nl_group_barrier(nl_group *group)
     return group->ops ? group->ops->barrier(group) : NL_OK;
 }
 
+nl_status nl_group_broadcast(nl_group *group, int root, void *data, int64_t bytes)
+{
+    return group->ops ? group->ops->broadcast(group, root, data, bytes) : NL_OK;
+}
+
+nl_status nl_group_agree(nl_group *group, nl_status status)
+{
+    enum { STATUS_BITS = 8 };
+    if (!group || !group->ops || group->failed)
+        return status;
+    /* the largest is the first rank's */
+    int64_t first = status ? (int64_t)(group->size - group->rank) << STATUS_BITS | status : 0;
+    nl_status heard = nl_group_maximum(group, &first);
+    if (heard != NL_OK)
+        return heard;
+    int64_t found = first & ((1 << STATUS_BITS) - 1);
+    if (found)
+        group->failed = 1 + group->size - (int)(first >> STATUS_BITS);
+    if (!found || group->failed == 1 + group->rank)
+        return status;
+    return nl_fail(group->context, (nl_status)found, "process %d of %d failed", group->failed - 1,
+                   group->size);
+}
+
 void nl_group_abort(nl_group *group, nl_status status)
 {
-    if (group && group->ops)
-        group->ops->abort(group, status);
+    if (!group || !group->ops || group->failed)
+        return;
+    group->failed = 1 + group->rank;
+    group->ops->abort(group, status);
 }

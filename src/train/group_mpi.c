@@ -18,6 +18,7 @@
     X(Abort)                                                                                       \
     X(Allreduce)                                                                                   \
     X(Barrier)                                                                                     \
+    X(Bcast)                                                                                       \
     X(Comm_rank)                                                                                   \
     X(Comm_set_errhandler)                                                                         \
     X(Comm_size)                                                                                   \
@@ -30,6 +31,7 @@
 /* Type, name in mpi.h, and of what it is the address in Open MPI. */
 #define HANDLES(X)                                                                                 \
     X(world, MPI_Comm, MPI_COMM_WORLD, ompi_mpi_comm_world)                                        \
+    X(byte, MPI_Datatype, MPI_BYTE, ompi_mpi_byte)                                                 \
     X(errors_return, MPI_Errhandler, MPI_ERRORS_RETURN, ompi_mpi_errors_return)                    \
     X(float32, MPI_Datatype, MPI_FLOAT, ompi_mpi_float)                                            \
     X(int64, MPI_Datatype, MPI_INT64_T, ompi_mpi_int64_t)                                          \
@@ -61,7 +63,7 @@ static nl_status load(nl_context *context)
         library = dlopen(NL_MPI_FILE, RTLD_NOW | RTLD_GLOBAL);
     if (!library)
         return nl_fail(context, NL_ERROR_DEVICE,
-                       "several processes on CPUs train through MPI, which cannot be loaded: %s",
+                       "several processes on CPUs talk through MPI, which cannot be loaded: %s",
                        dlerror());
 #define FIND(name, type, constant, symbol)                                                         \
     if (!(mpi.name = HANDLE(constant, symbol)))                                                    \
@@ -126,6 +128,21 @@ static nl_status mpi_barrier(nl_group *group)
     return check(group, mpi.Barrier(mpi.world), "waiting for all processes");
 }
 
+static nl_status mpi_broadcast(nl_group *group, int root, void *data, int64_t bytes)
+{
+    uint8_t *at = data;
+    nl_status status = NL_OK;
+    for (int64_t left = bytes; left > 0;) {
+        int part = part_of(left);
+        NL_TRY(check(group, mpi.Bcast(at, part, mpi.byte, root, mpi.world),
+                     "sending to all processes"));
+        at += part;
+        left -= part;
+    }
+cleanup:
+    return status;
+}
+
 /* Does not come back: what went wrong is said before, and the launcher gets time to pass it on. */
 static void mpi_abort(nl_group *group, nl_status status)
 {
@@ -143,8 +160,8 @@ static void mpi_destroy(nl_group *group)
         mpi.Finalize();
 }
 
-static const nl_group_ops ops = {"mpi",       mpi_all_reduce_sum, mpi_join,   mpi_maximum,
-                                 mpi_barrier, mpi_abort,          mpi_destroy};
+static const nl_group_ops ops = {"mpi",       mpi_all_reduce_sum, mpi_join,  mpi_maximum,
+                                 mpi_barrier, mpi_broadcast,      mpi_abort, mpi_destroy};
 
 nl_status nl_group_open_mpi(nl_group *group)
 {

@@ -45,7 +45,7 @@ static nl_status read_id(nl_context *context, const char *path, uint8_t id[NL_NC
             return nl_fail(
                 context, NL_ERROR_DEVICE,
                 "%s: the first process has not written it in %d s; all processes must see "
-                "the folder of the run",
+                "this folder",
                 path, PATIENCE);
         nanosleep(&pause, NULL);
     }
@@ -72,6 +72,11 @@ static nl_status nccl_barrier(nl_group *group)
     return nl_nccl_maximum(group->state, &nothing);
 }
 
+static nl_status nccl_broadcast(nl_group *group, int root, void *data, int64_t bytes)
+{
+    return nl_nccl_broadcast(group->state, root, data, bytes);
+}
+
 /* Who started the processes ends those that wait (mpirun and nalagen do; srun with --kill-on-bad-exit). */
 static void nccl_abort(nl_group *group, nl_status status)
 {
@@ -84,8 +89,8 @@ static void nccl_destroy(nl_group *group)
     nl_nccl_destroy(group->state);
 }
 
-static const nl_group_ops ops = {"nccl",       nccl_all_reduce_sum, nccl_join,   nccl_maximum,
-                                 nccl_barrier, nccl_abort,          nccl_destroy};
+static const nl_group_ops ops = {"nccl",       nccl_all_reduce_sum, nccl_join,  nccl_maximum,
+                                 nccl_barrier, nccl_broadcast,      nccl_abort, nccl_destroy};
 
 nl_status nl_group_open_nccl(nl_group *group, const char *folder, const char *token)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The processes that train one model together, data parallel: each holds the whole model and computes the
- * gradient of its part of a batch. One process is a group of its own.
+ * gradient of its part of a batch; or that evaluate pictures together. One process is a group of its own.
  *
  * A group is its table of functions. Everything that needs the others goes through the functions below, which
  * do nothing in a group of one.
@@ -23,6 +23,8 @@ typedef struct nl_group_ops {
     /* *value on the host becomes the largest of all ranks'. Waits. */
     nl_status (*maximum)(nl_group *group, int64_t *value);
     nl_status (*barrier)(nl_group *group);
+    /* data on the host becomes that of rank `root`. Waits. */
+    nl_status (*broadcast)(nl_group *group, int root, void *data, int64_t bytes);
     /* This rank failed: the others end with an error instead of waiting for ever. */
     void (*abort)(nl_group *group, nl_status status);
     void (*destroy)(nl_group *group);
@@ -33,6 +35,7 @@ struct nl_group {
     nl_context *context;
     nl_device *device; /* that holds the tensors */
     int rank, size;    /* size >= 1 */
+    int failed;        /* 1 + the rank that has failed, as far as this one knows; 0: none */
     void *state;       /* of the implementation */
 };
 
@@ -45,6 +48,10 @@ nl_status nl_group_all_reduce_sum(nl_group *group, const nl_tensor *x);
 nl_status nl_group_join(nl_group *group);
 nl_status nl_group_maximum(nl_group *group, int64_t *value);
 nl_status nl_group_barrier(nl_group *group);
+nl_status nl_group_broadcast(nl_group *group, int root, void *data, int64_t bytes);
+/* What each rank has come to becomes what all have come to: NL_OK, or the status of the first rank that failed, which alone has
+ * the message. From then on the group is over: nobody waits in it, and nl_group_abort does nothing. NULL: a group of one. */
+nl_status nl_group_agree(nl_group *group, nl_status status);
 void nl_group_abort(nl_group *group, nl_status status);
 
 /* group_mpi.c, group_nccl.c: set ops and state of a group whose rank and size are known. */

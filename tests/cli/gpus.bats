@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The program on two GPUs: training and sampling by several processes.
+# The program on two GPUs: training, sampling and evaluation, by several processes.
 load helper
 
 data() {
@@ -91,4 +91,43 @@ train() {
     "$NALAGEN" sample --model run/model.safetensors --steps 4 -n 64 --batch 16 -q --out one.npz --device cuda:0
     "$NALAGEN" sample --model run/model.safetensors --steps 4 -n 64 --batch 16 -q --out two.npz --gpus 2
     cmp one.npz two.npz
+}
+
+@test "two GPUs find the numbers of one" {
+    data
+    local inception=$BATS_TEST_TMPDIR/inception.safetensors precision
+    "$MAKE_INCEPTION" "$inception"
+    train --steps 2 --out run --device cuda:0
+    "$NALAGEN" sample --model run/model.safetensors --steps 4 -n 128 --seed 1 -q --out ref.npz --device cuda:0
+    "$NALAGEN" sample --model run/model.safetensors --steps 4 -n 130 -q --out a.npz --device cuda:0
+    evaluate() {
+        timeout 120 "$NALAGEN" eval -w "$inception" --ref ref.npz --features pool_64 --metrics fid,is,precision,recall,kid --is-split 100 \
+            --precision "$precision" --json -q "$@"
+    }
+    for precision in fp32 tf32; do
+        for samples in "a.npz" "-m run/model.safetensors --steps 4 -n 130"; do
+            evaluate $samples --device cuda:0 >one
+            evaluate $samples --gpus 2 >two
+            python3 -c '
+import json, sys
+one, two = (json.load(open(name))["metrics"] for name in ("one", "two"))
+for key, a in one.items():
+    assert abs(a - two[key]) <= (1e-2 if key.endswith("_std") else 1e-3 if sys.argv[1] == "tf32" else 1e-5) * max(abs(a), 1e-3), (key, a, two[key])' $precision
+        done
+    done
+}
+
+@test "an evaluation by two GPUs ends at SIGTERM" {
+    data
+    local status=0
+    "$MAKE_INCEPTION" inception.safetensors
+    train --steps 2 --out run --device cuda:0
+    "$NALAGEN" sample --model run/model.safetensors --steps 4 -n 128 --seed 1 -q --out ref.npz --device cuda:0
+    "$NALAGEN" eval -w inception.safetensors --ref ref.npz --features pool_64 --metrics fid -m run/model.safetensors -n 10000000 --gpus 2 -q &
+    local launcher=$! begin=$SECONDS
+    sleep 15
+    kill -TERM "$launcher"
+    wait "$launcher" || status=$?
+    [ "$status" -eq 130 ]
+    [ $((SECONDS - begin)) -lt 30 ]
 }

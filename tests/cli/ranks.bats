@@ -3,8 +3,7 @@
 load helper
 
 data() {
-    command -v mpirun >/dev/null || skip "no mpirun"
-    grep -q libmpi "$NALAGEN" || skip "built without MPI"
+    need_mpi
     one_colour
 }
 
@@ -14,28 +13,14 @@ train() {
     "$NALAGEN" "${options[@]}" "$@"
 }
 
-# mpi PROCESSES COMMAND...: writes the id of mpirun to the file launcher, those of the processes to the file ranks.
-# Leaks of the library itself are not ours.
-mpi() {
-    local count=$1 status=0
-    shift
-    : >ranks
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,vader,tcp \
-        ASAN_OPTIONS=detect_leaks=0 timeout 120 sh -c 'echo $$ >launcher && exec mpirun "$@"' sh --oversubscribe \
-        --bind-to none -n "$count" sh -c 'echo $$ >>ranks && exec "$@"' sh "$@" || status=$?
-    rm -f launcher
-    return $status
-}
-
 ranks() {
     local count=$1
     shift
     mpi "$count" "$NALAGEN" "${options[@]}" "$@"
 }
 
-# What a failed test has left.
 teardown() {
-    [ ! -e launcher ] || kill "$(cat launcher)" 2>/dev/null || true
+    end_mpi
 }
 
 @test "two processes train the model that one trains" {
