@@ -255,7 +255,7 @@ static nl_status write_json(nl_analyzing *a, const nl_analysis *analysis)
     NL_TRY(nl_write_file(context, path, o->force, text, strlen(text)));
     NL_TRY(say_written(a, path));
     if (o->json)
-        NL_TRY(nl_print_line(context, text));
+        NL_TRY(nl_print_json(context, object));
 cleanup:
     nl_free(context, path);
     cJSON_free(text);

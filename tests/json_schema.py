@@ -20,9 +20,20 @@ def is_type(value, name):
     return isinstance(value, TYPES[name])
 
 
+def failure_of(value, schema, root, where):
+    try:
+        check(value, schema, root, where)
+    except AssertionError as failure:
+        return str(failure)
+    return None
+
+
 def check(value, schema, root, where):
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    if "oneOf" in schema:
+        failures = [failure_of(value, one, root, where) for one in schema["oneOf"]]
+        assert failures.count(None) == 1, f"{where}: fits {failures.count(None)} of oneOf: {failures}"
     names = schema.get("type", [])
     names = [names] if isinstance(names, str) else names
     assert not names or any(is_type(value, name) for name in names), f"{where}: {value!r} is no {names}"

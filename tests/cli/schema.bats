@@ -41,6 +41,20 @@ json.dump(s, open('other.json', 'w'))"
     "$NALAGEN" sample -m tiny.safetensors --device cpu -n 2 --steps 2 --cfg-scale 1 --grid 1x2 -o e.png --json -q | fits sample picture
 }
 
+@test "every command that has --json has a schema" {
+    local command found=
+    for command in $("$NALAGEN" --help | sed -n 's/^  \([a-z]\+\) .*/\1/p'); do
+        "$NALAGEN" "$command" --help all | grep -q -- '--json' && found+="$command "
+    done
+    [[ $found == *eval*info* ]]
+    python3 - $found <<'END'
+import json, os, sys
+definitions = json.load(open(os.environ['NL_SOURCE_DIR'] + '/docs/json.schema.json'))['$defs']
+without = [command for command in sys.argv[1:] if command not in definitions and command != 'sample']
+assert not without, without
+END
+}
+
 @test "reconstruct and decode" {
     [ -f "$vae" ] || skip "the shipped weights are not in this checkout"
     numpy "
@@ -66,4 +80,49 @@ for name, n in ('a', 70), ('b', 66):
     "$NALAGEN" train -m SiT-1x64x1/8 -d data -o run --steps 24 --snapshot-every 2 --batch 4 --sample-every 0 --device cpu -q
     "$NALAGEN" likelihood -m run/model.safetensors -d data -n 2 --steps 2 --device cpu --json -q | fits json likelihood
     "$NALAGEN" average run --sigma 0.15 -o a.safetensors --json -q | fits json average
+}
+
+# Each of the files fits one kind, which is $1.
+describes() {
+    local kind=$1 file
+    shift
+    for file in "$@"; do
+        "$NALAGEN" info "$file" --json >described
+        fits json "$kind" <described
+        fits json info <described
+    done
+}
+
+@test "info" {
+    need_inception
+    "$MAKE_MODEL" tiny.safetensors >/dev/null
+    "$MAKE_MODEL" tiny.pt dit >/dev/null
+    one_colour
+    "$NALAGEN" train -m SiT-1x32x2/2 -d data -o run --steps 2 -b 4 --val data --val-every 1 --sample-every 0 --device cpu -q
+    "$NALAGEN" sample -m tiny.safetensors --device cpu -n 2 --steps 2 --cfg-scale 1 -o a/ --latents l.npy -q >/dev/null
+    "$NALAGEN" sample -m tiny.safetensors --device cpu -n 2 --steps 2 --cfg-scale 1 -o b.npz -q
+    "$NALAGEN" stats b.npz -o ref.npz -w "$inception" --allow-small -q
+    describes info_checkpoint tiny.safetensors tiny.pt run/model.safetensors run/checkpoints/*.safetensors "$inception"
+    [ ! -f "$vae" ] || describes info_checkpoint "$vae"
+    "$NALAGEN" info run/model.safetensors --verify --json | fits json info_checkpoint
+    describes info_shard data/*.safetensors
+    describes info_dataset data
+    describes info_run run
+    describes info_archive b.npz ref.npz
+    describes info_latents l.npy
+    describes info_picture a/*.png
+    "$NALAGEN" info --device cpu --json | fits json info_device
+    # one kind is no other
+    run fits json info_run <described
+    [ "$status" -ne 0 ]
+    run fits json info <<<'{"file": "a", "kind": "checkpoint"}'
+    [ "$status" -ne 0 ]
+}
+
+@test "analyze" {
+    "$MAKE_MODEL" tiny.safetensors >/dev/null
+    "$MAKE_MODEL" tiny.pt dit >/dev/null
+    "$NALAGEN" analyze tiny.safetensors -c 0 --steps 4 --device cpu --json -q -o a | fits json analyze
+    "$NALAGEN" analyze tiny.pt -c 0 --steps 4 --device cpu --json -q -o b | fits json analyze
+    fits json analyze <<<"$(tr -d '\n' <a/analysis.json)"
 }
