@@ -345,7 +345,7 @@ typedef struct nl_train_options {
     size_t size;
     /* The model: a name such as "NaLaSiT-S/2" (size, channels and classes follow from the data), or a
      * checkpoint whose weights come first (its own model when `model` is NULL); a JSON file of
-     * configuration over it, or NULL. */
+     * configuration over it, or that JSON itself ("{...}"), or NULL. */
     const char *model, *init, *config;
     /* Folders: data sets that `nalagen encode` has made, to train on and held out (or NULL); the run's. */
     const char *data, *validation, *out;
@@ -402,7 +402,7 @@ typedef struct nl_train_options {
     /* What is said and kept, in steps; 0: never. Negative (-1): by the length of the run, at most
      * 100, 5000, 10000, 5000. */
     int64_t log_every, validate_every, sample_every, save_every;
-    int64_t validation_count; /* samples; 0: all */
+    int64_t validation_count; /* samples; 0: all; more: again, at other times with other noise */
     int64_t keep;             /* newest checkpoints; 0: all (3) */
     int64_t samples;          /* pictures of a grid (16) */
     int64_t sample_steps;     /* 0: the sampler's default */
@@ -426,6 +426,9 @@ typedef struct nl_train_options {
     int64_t fake_updates;
     /* The teacher's internal guidance, as nl_sampling.internal_guidance; from then on inside the weights too. */
     double internal_guidance;
+    /* Part of each class' pictures, to 0.5, that `data` keeps from training and that is validated on in place of
+     * `validation` (0: none). */
+    double hold_out;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

@@ -406,6 +406,8 @@ static void test_without_memory(void **state)
         context->fail_allocation = atomic_load(&context->allocations) + failing;
         nl_status status = nl_dataset_open(context, in_folder("data"), &dataset);
         if (status == NL_OK)
+            status = nl_dataset_hold_out(dataset, 0.5, false);
+        if (status == NL_OK)
             status =
                 nl_loader_create(dataset, &(nl_loader_options){.batch = 3, .prefetch = 1}, &loader);
         if (status == NL_OK)
@@ -421,6 +423,54 @@ static void test_without_memory(void **state)
     nl_core_context_destroy(context);
 }
 
+/* Every third picture of each class in one part, all crops of the others in the other. */
+static void test_hold_out(void **state)
+{
+    (void)state;
+    enum { CROPS = 3, K = 3 };
+    nl_context *context = test_context(NULL);
+    nl_dataset *parts[2] = {small_dataset(context, CROPS)};
+    const nl_dataset_info *info = nl_dataset_get_info(parts[0]);
+    uint8_t rgb[PIXELS];
+    float x[PIXELS], crop[NL_CROP_NUMBERS];
+    assert_true(info->count == CROPS * COUNT && info->pictures == COUNT);
+    assert_ok(context, nl_dataset_open(context, in_folder("data"), &parts[1]));
+    for (int i = 0; i < 2; i++)
+        assert_ok(context, nl_dataset_hold_out(parts[i], 1.0 / K, i));
+    assert_true(info->pictures == COUNT - 3 * (EACH / K));
+    assert_int_equal(info->count, CROPS * info->pictures);
+    assert_int_equal(info->class_counts[1], info->count / 3);
+    info = nl_dataset_get_info(parts[1]);
+    assert_true(info->count == 3 * (EACH / K) && info->pictures == info->count);
+    for (int64_t i = 0; i < info->count; i++) {
+        int64_t label = i / (EACH / K), number = label * EACH + K * (i % (EACH / K)) + K - 1;
+        draw_picture(number, SIZE, SIZE, rgb);
+        assert_int_equal(nl_dataset_label(parts[1], i), label);
+        assert_ok(context, nl_dataset_read(parts[1], i, false, x));
+        for (int j = 0; j < PIXELS; j++)
+            assert_true(x[j / 3 + j % 3 * SIZE * SIZE] == (float)rgb[j] / 127.5f - 1);
+        nl_dataset_crop(parts[1], i, false, crop);
+        assert_true(crop[NL_CROP_SCALE] == 0);
+    }
+    /* none of them, whole or cut, is in the other part */
+    for (int64_t i = 0; i < nl_dataset_get_info(parts[0])->count; i++) {
+        int64_t picture = i % (COUNT - 3 * (EACH / K)), of_class = picture % (EACH - EACH / K);
+        assert_int_equal(nl_dataset_label(parts[0], i), picture / (EACH - EACH / K));
+        if (i >= COUNT - 3 * (EACH / K))
+            continue;
+        draw_picture(picture / (EACH - EACH / K) * EACH + of_class / 2 * K + of_class % 2, SIZE,
+                     SIZE, rgb);
+        assert_ok(context, nl_dataset_read(parts[0], i, false, x));
+        assert_true(x[0] == (float)rgb[0] / 127.5f - 1);
+    }
+    assert_int_equal(nl_dataset_hold_out(parts[1], 0.01, true), NL_ERROR_USAGE);
+    assert_non_null(strstr(nl_last_error(context), "one picture of 100 is to be held out"));
+    assert_int_equal(nl_dataset_hold_out(parts[1], 0.6, true), NL_ERROR_USAGE);
+    nl_dataset_close(parts[0]);
+    nl_dataset_close(parts[1]);
+    nl_core_context_destroy(context);
+}
+
 int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_test_folder, remove_test_folder)
@@ -433,6 +483,7 @@ int main(void)
         IN_FOLDER(test_loader_other_choices),
         IN_FOLDER(test_damaged_description),
         IN_FOLDER(test_latents),
+        IN_FOLDER(test_hold_out),
         IN_FOLDER(test_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,8 @@ typedef struct nl_shard {
     const uint8_t *images; /* in the mapping: [count, flips, K, H, W] F16, or [count, H, W, 3] U8 */
     const uint8_t *labels; /* [count] I32, of any alignment */
     const uint8_t *crops;  /* [count, NL_CROP_STORED] F32, of any alignment; NULL: all whole */
-    int64_t first, count;  /* the samples first, first + 1, ... of the data set */
+    const uint8_t *pictures; /* [count] I64, of any alignment; NULL: numbers of samples */
+    int64_t first, count;    /* the samples first, first + 1, ... of the data set */
 } nl_shard;
 
 struct nl_dataset {
@@ -36,6 +37,8 @@ struct nl_dataset {
     int64_t *class_counts;
     nl_shard *shards;
     int64_t shard_count;
+    int64_t pictures;     /* of the source, the broken ones too; 0: not known */
+    int64_t *chosen;      /* [info.count] the samples that are left, in order; NULL: all */
     bool crops;           /* shards have NL_SHARD_CROPS */
     int64_t elements;     /* K H W */
     int64_t sample_bytes; /* in a shard, with both orientations where they are stored */
@@ -46,8 +49,13 @@ struct nl_dataset {
 nl_status nl_dataset_parse(nl_context *context, const char *path, const char *text, int64_t size,
                            nl_dataset **dataset);
 nl_status nl_dataset_attach(nl_dataset *dataset, nl_shard *shard, nl_checkpoint *file);
-/* All shards are attached: counts classes. */
+/* All shards are attached: counts classes and pictures. */
 void nl_dataset_count(nl_dataset *dataset);
+
+/* Number of the sample's picture in the source; of a crop plus `pictures` for each one before it. */
+int64_t nl_dataset_picture(const nl_dataset *dataset, int64_t index);
+/* Whether it is the picture as a whole. */
+bool nl_dataset_is_whole(const nl_dataset *dataset, int64_t index);
 
 /* The bytes of a sample in the mapping, of the orientation that will be read. */
 const uint8_t *nl_dataset_bytes(const nl_dataset *dataset, int64_t index, bool flipped,

@@ -133,6 +133,18 @@ static bool was_cropped(const nl_json *json)
     return cJSON_HasObjectItem(encoding, "crops");
 }
 
+/* Of the source: each of its crops counts from there anew. */
+static nl_status read_pictures(nl_dataset *dataset, const nl_json *json)
+{
+    const cJSON *encoding = cJSON_GetObjectItemCaseSensitive(json->object, "encoding");
+    const cJSON *pictures = cJSON_GetObjectItemCaseSensitive(encoding, "pictures");
+    double count = pictures ? cJSON_GetNumberValue(pictures) : 0;
+    if (!(count >= 0 && count <= 0x1p40) || count != (double)(int64_t)count)
+        return bad(json, "encoding", "whole numbers of \"pictures\"");
+    dataset->pictures = (int64_t)count;
+    return NL_OK;
+}
+
 /* Sizes, and that they belong together. */
 static nl_status read_geometry(nl_dataset *dataset, const nl_json *json)
 {
@@ -142,6 +154,7 @@ static nl_status read_geometry(nl_dataset *dataset, const nl_json *json)
     NL_TRY(nl_json_bool(json, "flips", &info->flips));
     NL_TRY(nl_json_bool(json, "crops", &dataset->crops));
     info->crops_known = dataset->crops || !was_cropped(json);
+    NL_TRY(read_pictures(dataset, json));
     NL_TRY(read_sizes(json, "image_size", 2, NL_DATA_MAX_SIDE, image));
     NL_TRY(read_sizes(json, "shape", 3, NL_DATA_MAX_SIDE, shape));
     info->image_height = image[0];
@@ -279,6 +292,8 @@ nl_status nl_dataset_attach(nl_dataset *dataset, nl_shard *shard, nl_checkpoint 
     if (dataset->crops)
         NL_TRY(find_tensor(dataset, file, NL_SHARD_CROPS, NL_F32, 2, (int64_t[]){n, NL_CROP_STORED},
                            &shard->crops));
+    if (nl_checkpoint_find(file, NL_SHARD_PICTURES))
+        NL_TRY(find_tensor(dataset, file, NL_SHARD_PICTURES, NL_I64, 1, &n, &shard->pictures));
     NL_TRY(check_crops(dataset, shard, file->path));
     int classes = NL_MAX(info->classes, 1);
     for (int64_t i = 0; i < n; i++)
@@ -294,9 +309,14 @@ cleanup:
 
 void nl_dataset_count(nl_dataset *dataset)
 {
-    for (int64_t s = 0; dataset->info.classes > 0 && s < dataset->shard_count; s++)
-        for (int64_t i = 0; i < dataset->shards[s].count; i++)
-            dataset->class_counts[label_at(&dataset->shards[s], i)]++;
+    for (int i = 0; i < dataset->info.classes; i++)
+        dataset->class_counts[i] = 0;
+    dataset->info.pictures = 0;
+    for (int64_t i = 0; i < dataset->info.count; i++) {
+        dataset->info.pictures += nl_dataset_is_whole(dataset, i);
+        if (dataset->info.classes)
+            dataset->class_counts[nl_dataset_label(dataset, i)]++;
+    }
 }
 
 static nl_status open_shard(nl_dataset *dataset, nl_shard *shard)
@@ -356,6 +376,7 @@ void nl_dataset_close(nl_dataset *dataset)
     nl_free(context, (void *)dataset->class_ids);
     nl_free(context, (void *)dataset->class_names);
     nl_free(context, dataset->class_counts);
+    nl_free(context, dataset->chosen);
     cJSON_Delete(dataset->root);
     nl_free(context, dataset->path);
     nl_free(context, dataset);
@@ -366,33 +387,46 @@ const nl_dataset_info *nl_dataset_get_info(const nl_dataset *dataset)
     return &dataset->info;
 }
 
-/* The last shard that begins at or before the sample. */
-static const nl_shard *shard_of(const nl_dataset *dataset, int64_t index)
+/* Where a sample stands: the last shard that begins at or before it, and the row there. */
+static const nl_shard *find_sample(const nl_dataset *dataset, int64_t index, int64_t *row)
 {
+    int64_t sample = dataset->chosen ? dataset->chosen[index] : index;
     int64_t low = 0, high = dataset->shard_count;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (dataset->shards[middle].first <= index)
+        if (dataset->shards[middle].first <= sample)
             low = middle;
         else
             high = middle;
     }
+    *row = sample - dataset->shards[low].first;
     return &dataset->shards[low];
 }
 
 int nl_dataset_label(const nl_dataset *dataset, int64_t index)
 {
-    const nl_shard *shard = shard_of(dataset, index);
-    return label_at(shard, index - shard->first);
+    int64_t row;
+    const nl_shard *shard = find_sample(dataset, index, &row);
+    return label_at(shard, row);
+}
+
+int64_t nl_dataset_picture(const nl_dataset *dataset, int64_t index)
+{
+    int64_t row, number = index;
+    const nl_shard *shard = find_sample(dataset, index, &row);
+    if (shard->pictures)
+        memcpy(&number, shard->pictures + row * (int64_t)sizeof(number), sizeof(number));
+    return number;
 }
 
 void nl_dataset_crop(const nl_dataset *dataset, int64_t index, bool flipped,
                      float crop[NL_CROP_NUMBERS])
 {
-    const nl_shard *shard = shard_of(dataset, index);
+    int64_t row;
+    const nl_shard *shard = find_sample(dataset, index, &row);
     memset(crop, 0, NL_CROP_NUMBERS * sizeof(*crop));
     if (shard->crops)
-        crop_at(shard, index - shard->first, crop);
+        crop_at(shard, row, crop);
     crop[NL_CROP_MIRRORED] = flipped;
     if (flipped)
         crop[NL_CROP_RIGHT] = -crop[NL_CROP_RIGHT];
@@ -401,16 +435,16 @@ void nl_dataset_crop(const nl_dataset *dataset, int64_t index, bool flipped,
 const uint8_t *nl_dataset_bytes(const nl_dataset *dataset, int64_t index, bool flipped,
                                 int64_t *size)
 {
-    const nl_shard *shard = shard_of(dataset, index);
+    int64_t row;
+    const nl_shard *shard = find_sample(dataset, index, &row);
     bool stored = dataset->info.flips && dataset->info.kind != NL_DATA_PIXELS;
     *size = dataset->sample_bytes / (stored ? 2 : 1);
-    return shard->images + (index - shard->first) * dataset->sample_bytes +
-           (stored && flipped ? *size : 0);
+    return shard->images + row * dataset->sample_bytes + (stored && flipped ? *size : 0);
 }
 
 void nl_dataset_ahead(const nl_dataset *dataset, int64_t index, bool flipped)
 {
-    int64_t size;
+    int64_t size, row;
     const uint8_t *bytes = nl_dataset_bytes(dataset, index, flipped, &size);
-    nl_map_ahead(&shard_of(dataset, index)->file->mapping, bytes, size);
+    nl_map_ahead(&find_sample(dataset, index, &row)->file->mapping, bytes, size);
 }

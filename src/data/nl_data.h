@@ -36,6 +36,7 @@ typedef struct nl_dataset_info {
         width;           /* C, H, W: what a model of this data has as in_channels, input_size */
     int sample_channels; /* K: 2 C for moments, otherwise C */
     bool flips;          /* every sample can be had mirrored */
+    int64_t pictures;    /* that the samples are of, the whole or parts */
     bool
         crops_known; /* what part of its picture a sample is: not where an older encode made parts */
     const char *autoencoder;           /* as in a configuration: "kl", "tiny", "none" */
@@ -51,6 +52,10 @@ typedef struct nl_dataset_info {
  * shape, count and label is checked first. */
 nl_status nl_dataset_open(nl_context *context, const char *path, nl_dataset **dataset);
 void nl_dataset_close(nl_dataset *dataset); /* NULL is allowed */
+/* Leaves of the data set one of two parts that have no picture in common. held_out: of each class every k-th whole picture,
+ * k = 1 / part to the next whole number, 0 < part <= 1/2; otherwise all samples of the other pictures. A set whose classes
+ * have fewer than k pictures each has none to hold out: NL_ERROR_USAGE. */
+nl_status nl_dataset_hold_out(nl_dataset *dataset, double part, bool held_out);
 /* Owned by the data set. */
 const nl_dataset_info *nl_dataset_get_info(const nl_dataset *dataset);
 /* Of sample 0 <= index < count. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "nl_config.h"
+#include "nl_io.h"
 #include "nl_json.h"
 
 typedef enum nl_kind {
@@ -334,6 +335,19 @@ nl_status nl_config_parse(nl_context *context, const char *where, const char *te
 cleanup:
     nl_config_free(context, &work);
     cJSON_Delete(root);
+    return status;
+}
+
+nl_status nl_config_parse_over(nl_context *context, const char *text, nl_config *config)
+{
+    nl_mapping file;
+    if (*text == '{')
+        return nl_config_parse(context, "--config", text, strlen(text), config);
+    nl_status status = nl_map_file(context, text, &file);
+    if (status != NL_OK)
+        return status;
+    status = nl_config_parse(context, text, (const char *)file.data, (size_t)file.size, config);
+    nl_unmap(context, &file);
     return status;
 }
 

@@ -155,6 +155,8 @@ const char *nl_config_name(const nl_config *config, char *text, size_t size);
  * combination. */
 nl_status nl_config_parse(nl_context *context, const char *where, const char *json, size_t size,
                           nl_config *config);
+/* The same of an option's value: a file, or the JSON itself, which begins with "{". */
+nl_status nl_config_parse_over(nl_context *context, const char *text, nl_config *config);
 nl_status nl_config_check(nl_context *context, const char *where, const nl_config *config);
 /* The first key that makes two models of different kinds, or that trains them differently; NULL: none. Names of
  * classes and notes on the training are no difference. */

@@ -27,18 +27,6 @@ static nl_status find_checkpoint(nl_context *context, const char *given, char **
     return status;
 }
 
-static nl_status parse_over(nl_context *context, const char *where, const char *path,
-                            nl_config *config)
-{
-    nl_mapping file;
-    nl_status status = nl_map_file(context, path, &file);
-    if (status != NL_OK)
-        return status;
-    status = nl_config_parse(context, where, (const char *)file.data, (size_t)file.size, config);
-    nl_unmap(context, &file);
-    return status;
-}
-
 /* Keys that stand in options, through the parser of configurations and its checks. */
 static nl_status parse_options(nl_context *context, const nl_model_options *options,
                                nl_config *config)
@@ -90,7 +78,7 @@ nl_status nl_read_config(const nl_checkpoint *checkpoint, const nl_model_options
         nl_config_init(config);
     status = NL_OK;
     if (options->config_path)
-        NL_TRY(parse_over(context, options->config_path, options->config_path, config));
+        NL_TRY(nl_config_parse_over(context, options->config_path, config));
     if (options->config_path && !nl_checkpoint_metadata(checkpoint, "nalagen"))
         NL_TRY(nl_config_read_position(checkpoint, config));
     NL_TRY(parse_options(context, options, config));

@@ -71,6 +71,7 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
                    {"patience", (double)o->patience, 0, 1e6},
                    {"max-skipped", (double)o->max_skipped, 1, 1e6},
                    {"dump", (double)o->dump, 0, 10000},
+                   {"hold-out", o->hold_out, 0, 0.5},
                    {"teacher-internal", o->internal_guidance, 0, 1000},
                    {"match", o->match, 0, 1e6},
                    {"match-from", o->match_from, 0, 0.99},
@@ -149,10 +150,15 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
     if (options->vae && strcmp(options->vae, "none") != 0 && !nl_path_exists(options->vae))
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: the autoencoder for pictures (--vae) is not there", options->vae);
-    if (options->patience && (!options->validation || !options->validate_every))
+    bool validates = options->validate_every && (options->validation || options->hold_out > 0);
+    if (options->validation && options->hold_out > 0)
         return nl_fail(context, NL_ERROR_USAGE,
-                       "--patience ends the run by its loss on held-out data: give --val");
-    if (options->validate_every && options->validation && !options->ema)
+                       "--val and --hold-out both say what is held out: give one of them");
+    if (options->patience && !validates)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--patience ends the run by its loss on held-out data: give --val, or "
+                       "--hold-out 0.1");
+    if (validates && !options->ema)
         return nl_fail(context, NL_ERROR_USAGE, "--val measures the moving average: give --ema");
     return NL_OK;
 }
@@ -182,17 +188,6 @@ static nl_status describe_data(nl_context *context, const nl_dataset_info *info,
     *text = built ? nl_json_print(json, false) : NULL;
     cJSON_Delete(json);
     return *text ? NL_OK : nl_fail(context, NL_ERROR_MEMORY, "no memory for a configuration");
-}
-
-static nl_status parse_file(nl_context *context, const char *path, nl_config *config)
-{
-    nl_mapping file;
-    nl_status status = nl_map_file(context, path, &file);
-    if (status != NL_OK)
-        return status;
-    status = nl_config_parse(context, path, (const char *)file.data, (size_t)file.size, config);
-    nl_unmap(context, &file);
-    return status;
 }
 
 static nl_status check_against_data(nl_context *context, const nl_config *config,
@@ -255,7 +250,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
     NL_TRY(describe_data(context, data, &text));
     NL_TRY(nl_config_parse(context, options->data, text, strlen(text), config));
     if (options->config)
-        NL_TRY(parse_file(context, options->config, config));
+        NL_TRY(nl_config_parse_over(context, options->config, config));
     if (options->label_dropout >= 0)
         config->class_dropout_prob = options->label_dropout;
     if (options->teacher) {

@@ -45,6 +45,11 @@ static nl_status open_data(nl_trainer *trainer)
     nl_status status = NL_OK;
     char *path = NULL;
     NL_TRY(nl_dataset_open(context, options->data, &trainer->data));
+    if (options->hold_out > 0) {
+        NL_TRY(nl_dataset_hold_out(trainer->data, options->hold_out, false));
+        NL_TRY(nl_dataset_open(context, options->data, &trainer->validation));
+        NL_TRY(nl_dataset_hold_out(trainer->validation, options->hold_out, true));
+    }
     const nl_dataset_info *info = nl_dataset_get_info(trainer->data);
     if (options->overfit > info->count)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--overfit %lld: %s has %lld samples",

@@ -140,14 +140,13 @@ static nl_status measure_loss(nl_trainer *trainer, double *loss)
 {
     nl_status status = NL_OK;
     const nl_train_options *options = trainer->options;
-    int64_t count = nl_dataset_get_info(trainer->validation)->count;
+    int64_t all = nl_dataset_get_info(trainer->validation)->count;
+    int64_t count = options->validation_count ? options->validation_count : all;
     int64_t batch = options->batch / options->accumulate, mark = nl_arena_mark(trainer->device);
     nl_validation validation;
     double sum = 0, number = 0;
     float *losses = NULL;
     bool stop;
-    if (options->validation_count)
-        count = NL_MIN(count, options->validation_count);
     status = open_validation(trainer, &validation);
     if (status != NL_OK)
         return status;

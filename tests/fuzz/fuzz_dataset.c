@@ -44,6 +44,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (status == NL_OK) {
             nl_dataset_count(dataset);
             read_all(dataset);
+            status = nl_dataset_hold_out(dataset, 0.5, size % 2);
+            if (status == NL_OK)
+                read_all(dataset);
+            if (status == NL_ERROR_USAGE) /* no class has two pictures */
+                status = NL_OK;
         }
         nl_dataset_close(dataset);
     }
