@@ -14,10 +14,13 @@ typedef struct nl_train_values {
     nl_train_options train;
     nl_machine_options machine;
     const char *options; /* JSON file of the same options */
+    const char *recipe;  /* NULL: the published one */
+    bool recipe_taken;   /* its choices are in what this was read from */
     const char *gpus;
 } nl_train_values;
 
 extern const nl_option nl_train_rows[];
+extern const char *const nl_train_recipes[];
 /* Runs `command` with these values, changed by the command line. */
 nl_status nl_train_with(int argc, char **argv, nl_train_values *values);
 

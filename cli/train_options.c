@@ -28,7 +28,8 @@ const nl_option nl_train_rows[] = {
      .detail = "Alone, or with a new length: by the options in RUN/config.json, in the folder that "
                "it was begun in."},
     {"config", 0, NL_OPTION_FILE, TRAIN(config), "FILE", .where = RECORD,
-     .help = "JSON configuration over it: path, feature_map, ..."},
+     .help = "JSON configuration over it, or that JSON itself",
+     .detail = "FILE, or '{\"lepe\": true}': path, feature_map, middle_head, ..."},
     {"init", 0, NL_OPTION_FILE, TRAIN(init), "FILE", .where = NL_COMMON | RECORD,
      .help = "weights to start from; classes and size may differ"},
     {"resume", 0, NL_OPTION_FILE, TRAIN(resume), "HOW", .help = "auto, none or a checkpoint (auto)",
@@ -131,10 +132,14 @@ const nl_option nl_train_rows[] = {
      .help = "their autoencoder, or none (the model's)"},
     {"val", 0, NL_OPTION_FILE, TRAIN(validation), "FOLDER", .where = NL_COMMON | RECORD,
      .help = "data that is held out: its loss, of the average"},
+    {"hold-out", 0, NL_OPTION_REAL, TRAIN(hold_out), "PART", 1e-6, 0.5, .where = RECORD,
+     .help = "part of each class' pictures kept for that (none)",
+     .detail = "Every tenth, with 0.1, in the order in which they were encoded, with all their "
+               "crops; validated on are the whole pictures."},
     {"val-every", 0, NL_OPTION_INT, TRAIN(validate_every), "N", 1, 1e9, .where = RECORD,
      .help = "steps (auto, at most 5000)"},
     {"val-count", 0, NL_OPTION_INT, TRAIN(validation_count), "N", 1, 1e12, .where = RECORD,
-     .help = "samples of it (all)"},
+     .help = "samples of it; more: at other times again (all)"},
     {"patience", 0, NL_OPTION_INT, TRAIN(patience), "N", 1, 1e6, .where = RECORD,
      .help = "validations without a better one that end the run",
      .detail =
@@ -161,6 +166,19 @@ const nl_option nl_train_rows[] = {
     {0},
 };
 
+const char *const nl_train_recipes[] = {"published", "small", NULL};
+
+static const nl_option options[] = {
+    {"recipe", 0, NL_OPTION_CHOICE, FIELD(recipe), "NAME", .choices = nl_train_recipes,
+     .where = NL_COMMON | RECORD, .help = "published or small: see below (published)",
+     .detail = "What the options below are that are not given. small chooses by the number of "
+               "pictures and classes and by the device: start, length, batch, learning rate, "
+               "dropout, averages, what is held out and when to stop. It says what it chose, and a "
+               "run that is resumed keeps it."},
+    {.include = nl_train_rows},
+    {0},
+};
+
 static nl_status train_main(int argc, char **argv)
 {
     nl_train_values values = {.command = &nl_train_command, .train = nl_train_defaults};
@@ -176,12 +194,15 @@ const nl_command nl_train_command = {
              "command resumes a run that was stopped, exactly. SIGINT, SIGTERM, SIGUSR1,\n"
              "SIGHUP and SIGXCPU save and stop (code 130); a second one of the first three\n"
              "stops at once. The defaults are the published recipe; in short runs what is auto\n"
-             "follows the length, so that 2000 steps show pictures.\n",
-    .examples = "  nalagen encode imagenet/train -o data        once\n"
+             "follows the length, so that 2000 steps show pictures. --recipe small chooses for\n"
+             "your own pictures, be they 200 or 20,000, from the model that ships.\n",
+    .examples = "  nalagen encode pictures -o own --crops 6     your own, a folder for each class\n"
+                "  nalagen train --recipe small -d own -o run\n"
+                "  nalagen encode imagenet/train -o data        once\n"
                 "  nalagen train -m NaLaSiT-S/2 -d data -o run --steps 400000\n"
                 "  nalagen train -m NaLaSiT-S/2 -d data -o run --dry-run\n"
                 "  nalagen plot run                             run/plot.png\n"
                 "  nalagen sample --model run/model.safetensors --class church\n",
-    .options = nl_train_rows,
+    .options = options,
     .run = train_main,
 };
