@@ -102,13 +102,13 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A DiT of patch 2 over 4 x 32 x 32 latents."""
+    """A DiT of patch 2 over latents of 4 channels."""
 
-    def __init__(self, size, nala):
+    def __init__(self, size, nala, tokens=256):
         super().__init__()
         depth, width, heads = SIZES[size]
         self.patch = nn.Conv2d(4, width, 2, stride=2)
-        self.position = nn.Parameter(torch.randn(1, 256, width))
+        self.position = nn.Parameter(torch.randn(1, tokens, width))
         self.time = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width))
         self.label = nn.Embedding(1001, width)
         self.blocks = nn.ModuleList(Block(width, heads, nala) for _ in range(depth))
@@ -123,7 +123,8 @@ class Backbone(nn.Module):
             h = block(h, c)
         shift, scale = self.adaln(F.silu(c))[:, None].chunk(2, dim=-1)
         h = self.head(F.layer_norm(h, h.shape[-1:], eps=1e-6) * (1 + scale) + shift)
-        return h.view(-1, 16, 16, 2, 2, 8).permute(0, 5, 1, 3, 2, 4).reshape(-1, 8, 32, 32)
+        side = x.shape[-1]
+        return h.view(-1, side // 2, side // 2, 2, 2, 8).permute(0, 5, 1, 3, 2, 4).reshape(-1, 8, side, side)
 
 
 class Residual(nn.Module):
@@ -207,13 +208,14 @@ def forward(name, size, nala, batch):
         note(f"forward {name}-{size}/2 {batch} x 256 tokens {kind}", rate, "images/s")
 
 
-def train(name, nala, batch):
+def train(name, nala, batch, tokens=256):
     """A step of flow matching: velocity, uniform times, label dropout."""
-    model = Backbone("S", nala).to(CUDA)
+    model = Backbone("S", nala, tokens).to(CUDA)
     average = copy.deepcopy(model).requires_grad_(False)
     weights, averages = list(model.parameters()), list(average.parameters())
     optimiser = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0, fused=True)
-    images, classes = torch.randn(batch, 4, 32, 32, device=CUDA), torch.randint(0, 1000, (batch,), device=CUDA)
+    side = 2 * math.isqrt(tokens)
+    images, classes = torch.randn(batch, 4, side, side, device=CUDA), torch.randint(0, 1000, (batch,), device=CUDA)
     compiled = torch.compile(model)
 
     def step(call):
@@ -235,8 +237,9 @@ def train(name, nala, batch):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         rate = 1e3 * batch / milliseconds(lambda: step(call), 10)
-        note(f"train {name}-S/2 batch {batch} {kind}", rate, "images/s")
-        note(f"train {name}-S/2 batch {batch} memory {kind}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
+        what = f"train {name}-S/2 batch {batch}" + (f" x {tokens} tokens" if tokens != 256 else "")
+        note(f"{what} {kind}", rate, "images/s")
+        note(f"{what} memory {kind}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
 
 
 @torch.no_grad()
@@ -281,7 +284,7 @@ def inception(precision):
 
 
 # The slowest to compile first.
-ROWS = [(train, "NaLaSiT", True, 256), (train, "SiT", False, 256), (forward, "NaLaDiT", "XL", True, 64),
+ROWS = [*((train, name, name != "SiT", 65536 // n, n) for n in (256, 1024, 4096) for name in ("NaLaSiT", "SiT")), (forward, "NaLaDiT", "XL", True, 64),
         (forward, "DiT", "XL", False, 64), (forward, "NaLaSiT", "S", True, 256),
         (forward, "SiT", "S", False, 256), (decode,), *((inception, p) for p in ("fp16", "tf32", "fp32")),
         *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,)]

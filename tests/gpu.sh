@@ -203,14 +203,29 @@ if wanted training; then # on noise, as the peer
         head -c 3072 /dev/urandom
     done >"$out/noise.bin"
     for _ in $(seq 16); do cat "$out/noise.bin"; done >"$out/pictures/data_batch_1.bin"
-    "$build/nalagen" encode "$out/pictures" -o "$data" --vae none --device cpu --force -q
-    for run in NaLaSiT-S/2:256 SiT-S/2:256 NaLaSiT-XL/2:64; do
-        "$build/nalagen" train --model "${run%:*}" --batch "${run#*:}" --data "$data" --out "$out/run" --dry-run 2>&1 |
-            sed -n -e "s|.*time: .* \([0-9.]*\) images/s.*|train ${run%:*} batch ${run#*:}\t\1\timages/s|p" \
-                -e "s|.*; \([0-9]*\) MiB in all.*|train ${run%:*} batch ${run#*:} memory\t\1\tMiB|p" >>"$out/ours.tsv"
+    for side in 32 64 128 256; do
+        "$build/nalagen" encode "$out/pictures" -o "$data-$side" --vae none --size $side --device cpu --force -q
     done
-    "$build/nalagen" train --model NaLaSiT-S/2 --data "$data" --out "$out/run" --profile >"$out/profile.txt" 2>&1
-    rm -rf "$out/data" "$out/pictures" "$out/run"
+    # model, batch, pixels of a side: a quarter of their number are tokens
+    while read -r model batch side; do
+        name="train $model batch $batch"
+        [ "$side" = 32 ] || name="$name x $((side * side / 4)) tokens"
+        "$build/nalagen" train --model "$model" --batch "$batch" --data "$data-$side" --out "$out/run" --dry-run 2>&1 |
+            sed -n -e "s|.*time: .* \([0-9.]*\) images/s.*|$name\t\1\timages/s|p" \
+                -e "s|.*memory: \([0-9]*\) MiB.*|$name memory\t\1\tMiB|p" >>"$out/ours.tsv"
+    done <<END
+NaLaSiT-S/2 256 32
+SiT-S/2 256 32
+NaLaSiT-XL/2 64 32
+NaLaSiT-S/2 64 64
+SiT-S/2 64 64
+NaLaSiT-S/2 16 128
+SiT-S/2 16 128
+NaLaSiT-S/2 4 256
+SiT-S/2 4 256
+END
+    "$build/nalagen" train --model NaLaSiT-S/2 --data "$data-32" --out "$out/run" --profile >"$out/profile.txt" 2>&1
+    rm -rf "$data"-* "$out/pictures" "$out/run"
 fi
 
 touch "$out/ours.tsv" "$out/peer.tsv"
