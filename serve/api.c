@@ -119,16 +119,21 @@ static enum MHD_Result answer_picture(nl_exchange *exchange, nl_queued_job *job)
                            : nl_answer_failure(exchange, exchange->context, status);
 }
 
-/* All pictures of the job in one. milliseconds 0: a grid. */
+/* All pictures of the job in one. milliseconds 0: a grid. They do not change: what a client has already is not made again. */
 static enum MHD_Result answer_whole(nl_exchange *exchange, nl_queued_job *job, int64_t columns,
                                     int64_t milliseconds)
 {
+    enum { KEPT = 3600 };
     uint8_t *png = NULL;
     size_t size;
+    nl_job_look look;
+    nl_queue_look(exchange->server->queue, job, &look);
+    if (look.state == NL_JOB_DONE && nl_client_has(exchange, job->id))
+        return nl_answer_tagged(exchange, job->id, NULL, NULL, 0, KEPT);
     nl_status status = nl_queue_whole(exchange->server->queue, exchange->context, job, columns,
                                       milliseconds, &png, &size);
     enum MHD_Result result =
-        status == NL_OK ? nl_answer_bytes(exchange, "image/png", png, size, 3600)
+        status == NL_OK ? nl_answer_tagged(exchange, job->id, "image/png", png, size, KEPT)
         : status == NL_ERROR_INPUT
             ? nl_answer_error(exchange, MHD_HTTP_NOT_FOUND, "its pictures are not all made")
             : nl_answer_failure(exchange, exchange->context, status);

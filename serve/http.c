@@ -67,7 +67,13 @@ enum MHD_Result nl_answer(nl_exchange *exchange, unsigned code, const char *type
 enum MHD_Result nl_answer_bytes(nl_exchange *exchange, const char *type, const void *data,
                                 size_t size, int seconds)
 {
-    char keep[48] = "no-store";
+    return nl_answer_tagged(exchange, NULL, type, data, size, seconds);
+}
+
+enum MHD_Result nl_answer_tagged(nl_exchange *exchange, const char *tag, const char *type,
+                                 const void *data, size_t size, int seconds)
+{
+    char keep[48] = "no-store", quoted[128];
     struct MHD_Response *response =
         MHD_create_response_from_buffer(size, (void *)data, MHD_RESPMEM_MUST_COPY);
     if (!response)
@@ -75,7 +81,11 @@ enum MHD_Result nl_answer_bytes(nl_exchange *exchange, const char *type, const v
     if (seconds)
         snprintf(keep, sizeof(keep), "private, max-age=%d, immutable", seconds);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, keep);
-    return nl_answer(exchange, MHD_HTTP_OK, type, response);
+    if (tag) {
+        snprintf(quoted, sizeof(quoted), "\"%s\"", tag);
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ETAG, quoted);
+    }
+    return nl_answer(exchange, data ? MHD_HTTP_OK : MHD_HTTP_NOT_MODIFIED, type, response);
 }
 
 enum MHD_Result nl_answer_json(nl_exchange *exchange, unsigned code, cJSON *json)
@@ -134,6 +144,14 @@ const char *nl_argument(nl_exchange *exchange, const char *name)
 static const char *header(nl_exchange *exchange, const char *name)
 {
     return MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, name);
+}
+
+bool nl_client_has(nl_exchange *exchange, const char *tag)
+{
+    char quoted[128];
+    const char *tags = header(exchange, MHD_HTTP_HEADER_IF_NONE_MATCH);
+    snprintf(quoted, sizeof(quoted), "\"%s\"", tag);
+    return tags && (!strcmp(tags, "*") || strstr(tags, quoted));
 }
 
 bool nl_has_gone(nl_exchange *exchange)

@@ -60,6 +60,9 @@ enum MHD_Result nl_answer_failure(nl_exchange *exchange, nl_context *context, nl
 /* type: of the content; copied; seconds: that it may be kept by the client, 0: not at all. */
 enum MHD_Result nl_answer_bytes(nl_exchange *exchange, const char *type, const void *data,
                                 size_t size, int seconds);
+/* The same of what a client may have already, under a tag of its own; data NULL: it has, and the answer is 304. */
+enum MHD_Result nl_answer_tagged(nl_exchange *exchange, const char *tag, const char *type,
+                                 const void *data, size_t size, int seconds);
 /* A response of one's own, taken over. */
 enum MHD_Result nl_answer(nl_exchange *exchange, unsigned code, const char *type,
                           struct MHD_Response *response);
@@ -68,6 +71,8 @@ enum MHD_Result nl_answer(nl_exchange *exchange, unsigned code, const char *type
 bool nl_number_read(const char *text, int64_t most, int64_t *number);
 /* An argument of the query, or NULL. */
 const char *nl_argument(nl_exchange *exchange, const char *name);
+/* Whether the client has what was answered with the tag (If-None-Match). */
+bool nl_client_has(nl_exchange *exchange, const char *tag);
 /* The client has closed the connection, or the server is about to. */
 bool nl_has_gone(nl_exchange *exchange);
 

@@ -161,6 +161,9 @@ def walk():
         assert status == 200 and headers["Content-Type"] == "image/png"
         assert png_facts(png)[0] == size and png_facts(png)[1]["grid"] == name, png_facts(png)
     open("grid.png", "wb").write(png)
+    for tags, code in ((headers["ETag"], 304), ('W/"x", %s' % headers["ETag"], 304), ("*", 304), ('"%s"' % (32 * "0"), 200)):
+        status, again, data = ask("GET", "/api/jobs/%s/grid?columns=2" % job["id"], headers={"If-None-Match": tags})
+        assert status == code and data == (b"" if code == 304 else png) and again["ETag"] == headers["ETag"], (tags, status)
     status, _, png = ask("GET", "/api/jobs/%s/animation?ms=120" % job["id"])
     assert status == 200 and png.count(b"fcTL") == 5 and png.count(b"fdAT") == 4 and png_facts(png)[1]["animate"] == 120
     assert pixels(png) == pixels(frames[0])
@@ -171,7 +174,7 @@ def walk():
         assert ask("GET", "/api/jobs/%s/%s" % (job["id"], wrong))[0] == 400, wrong
     _, long = post("/api/jobs", LONG)
     for kind in ("grid", "animation"):
-        assert ask("GET", "/api/jobs/%s/%s" % (long["id"], kind))[0] == 404
+        assert ask("GET", "/api/jobs/%s/%s" % (long["id"], kind), headers={"If-None-Match": "*"})[0] == 404
         assert ask("GET", "/api/jobs/%s/%s" % (32 * "0", kind))[0] == 404
     ask("DELETE", "/api/jobs/" + long["id"])
     for wrong in ({"walk": 5}, {"to_class": 3}, {"walk": 5, "to_class": 9}, {"walk": 1, "to_seed": 3}, {"walk": 65, "to_seed": 3},
