@@ -62,19 +62,6 @@ static inline bool check_attention_sizes(nl_arguments *a, int64_t batch, int64_t
     return fits;
 }
 
-/* The grid of tokens that rotary angles are taken from. */
-static inline void check_turned(nl_arguments *a, int64_t tokens, int64_t head_size,
-                                int64_t grid_height, int64_t grid_width)
-{
-    nl_check(a,
-             grid_height > 0 && grid_width > 0 && tokens % grid_height == 0 &&
-                 tokens / grid_height == grid_width,
-             "rope: a grid of %lld x %lld is not one of %lld tokens", (long long)grid_height,
-             (long long)grid_width, (long long)tokens);
-    nl_check(a, head_size % 4 == 0, "rope: head size %lld is no multiple of 4",
-             (long long)head_size);
-}
-
 /* B * H * W of token grids. */
 static inline int64_t grid_rows(nl_arguments *a, int64_t batch, int64_t grid_height,
                                 int64_t grid_width)
@@ -86,6 +73,44 @@ static inline int64_t grid_rows(nl_arguments *a, int64_t batch, int64_t grid_hei
              "no grid of %lld x %lld x %lld", (long long)batch, (long long)grid_height,
              (long long)grid_width);
     return rows;
+}
+
+static inline void check_whole_heads(nl_arguments *a, int64_t columns, int64_t head)
+{
+    nl_check(a, head > 0 && columns % head == 0, "%lld columns are not those of heads of %lld",
+             (long long)columns, (long long)head);
+}
+
+static inline void check_scan_numbers(nl_arguments *a, float scale, float normalizer)
+{
+    nl_check(a, isfinite(scale), "scale is not finite");
+    nl_check(a, normalizer > 0 && isfinite(normalizer), "normalizer is %g, expected more than 0",
+             (double)normalizer);
+}
+
+/* The sizes of gated linear attention; rows: those of its tensors. */
+static inline bool check_scanned(nl_arguments *a, int64_t batch, int64_t heads, int64_t key_size,
+                                 int64_t head_size, const nl_scan *scan, int64_t *rows)
+{
+    int64_t tokens = grid_rows(a, 1, scan->grid_height, scan->grid_width);
+    if (a->status != NL_OK || !check_attention_sizes(a, batch, tokens, heads, head_size) ||
+        !check_attention_sizes(a, batch, tokens, heads, key_size))
+        return false;
+    *rows = grid_rows(a, batch, scan->grid_height, scan->grid_width);
+    return a->status == NL_OK;
+}
+
+/* The grid of tokens that rotary angles are taken from. */
+static inline void check_turned(nl_arguments *a, int64_t tokens, int64_t head_size,
+                                int64_t grid_height, int64_t grid_width)
+{
+    nl_check(a,
+             grid_height > 0 && grid_width > 0 && tokens % grid_height == 0 &&
+                 tokens / grid_height == grid_width,
+             "rope: a grid of %lld x %lld is not one of %lld tokens", (long long)grid_height,
+             (long long)grid_width, (long long)tokens);
+    nl_check(a, head_size % 4 == 0, "rope: head size %lld is no multiple of 4",
+             (long long)head_size);
 }
 
 /* Tokens of a picture cut into patches, or a size that no tensor has. */

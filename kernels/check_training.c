@@ -126,6 +126,38 @@ static void check_softmax_attention_backward(nl_arguments *a,
     nl_check(a, isfinite(args->scale), "scale is not finite");
 }
 
+static void
+check_gated_linear_attention_backward(nl_arguments *a,
+                                      const nl_gated_linear_attention_backward_args *args)
+{
+    int64_t rows, keys = args->heads * args->key_size, hidden = args->heads * args->head_size;
+    if (!check_scanned(a, args->batch, args->heads, args->key_size, args->head_size, &args->scan,
+                       &rows))
+        return;
+    TENSOR(qkv, NL_ARG_STRIDED, rows, NL_MAX(args->qkv.shape[1], 2 * keys + hidden));
+    TENSOR(gate, 0, rows, keys);
+    TENSOR(dout, 0, rows, hidden);
+    TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows,
+           NL_MAX(args->dqkv.shape[1], 2 * keys + hidden));
+    TENSOR(dgate, NL_ARG_OUTPUT, rows, keys);
+    check_scan_numbers(a, args->scale, args->normalizer);
+}
+
+static void check_head_norm_gate_backward(nl_arguments *a,
+                                          const nl_head_norm_gate_backward_args *args)
+{
+    TENSOR(x, 0, NL_ANY, NL_ANY);
+    TENSOR(weight, NL_ARG_F32, NL_ANY);
+    check_whole_heads(a, args->x.shape[1], args->weight.shape[0]);
+    TENSOR_AS(g, NL_ARG_STRIDED, x);
+    TENSOR_AS(dy, NL_ARG_IN_PLACE, x);
+    TENSOR_AS(dx, NL_ARG_OUTPUT, x);
+    TENSOR_AS(dg, NL_ARG_STRIDED | NL_ARG_OUTPUT, x);
+    TENSOR_AS(dweight, GRADIENT, weight);
+    TENSOR_AS(y, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, x);
+    check_eps(a, args->eps);
+}
+
 static void check_swiglu_backward(nl_arguments *a, const nl_swiglu_backward_args *args)
 {
     TENSOR(dy, NL_ARG_IN_PLACE, NL_ANY, NL_ANY);

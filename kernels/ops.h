@@ -122,6 +122,42 @@ typedef struct nl_softmax_attention_args {
     float scale; /* head_size^-1/2 */
 } nl_softmax_attention_args;
 
+/* The order in which a scan goes through the tokens of an image: row by row, or column by column, and backwards. */
+typedef struct nl_scan {
+    int64_t grid_height, grid_width;
+    bool transposed, reversed;
+} nl_scan;
+
+/* The token at place i of the scan. */
+static inline int64_t nl_scan_token(const nl_scan *scan, int64_t i)
+{
+    if (scan->reversed)
+        i = scan->grid_height * scan->grid_width - 1 - i;
+    return scan->transposed ? i % scan->grid_height * scan->grid_width + i / scan->grid_height : i;
+}
+
+/* Gated linear attention (Yang et al. 2024). In the order of the scan each head carries a state S [e, d], at first 0:
+ *   S = diag(a) S + k^T v,   out = scale q S,   a = sigmoid(gate)^(1 / normalizer) */
+typedef struct nl_gated_linear_attention_args {
+    nl_tensor
+        qkv; /* [B * T, >= 2 h e + D]: columns q | k | v, each head-major; rows may be strided */
+    nl_tensor gate;                            /* [B * T, h e] */
+    nl_tensor out;                             /* [B * T, D] */
+    int64_t batch, heads, key_size, head_size; /* B, h, e, d */
+    nl_scan scan;                              /* T: its grid */
+    float scale;                               /* key_size^-1/2 */
+    float normalizer;                          /* 16 */
+} nl_gated_linear_attention_args;
+
+/* Of each head: y = weight x / sqrt(mean x^2 + eps) SiLU(g). */
+typedef struct nl_head_norm_gate_args {
+    nl_tensor x;      /* [M, h d] */
+    nl_tensor weight; /* [d] F32 */
+    nl_tensor g;      /* [M, h d]; rows may be strided */
+    nl_tensor y;      /* [M, h d] */
+    float eps;        /* 1e-6 in DiG */
+} nl_head_norm_gate_args;
+
 /* y = silu(x1) x2 */
 typedef struct nl_swiglu_args {
     nl_tensor x; /* [M, 2K]: columns x1 | x2 */
@@ -430,6 +466,8 @@ typedef struct nl_ops {
     X(nala_attention)                                                                              \
     X(layernorm_gate)                                                                              \
     X(softmax_attention)                                                                           \
+    X(gated_linear_attention)                                                                      \
+    X(head_norm_gate)                                                                              \
     X(swiglu)                                                                                      \
     X(qk_norm)                                                                                     \
     X(rope)                                                                                        \

@@ -98,6 +98,31 @@ typedef struct nl_softmax_attention_backward_args {
     float scale;
 } nl_softmax_attention_backward_args;
 
+/* The states are computed again. With w = q dq - k dk the gradient of log a at a token is the sum of w over it and all
+ * tokens after it in the scan. */
+typedef struct nl_gated_linear_attention_backward_args {
+    nl_tensor qkv, gate; /* as forward */
+    nl_tensor dout;      /* [B * T, D] */
+    nl_tensor
+        dqkv; /* [B * T, >= 2 h e + D]: columns dq | dk | dv overwritten; rows may be strided */
+    nl_tensor dgate; /* [B * T, h e] */
+    int64_t batch, heads, key_size, head_size;
+    nl_scan scan;
+    float scale, normalizer;
+} nl_gated_linear_attention_backward_args;
+
+typedef struct nl_head_norm_gate_backward_args {
+    nl_tensor x;       /* [M, h d] */
+    nl_tensor weight;  /* [d] F32 */
+    nl_tensor g;       /* [M, h d]; rows may be strided */
+    nl_tensor dy;      /* [M, h d] */
+    nl_tensor dx;      /* [M, h d]; may be dy (in place) */
+    nl_tensor dg;      /* [M, h d]; rows may be strided */
+    nl_tensor dweight; /* [d] F32, added to */
+    nl_tensor y;       /* [M, h d], or left out: forward's y once more */
+    float eps;
+} nl_head_norm_gate_backward_args;
+
 typedef struct nl_swiglu_backward_args {
     nl_tensor x;  /* [M, 2K]: x1 | x2 */
     nl_tensor dy; /* [M, K] */
@@ -323,6 +348,8 @@ typedef struct nl_adamw_args {
     X(layernorm_gate_backward)                                                                     \
     X(nala_attention_backward)                                                                     \
     X(softmax_attention_backward)                                                                  \
+    X(gated_linear_attention_backward)                                                             \
+    X(head_norm_gate_backward)                                                                     \
     X(swiglu_backward)                                                                             \
     X(qk_norm_backward)                                                                            \
     X(dropout)                                                                                     \

@@ -108,6 +108,9 @@ void op_host_output(op_run *run, const char *name, const double *values, int64_t
 float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, int64_t size,
                     int64_t d, bool rope);
 
+/* Logits of the gates of gated linear attention, op_cases_backbone.c. */
+float *op_gates(op_run *run, int64_t count);
+
 /* ---- For tests */
 
 /* The devices of NL_TEST_DEVICE (comma-separated; default "cpu,reference"), at most OP_MAX_DEVICES, in

@@ -325,6 +325,84 @@ static nl_status run_softmax_attention(op_run *run, const void *op_case)
     return nl_op_softmax_attention(run->device, &args);
 }
 
+static const struct gated_linear_attention_case {
+    const char *text;
+    int64_t batch, grid_height, grid_width, heads, e, d, gap;
+    bool transposed, reversed;
+} gated_linear_attention_cases[] = {
+    CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .e = 4, .d = 8),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 5, .heads = 3, .e = 12, .d = 24, .gap = 5),
+    CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .e = 32, .d = 64,
+         .gap = 16 + 128, .reversed = true),
+    CASE(.batch = 2, .grid_height = 5, .grid_width = 9, .heads = 2, .e = 32, .d = 64,
+         .transposed = true),
+    CASE(.batch = 2, .grid_height = 9, .grid_width = 4, .heads = 2, .e = 36, .d = 72,
+         .transposed = true, .reversed = true),
+    CASE(.batch = 1, .grid_height = 3, .grid_width = 11, .heads = 2, .e = 64, .d = 128),
+    CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .heads = 1, .e = 7, .d = 13, .gap = 1,
+         .reversed = true),
+    CASE(.batch = 2, .grid_height = 32, .grid_width = 32, .heads = 1, .e = 32, .d = 64,
+         .transposed = true, .reversed = true),
+};
+
+/* Logits of gates: some of them forget all at once or nothing. */
+float *op_gates(op_run *run, int64_t count)
+{
+    float *gates = op_normal(run, count);
+    for (int64_t i = 0; i < count; i++)
+        gates[i] = gates[i] * 3 + (i % 37 == 5 ? -60.0f : i % 41 == 7 ? 50.0f : 0.0f);
+    return gates;
+}
+
+static nl_status run_gated_linear_attention(op_run *run, const void *op_case)
+{
+    const struct gated_linear_attention_case *c = op_case;
+    int64_t rows = c->batch * c->grid_height * c->grid_width;
+    int64_t keys = c->heads * c->e, size = c->heads * c->d;
+    run->batch = c->batch;
+    float *gates = op_gates(run, rows * keys);
+    nl_gated_linear_attention_args args = {
+        .batch = op_images(run),
+        .heads = c->heads,
+        .key_size = c->e,
+        .head_size = c->d,
+        .scan = {c->grid_height, c->grid_width, c->transposed, c->reversed},
+        .scale = (float)(1 / sqrt((double)c->e)),
+        .normalizer = 16,
+    };
+    args.qkv = OP_TENSOR(run, .activation = true, .shape = {rows, 2 * keys + size}, .gap = c->gap);
+    args.gate = OP_TENSOR(run, .activation = true, .shape = {rows, keys}, .values = gates);
+    args.out = OP_TENSOR(run, .activation = true, .shape = {rows, size}, .output = "out");
+    return nl_op_gated_linear_attention(run->device, &args);
+}
+
+static const struct head_norm_gate_case {
+    const char *text;
+    int64_t batch, rows, heads, d, gap;
+} head_norm_gate_cases[] = {
+    CASE(.batch = 1, .rows = 1, .heads = 1, .d = 8),
+    CASE(.batch = 3, .rows = 16, .heads = 6, .d = 64, .gap = 16 + 768),
+    CASE(.batch = 2, .rows = 49, .heads = 2, .d = 72, .gap = 8),
+    CASE(.batch = 2, .rows = 5, .heads = 3, .d = 33, .gap = 5),
+    CASE(.batch = 1, .rows = 33, .heads = 2, .d = 128),
+};
+
+static nl_status run_head_norm_gate(op_run *run, const void *op_case)
+{
+    const struct head_norm_gate_case *c = op_case;
+    int64_t m = c->batch * c->rows, size = c->heads * c->d;
+    run->batch = c->batch;
+    float *x = op_normal(run, m * size);
+    for (int64_t i = 0; i < c->d; i++)
+        x[i] *= 1e-3f; /* a head so small that eps counts */
+    nl_head_norm_gate_args args = {.eps = 1e-6f};
+    args.x = OP_TENSOR(run, .activation = true, .shape = {m, size}, .values = x);
+    args.weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    args.g = OP_TENSOR(run, .activation = true, .shape = {m, size}, .gap = c->gap, .scale = 3);
+    args.y = OP_TENSOR(run, .activation = true, .shape = {m, size}, .output = "y");
+    return nl_op_head_norm_gate(run->device, &args);
+}
+
 static const struct swiglu_case {
     const char *text;
     int64_t batch, rows, k;
@@ -580,6 +658,8 @@ const op_family op_backbone_families[] = {
     FAMILY(nala_attention),
     FAMILY(layernorm_gate),
     FAMILY(softmax_attention),
+    FAMILY(gated_linear_attention),
+    FAMILY(head_norm_gate),
     FAMILY(swiglu),
     FAMILY(qk_norm),
     FAMILY(rope),

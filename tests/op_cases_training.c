@@ -361,6 +361,88 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
     return nl_op_nala_attention_backward(run->device, &args);
 }
 
+static const struct gated_linear_attention_backward_case {
+    const char *text;
+    int64_t batch, grid_height, grid_width, heads, e, d, gap;
+    bool transposed, reversed;
+} gated_linear_attention_backward_cases[] = {
+    CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .e = 4, .d = 8),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 5, .heads = 3, .e = 12, .d = 24, .gap = 5),
+    CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .e = 32, .d = 64,
+         .gap = 16 + 128, .reversed = true),
+    CASE(.batch = 2, .grid_height = 5, .grid_width = 9, .heads = 2, .e = 32, .d = 64,
+         .transposed = true),
+    CASE(.batch = 2, .grid_height = 9, .grid_width = 4, .heads = 2, .e = 36, .d = 72,
+         .transposed = true, .reversed = true),
+    CASE(.batch = 1, .grid_height = 3, .grid_width = 11, .heads = 2, .e = 64, .d = 128),
+    CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .heads = 1, .e = 7, .d = 13, .gap = 1,
+         .reversed = true),
+    CASE(.batch = 1, .grid_height = 32, .grid_width = 32, .heads = 1, .e = 32, .d = 64,
+         .transposed = true, .reversed = true),
+};
+
+static nl_status run_gated_linear_attention_backward(op_run *run, const void *op_case)
+{
+    const struct gated_linear_attention_backward_case *c = op_case;
+    int64_t rows = c->batch * c->grid_height * c->grid_width;
+    int64_t keys = c->heads * c->e, size = c->heads * c->d;
+    run->batch = c->batch;
+    run->tolerance = 4e-5; /* the gradient of a gate is a difference of long sums */
+    float *gates = op_gates(run, rows * keys);
+    nl_gated_linear_attention_backward_args args = {
+        .batch = op_images(run),
+        .heads = c->heads,
+        .key_size = c->e,
+        .head_size = c->d,
+        .scan = {c->grid_height, c->grid_width, c->transposed, c->reversed},
+        .scale = (float)(1 / sqrt((double)c->e)),
+        .normalizer = 16,
+    };
+    args.qkv = OP_TENSOR(run, .activation = true, .shape = {rows, 2 * keys + size}, .gap = c->gap);
+    args.gate = OP_TENSOR(run, .activation = true, .shape = {rows, keys}, .values = gates);
+    args.dout = OP_TENSOR(run, .activation = true, .shape = {rows, size});
+    args.dqkv = OP_TENSOR(run, .activation = true, .shape = {rows, 2 * keys + size}, .gap = c->gap,
+                          .output = "dqkv");
+    args.dgate = OP_TENSOR(run, .activation = true, .shape = {rows, keys}, .output = "dgate");
+    return nl_op_gated_linear_attention_backward(run->device, &args);
+}
+
+static const struct head_norm_gate_backward_case {
+    const char *text;
+    int64_t rows, heads, d, gap;
+    bool in_place, y;
+} head_norm_gate_backward_cases[] = {
+    CASE(.rows = 1, .heads = 1, .d = 8),
+    CASE(.rows = 167, .heads = 6, .d = 64, .gap = 16 + 768, .in_place = true, .y = true),
+    CASE(.rows = 49, .heads = 2, .d = 72, .gap = 8, .y = true),
+    CASE(.rows = 5, .heads = 3, .d = 33, .gap = 5, .in_place = true),
+    CASE(.rows = 700, .heads = 2, .d = 128, .in_place = true, .y = true),
+};
+
+static nl_status run_head_norm_gate_backward(op_run *run, const void *op_case)
+{
+    const struct head_norm_gate_backward_case *c = op_case;
+    int64_t m = c->rows, size = c->heads * c->d;
+    run->batch = c->rows;
+    float *x = op_normal(run, m * size);
+    for (int64_t i = 0; i < c->d && m > 1; i++)
+        x[i] *= 1e-2f;
+    nl_head_norm_gate_backward_args args = {.eps = 1e-6f};
+#define OF_ROWS(...) OP_TENSOR(run, .activation = true, .shape = {m, size}, __VA_ARGS__)
+    args.dx = OF_ROWS(.output = "dx", .in_place = c->in_place);
+    args.dy = c->in_place ? args.dx : OF_ROWS(.scale = 1);
+    args.x = OF_ROWS(.values = x);
+    args.weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
+    args.g = OF_ROWS(.gap = c->gap, .scale = 3);
+    args.dg = OF_ROWS(.gap = c->gap, .output = "dg");
+    if (c->y)
+        args.y = OF_ROWS(.output = "y");
+    args.dweight =
+        OP_TENSOR(run, .shape = {c->d}, .shared = true, .output = "dweight", .in_place = true);
+#undef OF_ROWS
+    return nl_op_head_norm_gate_backward(run->device, &args);
+}
+
 static const struct softmax_attention_backward_case {
     const char *text;
     int64_t batch, tokens, heads, d, gap;
@@ -894,6 +976,8 @@ const op_family op_training_families[] = {
     FAMILY(layernorm_gate_backward),
     FAMILY(nala_attention_backward),
     FAMILY(softmax_attention_backward),
+    FAMILY(gated_linear_attention_backward),
+    FAMILY(head_norm_gate_backward),
     FAMILY(swiglu_backward),
     FAMILY(qk_norm_backward),
     FAMILY(dropout),

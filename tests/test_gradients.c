@@ -107,6 +107,8 @@ FORWARD(layernorm_modulate)
 FORWARD(layernorm_gate)
 FORWARD(nala_attention)
 FORWARD(softmax_attention)
+FORWARD(gated_linear_attention)
+FORWARD(head_norm_gate)
 FORWARD(swiglu)
 FORWARD(qk_norm)
 FORWARD(rope)
@@ -426,6 +428,51 @@ static void test_softmax_attention(void **state)
     forget(&c);
 }
 
+static void test_gated_linear_attention(void **state)
+{
+    (void)state;
+    for (int order = 0; order < 4; order++) {
+        check c = {0};
+        const nl_scan scan = {2, 3, order & 1, order & 2};
+        nl_gated_linear_attention_args args = {.qkv = RANDOM(12, 20),
+                                               .gate = RANDOM(12, 6),
+                                               .out = ZEROS(12, 8),
+                                               .batch = 2,
+                                               .heads = 2,
+                                               .key_size = 3,
+                                               .head_size = 4,
+                                               .scan = scan,
+                                               .scale = 0.5f,
+                                               .normalizer = 2};
+        loss l = {forward_gated_linear_attention, &args, args.out, RANDOM(12, 8), NULL, NULL};
+        nl_tensor dqkv = ZEROS(12, 20), dgate = ZEROS(12, 6);
+        assert_ok(context, NL_OP(device, gated_linear_attention_backward, .qkv = args.qkv,
+                                 .gate = args.gate, .dout = l.weights, .dqkv = dqkv, .dgate = dgate,
+                                 .batch = 2, .heads = 2, .key_size = 3, .head_size = 4,
+                                 .scan = scan, .scale = 0.5f, .normalizer = 2));
+        compare("gated_linear_attention qkv", &l, args.qkv, dqkv);
+        compare("gated_linear_attention gate", &l, args.gate, dgate);
+        forget(&c);
+    }
+}
+
+static void test_head_norm_gate(void **state)
+{
+    (void)state;
+    check c = {0};
+    nl_head_norm_gate_args args = {
+        .x = RANDOM(3, 8), .weight = RANDOM(4), .g = RANDOM(3, 8), .y = ZEROS(3, 8), .eps = 1e-6f};
+    loss l = {forward_head_norm_gate, &args, args.y, RANDOM(3, 8), NULL, NULL};
+    nl_tensor dx = ZEROS(3, 8), dg = ZEROS(3, 8), dweight = ZEROS(4);
+    assert_ok(context, NL_OP(device, head_norm_gate_backward, .x = args.x, .weight = args.weight,
+                             .g = args.g, .dy = l.weights, .dx = dx, .dg = dg, .dweight = dweight,
+                             .eps = 1e-6f));
+    compare("head_norm_gate x", &l, args.x, dx);
+    compare("head_norm_gate weight", &l, args.weight, dweight);
+    compare("head_norm_gate g", &l, args.g, dg);
+    forget(&c);
+}
+
 static void test_depthwise_conv(void **state)
 {
     (void)state;
@@ -605,6 +652,8 @@ int main(void)
         cmocka_unit_test(test_layernorm_gate),
         cmocka_unit_test(test_nala_attention),
         cmocka_unit_test(test_softmax_attention),
+        cmocka_unit_test(test_gated_linear_attention),
+        cmocka_unit_test(test_head_norm_gate),
         cmocka_unit_test(test_depthwise_conv),
         cmocka_unit_test(test_patches),
         cmocka_unit_test(test_add_label),
