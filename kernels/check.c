@@ -111,7 +111,7 @@ static void check_gated_linear_attention(nl_arguments *a,
 
 static void check_head_norm_gate(nl_arguments *a, const nl_head_norm_gate_args *args)
 {
-    TENSOR(x, 0, NL_ANY, NL_ANY);
+    TENSOR(x, NL_ARG_IN_PLACE, NL_ANY, NL_ANY);
     TENSOR(weight, NL_ARG_F32, NL_ANY);
     check_whole_heads(a, args->x.shape[1], args->weight.shape[0]);
     TENSOR_AS(g, NL_ARG_STRIDED, x);

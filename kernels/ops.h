@@ -154,7 +154,7 @@ typedef struct nl_head_norm_gate_args {
     nl_tensor x;      /* [M, h d] */
     nl_tensor weight; /* [d] F32 */
     nl_tensor g;      /* [M, h d]; rows may be strided */
-    nl_tensor y;      /* [M, h d] */
+    nl_tensor y;      /* [M, h d]; may be x (in place) */
     float eps;        /* 1e-6 in DiG */
 } nl_head_norm_gate_args;
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes tests/golden/blocks_*.safetensors: networks with the parts that a configuration can choose ("mlp", "norm",
-"qk_norm", "rope", dropout), their outputs and gradients by PyTorch in float64.
+"qk_norm", "rope", dropout, gated linear attention), their outputs and gradients by PyTorch in float64.
 
     python3 make_blocks_golden.py REFERENCE OUT [NAME]     (needs torch and numpy)
 
 REFERENCE is the folder with nala_torch.py. What is new stands below, as LightningDiT (SwiGLUFFN, RMSNorm, the norms of
-q and k, VisionRotaryEmbeddingFast) and SegFormer (Mix-FFN) have it. The loss is mean((out - target)^2).
+q and k, VisionRotaryEmbeddingFast), SegFormer (Mix-FFN) and DiG (GatedLinearAttention, the blocks' ends) have it. The loss is mean((out - target)^2).
 """
 import json
 import struct
@@ -30,6 +30,7 @@ MODELS = {  # attention, lepe, mlp, norm, norm of q and k, dropout, rope
     "softmax_rope": ("softmax", False, "swiglu", "rms", "layer", 0.0, True),
     "nala_mix": ("nala", True, "mix", "layer", "rms", 0.25, False),
     "nala_swiglu": ("nala", False, "swiglu", "rms", None, 0.1, False),
+    "gla_swiglu": ("gla", False, "swiglu", "layer", None, 0.0, False),
 }
 
 
@@ -134,10 +135,68 @@ class WithNorms(nn.Module):
         return torch.cat([q.reshape(b, n, c), k.reshape(b, n, c), y[..., 2 * c:]], dim=-1)
 
 
-def build(attention, lepe, mlp, norm, qk_norm, dropout, rope, samples):
-    model = nala_torch.Backbone((DEPTH, SIZE, HEADS), 2, attention, input_size=2 * SIDE, classes=5, learn_sigma=False,
-                                lepe=lepe)
+class GatedLinearAttention(nn.Module):
+    """DiG's, token by token in the order of x."""
+
+    def __init__(self, size):
+        super().__init__()
+        for name, width in ("q", size // 2), ("k", size // 2), ("v", size), ("g", size), ("o", size):
+            setattr(self, name + "_proj", nn.Linear(size, width, bias=False))
+        self.gk_proj = nn.Sequential(nn.Linear(size, 16, bias=False), nn.Linear(16, size // 2))
+        self.norm = RMSNorm(size // HEADS)
+
+    def forward(self, x):
+        b, n, c = x.shape
+        q, k, v, g, gate = (y.reshape(b, n, HEADS, -1) for y in (
+            self.q_proj(x), self.k_proj(x), self.v_proj(x), self.g_proj(x), self.gk_proj(x)))
+        decay = (F.logsigmoid(gate) / 16).exp()
+        state, out = torch.zeros(b, HEADS, q.shape[-1], v.shape[-1]).double(), []
+        for i in range(n):
+            state = decay[:, i, :, :, None] * state + k[:, i, :, :, None] * v[:, i, :, None]
+            out.append((q[:, i, :, :, None] * state).sum(2) * q.shape[-1] ** -0.5)
+        return self.o_proj((self.norm(torch.stack(out, 1)) * F.silu(g)).reshape(b, n, c))
+
+
+class DigBlock(nala_torch.Block):
+    """As DiG's: a convolution of the stream at the end, then its tokens backwards, and after every second block by columns."""
+
+    def start(self, index):
+        self.index, self.attn = index, GatedLinearAttention(SIZE)
+        self.dw_conv = nn.Conv2d(SIZE, SIZE, 3, padding=1, groups=SIZE)
+
+    def forward(self, x, c):
+        x = super().forward(x, c)
+        grid = self.dw_conv(x.transpose(1, 2).reshape(len(x), SIZE, SIDE, SIDE)).flatten(2).flip(2)
+        grid = grid.reshape(len(x), SIZE, SIDE, SIDE)
+        return (grid.transpose(2, 3) if self.index % 2 else grid).flatten(2).transpose(1, 2)
+
+
+def ours(model, gradient):
+    """The parameters of a model as nalagen has them: of a gated linear attention the first products as one, convolutions as
+    the picture lies."""
+    found = {key: (p.grad if gradient else p).detach() for key, p in model.named_parameters() if p.requires_grad}
     for i, block in enumerate(model.blocks):
+        if not isinstance(block, DigBlock):
+            continue
+        at, conv = f"blocks.{i}.attn.", f"blocks.{i}.dw_conv.weight"
+        names = ["q_proj", "k_proj", "v_proj", "g_proj", "gk_proj.0"]
+        found[at + "in_proj.weight"] = torch.cat([found.pop(f"{at}{name}.weight") for name in names])
+        found[at + "out_proj.weight"] = found.pop(at + "o_proj.weight")
+        for name in "weight", "bias":
+            found[f"{at}gk_proj.{name}"] = found.pop(f"{at}gk_proj.1.{name}")
+        found[conv] = found[conv].flip(2, 3) if i % 2 else found[conv]
+        found[conv] = found[conv].transpose(2, 3) if i // 2 % 2 else found[conv]
+    return found
+
+
+def build(attention, lepe, mlp, norm, qk_norm, dropout, rope, samples):
+    gla = attention == "gla"
+    model = nala_torch.Backbone((4 if gla else DEPTH, SIZE, HEADS), 2, "softmax" if gla else attention,
+                                input_size=2 * SIDE, classes=5, learn_sigma=False, lepe=lepe)
+    for i, block in enumerate(model.blocks):
+        if gla:
+            block.__class__ = DigBlock
+            block.start(i)
         block.mlp = {"gelu": Gelu, "swiglu": SwiGLU, "mix": Mix}[mlp](SIZE, Dropout(dropout, i, samples))
         if norm == "rms":
             block.norm1, block.norm2 = RMSNorm(SIZE), RMSNorm(SIZE)
@@ -182,10 +241,10 @@ def main(name, options):
     out = model(x, t, y)
     ((out - target) ** 2).mean().backward()
     tensors = {"x": x, "t": t, "y": y, "target": target, "out": out, "grad_x": x.grad}
-    for key, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            key = key.replace(".product", "")
-            tensors["w." + key], tensors["g." + key] = parameter, parameter.grad
+    gradients = ours(model, True)
+    for key, value in ours(model, False).items():
+        public = key.replace(".product", "")
+        tensors["w." + public], tensors["g." + public] = value.contiguous(), gradients[key].contiguous()
     save(f"{sys.argv[2]}/blocks_{name}.safetensors", tensors)
     print(name, float(out.abs().mean()))
 

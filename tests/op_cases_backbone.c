@@ -379,10 +379,11 @@ static nl_status run_gated_linear_attention(op_run *run, const void *op_case)
 static const struct head_norm_gate_case {
     const char *text;
     int64_t batch, rows, heads, d, gap;
+    bool in_place;
 } head_norm_gate_cases[] = {
     CASE(.batch = 1, .rows = 1, .heads = 1, .d = 8),
     CASE(.batch = 3, .rows = 16, .heads = 6, .d = 64, .gap = 16 + 768),
-    CASE(.batch = 2, .rows = 49, .heads = 2, .d = 72, .gap = 8),
+    CASE(.batch = 2, .rows = 49, .heads = 2, .d = 72, .gap = 8, .in_place = true),
     CASE(.batch = 2, .rows = 5, .heads = 3, .d = 33, .gap = 5),
     CASE(.batch = 1, .rows = 33, .heads = 2, .d = 128),
 };
@@ -396,10 +397,12 @@ static nl_status run_head_norm_gate(op_run *run, const void *op_case)
     for (int64_t i = 0; i < c->d; i++)
         x[i] *= 1e-3f; /* a head so small that eps counts */
     nl_head_norm_gate_args args = {.eps = 1e-6f};
-    args.x = OP_TENSOR(run, .activation = true, .shape = {m, size}, .values = x);
+    args.x = OP_TENSOR(run, .activation = true, .shape = {m, size}, .values = x,
+                       .output = c->in_place ? "y" : NULL, .in_place = c->in_place);
     args.weight = OP_TENSOR(run, .shape = {c->d}, .shared = true);
     args.g = OP_TENSOR(run, .activation = true, .shape = {m, size}, .gap = c->gap, .scale = 3);
-    args.y = OP_TENSOR(run, .activation = true, .shape = {m, size}, .output = "y");
+    args.y = c->in_place ? args.x
+                         : OP_TENSOR(run, .activation = true, .shape = {m, size}, .output = "y");
     return nl_op_head_norm_gate(run->device, &args);
 }
 

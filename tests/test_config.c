@@ -227,7 +227,7 @@ static void built_configurations_are_checked(void **state)
     c.change;                                                                                      \
     assert_int_equal(nl_config_check(context, "built", &c), NL_ERROR_INPUT)
     BROKEN(architecture = NL_ARCH_UNKNOWN);
-    BROKEN(attention = 2);
+    BROKEN(attention = NL_ATTENTION_COUNT);
     BROKEN(depth = -1);
     BROKEN(hidden_size = -64);
     BROKEN(num_heads = 0);

@@ -413,6 +413,9 @@ static void every_option_runs(void **state)
         "\"attention\": \"nala\", \"feature_map\": \"power\"",
         "\"attention\": \"nala\", \"feature_map\": \"cosine_constant\"",
         "\"attention\": \"nala\", \"lambda\": 2, \"tau\": 1",
+        "\"attention\": \"gla\"",
+        "\"attention\": \"gla\", \"dw_conv\": true, \"mlp\": \"swiglu\"",
+        "\"attention\": \"nala\", \"dw_conv\": true, \"norm\": \"rms\"",
         "\"mlp\": \"swiglu\"",
         "\"mlp\": \"mix\"",
         "\"norm\": \"rms\"",
@@ -512,6 +515,11 @@ static void parts_of_blocks_in_files(void **state)
          "norm: its configuration says layer, its tensors say rms", "do not have this \"norm\""},
         {"\"crop_conditioning\": true", "\"crop_conditioning\": false",
          "crop_conditioning: its configuration says false", "do not have \"crop_conditioning\""},
+        {"\"dw_conv\": true", "\"dw_conv\": false",
+         "dw_conv: its configuration says false, its tensors say true", "do not have \"dw_conv\""},
+        {"\"attention\": \"gla\"", "\"attention\": \"nala\"",
+         "attention: its configuration says nala, its tensors say gla",
+         "do not have this \"attention\""},
         {"\"qk_norm\": true", "\"qk_norm\": false",
          "qk_norm: its configuration says false, its tensors say true", "do not have \"qk_norm\""},
     };
@@ -529,7 +537,9 @@ static void parts_of_blocks_in_files(void **state)
         assert_int_equal(told.norm, dit->config.norm);
         assert_int_equal(told.qk_norm, dit->config.qk_norm);
         assert_int_equal(told.crop_conditioning, dit->config.crop_conditioning);
-        assert_int_equal(told.num_heads, told.qk_norm ? 4 : 1); /* by the weights of the norms */
+        bool normed = told.qk_norm || told.attention == NL_ATTENTION_GLA;
+        assert_int_equal(told.dw_conv, dit->config.dw_conv);
+        assert_int_equal(told.num_heads, normed ? 4 : 1); /* by the weights of the norms */
         for (nl_dit_spelling s = NL_SPELLING_PUBLIC; s <= NL_SPELLING_DIFFUSERS; s++) {
             assert_int_equal(
                 nl_dit_convert(file, &told, "test_dit_no.safetensors", true, NL_F32, s),
@@ -608,6 +618,37 @@ static void adaln_is_one_weight(void **state)
     assert_ptr_equal(dit->head.adaln_weight.data,
                      (char *)dit->adaln_weight.data +
                          6 * d * dit->config.depth * d * (int64_t)sizeof(float));
+    nl_dit_destroy(dit);
+}
+
+/* The products of a gated linear attention are drawn one by one, its convolutions change nothing. */
+static void initial_gla(void **state)
+{
+    (void)state;
+    nl_config config;
+    nl_dit *dit = NULL;
+    const char json[] = "{\"architecture\": \"SiT\", \"attention\": \"gla\", \"dw_conv\": true, "
+                        "\"depth\": 1, \"hidden_size\": 128, \"input_size\": 4}";
+    const int rows[] = {64, 64, 128, 128, 16};
+    nl_config_init(&config);
+    assert_ok(context, nl_config_parse(context, "test", json, strlen(json), &config));
+    assert_ok(context, nl_dit_create(context->device, &config, &dit));
+    assert_ok(context, nl_dit_initialize(dit, 1));
+    for (int i = 0; i < dit->param_count; i++) {
+        const char *name = dit->params[i].name;
+        const float *values = dit->params[i].tensor->data;
+        for (int part = 0; strstr(name, "in_proj") && part < NL_COUNT(rows); part++) {
+            double largest = 0, bound = sqrt(6.0 / (128 + rows[part])) / sqrt(32);
+            for (int j = 0; j < rows[part] * 128; j++)
+                largest = fmax(largest, fabs((double)*values++));
+            assert_true(largest <= bound * 1.000001 && largest > 0.99 * bound);
+        }
+        for (int j = 0; strstr(name, "dw_conv.weight") && j < 128 * 9; j++)
+            assert_true(values[j] == (j % 9 == 4));
+        for (int j = 0; strstr(name, "dw_conv.bias") && j < 128; j++)
+            assert_true(values[j] == 0);
+    }
+    nl_config_free(context, &config);
     nl_dit_destroy(dit);
 }
 
@@ -900,6 +941,7 @@ int main(void)
         cmocka_unit_test(position_values),
         cmocka_unit_test(parameter_counts),
         cmocka_unit_test(adaln_is_one_weight),
+        cmocka_unit_test(initial_gla),
         cmocka_unit_test(initial_weights),
         cmocka_unit_test(save_and_load),
         cmocka_unit_test(nan_is_not_saved),

@@ -17,10 +17,11 @@ static int device_count;
 
 #define NO_SIGMA "\"learn_sigma\": false, \"variance\": \"fixed_small\", "
 
-#define BLOCKS(attention, more)                                                                    \
+#define BLOCKS(attention, more) DEEP_BLOCKS(attention, "2", more)
+#define DEEP_BLOCKS(attention, depth, more)                                                        \
     "{\"architecture\": \"DiT\", \"attention\": \"" attention                                      \
-    "\", \"hidden_size\": 24, " NO_SIGMA more                                                      \
-    ", \"depth\": 2, \"num_heads\": 2, \"patch_size\": 2, \"input_size\": 8, \"num_classes\": 5}"
+    "\", \"hidden_size\": 24, " NO_SIGMA more ", \"depth\": " depth                                \
+    ", \"num_heads\": 2, \"patch_size\": 2, \"input_size\": 8, \"num_classes\": 5}"
 
 static const struct golden {
     const char *file, *config; /* those of training.safetensors come first */
@@ -49,6 +50,8 @@ static const struct golden {
      BLOCKS("nala", "\"lepe\": true, \"mlp\": \"mix\", \"qk_norm\": true"), 0.25f},
     {"blocks_nala_swiglu.safetensors", BLOCKS("nala", "\"mlp\": \"swiglu\", \"norm\": \"rms\""),
      0.1f},
+    {"blocks_gla_swiglu.safetensors",
+     DEEP_BLOCKS("gla", "4", "\"dw_conv\": true, \"mlp\": \"swiglu\""), 0},
 };
 
 static void parse(const char *json, nl_config *config)

@@ -6,6 +6,7 @@
  *   NL_TEST_DEVICE   devices: op_open_devices
  *   NL_TEST_DTYPE    f32 (default) or bf16
  *   NL_TEST_SEED     of the inputs, or `random` for one of the time; default: 1
+ *   NL_TEST_ONLY     tests whose names match this pattern (*gated*)
  *   NL_TEST_PART     K/N: every N-th case, from the K-th on, so that N processes share the work
  */
 #include <time.h>
@@ -203,6 +204,8 @@ int main(void)
     for (int i = 0; i < count; i++)
         units[i + 1] = (struct CMUnitTest){
             .name = tests[i].name, .test_func = test_operation, .initial_state = &tests[i]};
+    if (getenv("NL_TEST_ONLY"))
+        cmocka_set_test_filter(getenv("NL_TEST_ONLY"));
     int failed = _cmocka_run_group_tests("operations", units, (size_t)count + 1, NULL, NULL);
     for (int i = 0; i < device_count; i++) {
         nl_device_destroy(devices[i]);

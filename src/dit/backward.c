@@ -99,6 +99,12 @@ cleanup:
     return status;
 }
 
+/* The branch that is added to the stream before this block's, or negative: that was done at the end of the block. */
+static int last_before(const nl_pass *pass, int block)
+{
+    return pass->dit->config.dw_conv ? -1 : NL_BRANCHES * block - 1;
+}
+
 /* Whether the middle head stands before this branch, and was asked: then it is what the branch before was added for. */
 static bool middle_before(const nl_pass *pass, int number)
 {
@@ -110,11 +116,53 @@ static nl_status branch_backward(nl_pass *pass, int number)
     nl_status status;
     nl_branch_at at = branch_at(pass, number);
     nl_linear_backward_weight_args first;
-    int before = middle_before(pass, number) ? -1 : number - 1;
+    int before = number % NL_BRANCHES          ? number - 1
+                 : middle_before(pass, number) ? -1
+                                               : last_before(pass, number / NL_BRANCHES);
     NL_TRY(nl_branch_of(&pass->dit->config, number % NL_BRANCHES)->backward(pass, &at, &first));
     NL_TRY(norm_backward(pass, number, before, &at.saved->x));
     first.x = pass->h;
     NL_TRY(nl_op_linear_backward_weight(pass->device, &first));
+cleanup:
+    return status;
+}
+
+/* With dw_conv, the end of a block: dx of the convolved stream becomes that of the block's sum, which is computed again,
+ * then dout of its last branch. */
+static nl_status convolution_backward(nl_pass *pass, int index)
+{
+    nl_status status;
+    const nl_config *config = &pass->dit->config;
+    nl_branch_at at = branch_at(pass, NL_BRANCHES * index + NL_BRANCH_MLP);
+    const nl_tensor *weights = pass->dit->blocks[index].dw_conv;
+    const nl_tensor *gradients = pass->gradients->blocks[index].dw_conv;
+    const nl_tensor *modulation = &pass->saved->modulation, *dmodulation = &pass->dmodulation;
+    int64_t d = config->hidden_size;
+    nl_pass_borrow(pass, &pass->wide);
+    nl_tensor sum = nl_part_of_room(&pass->wide, 2 * d, d), dsum = pass->dout;
+    NL_TRY(nl_add_branch(pass->device, pass->dit, modulation, at.number, &at.saved->x,
+                         &at.saved->out, &sum, &pass->h));
+    NL_TRY(NL_OP(pass->device, zero, .x = dsum)); /* the gradient adds to it */
+    NL_TRY(NL_OP(pass->device, depthwise_conv_backward, .x = sum, .weight = weights[0],
+                 .dout = pass->dx, .dx = dsum, .dweight = gradients[0], .dbias = gradients[1],
+                 .batch = pass->batch, .grid_height = config->input_height / config->patch_size,
+                 .grid_width = config->input_width / config->patch_size));
+    pass->dout = pass->dx;
+    pass->dx = dsum;
+    /* The sum without the norm: that has no gradient, and the branch's own shift and scale get theirs later. */
+    NL_TRY(NL_OP(pass->device, zero, .x = pass->dh));
+    NL_TRY(NL_OP(pass->device, layernorm_modulate_backward, .x = sum,
+                 .scale = nl_modulation_piece(modulation, config, at.number, NL_SCALE),
+                 .dy = pass->dh, .dx = pass->dx, .branch = at.saved->out,
+                 .gate = nl_modulation_piece(modulation, config, at.number, NL_GATE),
+                 .dbranch = pass->dout,
+                 .dbias = at.gradients[nl_branch_of(config, NL_BRANCH_MLP)->out_bias],
+                 .dshift = nl_modulation_piece(dmodulation, config, at.number, NL_SHIFT),
+                 .dscale = nl_modulation_piece(dmodulation, config, at.number, NL_SCALE),
+                 .dgate = nl_modulation_piece(dmodulation, config, at.number, NL_GATE),
+                 .norm = config->norm, .weight = nl_norm_weight(pass->dit, at.number),
+                 .dweight = nl_norm_weight(pass->gradients, at.number),
+                 .rows_per_image = pass->tokens, .eps = nl_norm_eps(config, at.number)));
 cleanup:
     return status;
 }
@@ -132,10 +180,12 @@ static nl_status block_backward(nl_pass *pass, int index)
                             .modulation = pass->saved->modulation};
         NL_TRY(nl_block_again(&stream, index, &pass->saved->blocks[index]));
     }
+    if (pass->dit->config.dw_conv)
+        NL_TRY(convolution_backward(pass, index));
     for (int kind = NL_BRANCHES - 1; kind >= 0; kind--)
         NL_TRY(branch_backward(pass, NL_BRANCHES * index + kind));
     if (middle_before(pass, NL_BRANCHES * index))
-        NL_TRY(head_backward(pass, nl_middle_number(&pass->dit->config), NL_BRANCHES * index - 1,
+        NL_TRY(head_backward(pass, nl_middle_number(&pass->dit->config), last_before(pass, index),
                              &pass->saved->blocks[index].branches[0].x, pass->dmiddle));
     NL_TRY(report(pass, first_of(pass, index), first_of(pass, index + 1)));
 cleanup:
@@ -225,7 +275,8 @@ nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_sav
     NL_TRY(NL_OP(device, zero, .x = pass.dx)); /* nothing else reads the last stream */
     if (dit->config.middle_head && !dmiddle)   /* nothing else writes its pieces */
         NL_TRY(NL_OP(device, zero, .x = pass.dmodulation));
-    NL_TRY(head_backward(&pass, head, head - 1, &saved->last, dprediction));
+    NL_TRY(head_backward(&pass, head, last_before(&pass, dit->config.depth), &saved->last,
+                         dprediction));
     NL_TRY(report(&pass, first_of(&pass, dit->config.depth), &gradients->adaln_weight));
     for (int i = dit->config.depth - 1; i >= 0; i--)
         NL_TRY(block_backward(&pass, i));

@@ -18,9 +18,10 @@ typedef struct nl_shapes {
     nl_attention attention;
     nl_mlp mlp;
     nl_norm norm;
-    bool gate, lepe, crops, middle;
+    bool gate, lepe, crops, middle, dw_conv;
     bool qk_norm_layer; /* it has biases */
     int64_t qk_norm;    /* head size by its weights; 0: none */
+    int64_t head_size;  /* by the norm of a gated linear attention; 0: not told */
     int grid;           /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
 
@@ -108,6 +109,10 @@ static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
         shapes->qk_norm = entry->shape[0];
     shapes->qk_norm_layer =
         shapes->qk_norm && nl_checkpoint_find(checkpoint, "blocks.0.attn.q_norm.bias");
+    if (shapes->attention == NL_ATTENTION_GLA &&
+        (entry = find(checkpoint, "blocks.0.attn.norm.weight", 1, shapes)))
+        shapes->head_size = entry->shape[0];
+    shapes->dw_conv = nl_checkpoint_find(checkpoint, "blocks.0.dw_conv.weight") != NULL;
     shapes->lepe = nl_checkpoint_find(checkpoint, "blocks.0.attn.lepe.weight") != NULL;
     snprintf(name, sizeof(name), "blocks.0.%s", product);
     if ((entry = find(checkpoint, name, 2, shapes)))
@@ -160,12 +165,15 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
     config->qk_norm_layer = shapes->qk_norm_layer;
     config->gate = shapes->attention == NL_ATTENTION_NALA ? shapes->gate : true;
     config->lepe = shapes->lepe;
+    config->dw_conv = shapes->dw_conv;
     config->crop_conditioning = shapes->crops;
     config->depth = shapes->depth;
     config->hidden_size = shapes->hidden_size;
     config->num_heads = nl_config_default_heads(shapes->hidden_size);
     if (config->qk_norm && shapes->hidden_size % shapes->qk_norm == 0)
         config->num_heads = (int)(shapes->hidden_size / shapes->qk_norm);
+    if (shapes->head_size && shapes->hidden_size % shapes->head_size == 0)
+        config->num_heads = (int)(shapes->hidden_size / shapes->head_size);
     config->patch_size = shapes->patch_size;
     config->in_channels = shapes->in_channels;
     config->num_classes = shapes->label_rows - !config->no_null_class;
@@ -197,6 +205,7 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
         {"qk_norm_layer", config->qk_norm_layer, told.qk_norm_layer, bools},
         {"gate", nala ? config->gate : true, told.gate, bools},
         {"lepe", nala && config->lepe, told.lepe, bools},
+        {"dw_conv", config->dw_conv, told.dw_conv, bools},
         {"middle_head", config->middle_head > 0, shapes->middle, bools},
         {"crop_conditioning", config->crop_conditioning, told.crop_conditioning, bools},
         {"patch_size", config->patch_size, told.patch_size, NULL},
@@ -243,8 +252,7 @@ static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char
         if (config->attention != attention)
             return nl_fail(context, NL_ERROR_USAGE,
                            "%s: its tensors are those of %s attention, which %s does not have",
-                           checkpoint->path, attention == NL_ATTENTION_NALA ? "NaLa" : "softmax",
-                           architecture);
+                           checkpoint->path, nl_mixer_names[attention], architecture);
         return NL_OK;
     }
     if (config->architecture != NL_ARCH_UNKNOWN)

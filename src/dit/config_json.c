@@ -54,6 +54,7 @@ static const nl_field fields[] = {
     {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, ALWAYS},
     {"lepe", KIND_BOOL, AT(lepe), 0, 1, NULL, TO_NALA, ALWAYS},
     {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_ALL, 1},
+    {"dw_conv", KIND_BOOL, AT(dw_conv), 0, 1, NULL, TO_ALL, 1},
     {"depth", KIND_INT, AT(depth), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"hidden_size", KIND_INT, AT(hidden_size), 4, 65536, NULL, TO_ALL, ALWAYS},
     {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, ALWAYS},
@@ -394,6 +395,10 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
         problem = "qk_norm_layer says how qk_norm normalises, which is false";
     else if (config->rope && config->hidden_size / config->num_heads % 4)
         problem = "rope needs a head size (hidden_size / num_heads) that is a multiple of 4";
+    else if (config->attention == NL_ATTENTION_GLA && config->hidden_size % (2 * config->num_heads))
+        problem = "gla needs an even head size (hidden_size / num_heads)";
+    else if (config->attention == NL_ATTENTION_GLA && (config->qk_norm || config->rope))
+        problem = "gla has no qk_norm and no rope";
     else if (config->middle_head >= config->depth && config->middle_head)
         problem = "middle_head should be less than depth: it stands before the last block";
     else if (config->middle_head && config->flow_map)

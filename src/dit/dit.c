@@ -244,6 +244,16 @@ nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
     return worst;
 }
 
+/* XAVIER_SMALL of the part of a weight that this row belongs to. */
+static double small_bound(const nl_param *param, int64_t row, int64_t fan_in)
+{
+    int part = 0;
+    for (; param->parts[part] && row >= param->parts[part]; part++)
+        row -= param->parts[part];
+    int64_t rows = param->parts[part] ? param->parts[part] : param->shape[0];
+    return exp2(-2.5) * sqrt(6.0 / (double)(fan_in + rows));
+}
+
 /* Initial values of the parameter with this row in the table. */
 static void initial_values(const nl_param *param, uint64_t row, uint64_t seed, float *values)
 {
@@ -252,15 +262,21 @@ static void initial_values(const nl_param *param, uint64_t row, uint64_t seed, f
     double bound = param->init == NL_INIT_XAVIER ? sqrt(6.0 / (double)(fan_in + rows))
                    : param->init == NL_INIT_MIX  ? 1 / sqrt(3.0 * 3.0)
                                                  : 1 / sqrt(5.0 * 5.0); /* lepe's fan in */
+    bool drawn = param->init != NL_INIT_ZERO && param->init != NL_INIT_ONE &&
+                 param->init != NL_INIT_IDENTITY;
     for (int64_t i = 0; i < count; i += 4) {
         uint32_t words[4];
         float four[4] = {0};
         if (param->init == NL_INIT_NORMAL_002)
             nl_philox_normal4(seed, row, NL_STREAM_INIT, (uint64_t)i, four);
-        else if (param->init != NL_INIT_ZERO && param->init != NL_INIT_ONE)
+        else if (drawn)
             nl_philox(seed, row, NL_STREAM_INIT, (uint64_t)i, words);
         for (int j = 0; j < 4 && i + j < count; j++) {
-            if (param->init == NL_INIT_ZERO || param->init == NL_INIT_ONE)
+            if (param->init == NL_INIT_XAVIER_SMALL)
+                bound = small_bound(param, (i + j) / fan_in, fan_in);
+            if (param->init == NL_INIT_IDENTITY) /* fan_in: its taps; 0 of the bias */
+                values[i + j] = fan_in && (i + j) % fan_in == fan_in / 2;
+            else if (!drawn)
                 values[i + j] = param->init == NL_INIT_ONE;
             else if (param->init == NL_INIT_NORMAL_002)
                 values[i + j] = 0.02f * four[j];

@@ -91,6 +91,20 @@ static nl_status add_and_modulate(nl_stream *stream, int number, int before, con
     return status;
 }
 
+nl_status nl_add_branch(nl_device *device, const nl_dit *dit, const nl_tensor *modulation,
+                        int number, const nl_tensor *x, const nl_tensor *out, const nl_tensor *sum,
+                        const nl_tensor *room)
+{
+    const nl_config *config = &dit->config;
+    return NL_OP(device, layernorm_modulate, .x = *x, .branch = *out,
+                 .gate = nl_modulation_piece(modulation, config, number, NL_GATE),
+                 .shift = nl_modulation_piece(modulation, config, number, NL_SHIFT),
+                 .scale = nl_modulation_piece(modulation, config, number, NL_SCALE), .y = *room,
+                 .sum = sum ? *sum : (nl_tensor){0}, .norm = config->norm,
+                 .weight = nl_norm_weight(dit, number), .rows_per_image = nl_config_tokens(config),
+                 .eps = nl_norm_eps(config, number));
+}
+
 /* added: the branch before is in the stream already. */
 static nl_status run_block(nl_stream *stream, int index, bool added, const nl_block_saved *to)
 {
@@ -114,6 +128,30 @@ nl_status nl_block_again(nl_stream *stream, int index, const nl_block_saved *to)
     stream->again = true;
     stream->x = to->branches[0].x;
     return run_block(stream, index, true, to);
+}
+
+/* With dw_conv, the end of a block: its last output is added to the stream, which is then convolved, where it is kept into
+ * `next`. */
+static nl_status convolve(nl_stream *stream, int index, const nl_tensor *next)
+{
+    nl_status status;
+    const nl_config *config = &stream->dit->config;
+    const nl_tensor *weights = stream->dit->blocks[index].dw_conv;
+    nl_tensor x = stream->x;
+    const nl_tensor *sum = stream->keep ? &stream->spare : &x;
+    NL_TRY(nl_add_branch(stream->device, stream->dit, &stream->modulation,
+                         NL_BRANCHES * index + NL_BRANCH_MLP, &x, &stream->out,
+                         stream->keep ? sum : NULL, &stream->h));
+    stream->x = stream->keep ? *next : stream->spare;
+    NL_TRY(NL_OP(stream->device, zero, .x = stream->x)); /* the convolution adds to it */
+    NL_TRY(NL_OP(stream->device, depthwise_conv, .x = *sum, .weight = weights[0],
+                 .bias = weights[1], .out = stream->x, .batch = stream->batch,
+                 .grid_height = config->input_height / config->patch_size,
+                 .grid_width = config->input_width / config->patch_size));
+    if (!stream->keep)
+        stream->spare = x;
+cleanup:
+    return status;
 }
 
 /* prediction [B, C_out, H, W] = unpatchify(head(modulated LN(x))), of head `number` behind branch `before`, which is added
@@ -149,19 +187,24 @@ static nl_status run(nl_stream *stream, const nl_tensor *x, const nl_tensor *t,
 {
     nl_status status;
     const nl_dit *dit = stream->dit;
-    int head = nl_head_number(&dit->config);
+    int head = nl_head_number(&dit->config), depth = dit->config.depth;
+    bool whole = dit->config.dw_conv; /* a block leaves nothing to be added */
     NL_TRY(condition(stream, t, labels, to));
     NL_TRY(NL_OP(stream->device, patch_embed, .x = *x, .weight = dit->patch_weight,
                  .bias = dit->patch_bias, .position = dit->position, .tokens = stream->x));
-    for (int i = 0; i < dit->config.depth; i++) {
+    for (int i = 0; i < depth; i++) {
         const nl_block_saved *block = &to->blocks[one_block ? 0 : i];
         bool asked = middle && i == dit->config.middle_head;
         if (asked)
-            NL_TRY(run_head(stream, nl_middle_number(&dit->config), NL_BRANCHES * i - 1,
-                            &block->branches[0].x, middle));
-        NL_TRY(run_block(stream, i, asked, block));
+            NL_TRY(run_head(stream, nl_middle_number(&dit->config),
+                            whole ? -1 : NL_BRANCHES * i - 1, &block->branches[0].x, middle));
+        NL_TRY(run_block(stream, i, asked || whole, block));
+        if (whole)
+            NL_TRY(convolve(stream, i,
+                            i + 1 < depth ? &to->blocks[one_block ? 0 : i + 1].branches[0].x
+                                          : &to->last));
     }
-    NL_TRY(run_head(stream, head, head - 1, &to->last, prediction));
+    NL_TRY(run_head(stream, head, whole ? -1 : head - 1, &to->last, prediction));
 cleanup:
     return status;
 }
@@ -236,6 +279,8 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.out));
     NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(config), &stream.wide));
+    if (config->dw_conv)
+        NL_TRY(nl_activation_tensor(device, rows, d, &stream.spare));
     NL_TRY(block_room(&stream, &block));
     for (int kind = 0; kind < NL_BRANCHES; kind++)
         block.branches[kind].out = stream.out;
@@ -368,6 +413,8 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
     mark = nl_arena_mark(device);
     NL_TRY(nl_activation_tensor(device, rows, d, &stream.h));
     NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(&dit->config), &stream.wide));
+    if (dit->config.dw_conv)
+        NL_TRY(nl_activation_tensor(device, rows, d, &stream.spare));
     stream.modulation = saved->modulation;
     stream.x = saved->blocks[0].branches[0].x;
     NL_TRY(run(&stream, x, t, labels, saved, false, prediction, middle));

@@ -31,6 +31,7 @@ typedef struct nl_stream {
     nl_tensor out;        /* [B T, D]: output of the last branch, not yet added to x */
     nl_tensor h;          /* [B T, D] room: input of a branch */
     nl_tensor wide;       /* [B T, nl_wide_columns] room */
+    nl_tensor spare;      /* [B T, D] room, with dw_conv */
     nl_tensor modulation; /* [B, (6 depth + 2 or 4) D] */
 } nl_stream;
 
@@ -63,7 +64,7 @@ typedef struct nl_branch {
     const char
         *told_by; /* "attn.qkv.weight": the tensor by which a block of a file shows its kind */
     const char *const *kept_names; /* of nl_branch_saved.kept, ended by NULL */
-    int out_bias;                  /* the parameter that is the bias of its last product */
+    int out_bias; /* the parameter that is the bias of its last product; one that is empty: none */
     void (*params)(nl_param_list *list, nl_tensor *params);
     /* Columns of `wide` that it uses, in either pass. */
     int64_t (*columns)(const nl_config *config);
@@ -154,6 +155,11 @@ nl_tensor nl_part_of_room(const nl_tensor *x, int64_t first, int64_t columns);
 
 /* h and dh lie from now on in `room` [B T, 2D or wider], which nothing else needs meanwhile. */
 void nl_pass_borrow(nl_pass *pass, const nl_tensor *room);
+
+/* sum = x + gate out of branch `number`; NULL: into x. room [B T, D]: for the norm that comes along and is not wanted. */
+nl_status nl_add_branch(nl_device *device, const nl_dit *dit, const nl_tensor *modulation,
+                        int number, const nl_tensor *x, const nl_tensor *out, const nl_tensor *sum,
+                        const nl_tensor *room);
 
 /* Computes again what the backward pass of a block needs, from its input; uses stream->h. */
 nl_status nl_block_again(nl_stream *stream, int block, const nl_block_saved *to);

@@ -17,7 +17,8 @@ typedef enum nl_architecture {
  * the names of its models begin with. */
 #define NL_MIXERS(X)                                                                               \
     X(SOFTMAX, softmax, "")                                                                        \
-    X(NALA, nala, "NaLa")
+    X(NALA, nala, "NaLa")                                                                          \
+    X(GLA, gla, "GLA")
 /* The MLP of a block (src/dit/mlp_*.c): the value of "mlp". */
 #define NL_MLPS(X) X(GELU, gelu) X(SWIGLU, swiglu) X(MIX, mix)
 
@@ -83,6 +84,7 @@ typedef struct nl_config {
     double lambda, tau;
     nl_query_norm query_norm; /* in NaLa's exponents */
     bool gate, lepe, rope;
+    bool dw_conv; /* each block ends with a depthwise 3 x 3 convolution of the stream (DiG) */
     int depth, hidden_size, num_heads, patch_size;
     /* A flow map u(x, t, s) (docs/formats.md): so many first blocks see t, the others and the head s; 0: a network of one
      * time. guided: what it predicts has guidance inside. */

@@ -15,12 +15,15 @@
 typedef enum nl_init {
     NL_INIT_ZERO,
     NL_INIT_ONE,
-    NL_INIT_XAVIER,     /* uniform, fan in and out of the [rows, rest] view */
-    NL_INIT_NORMAL_002, /* N(0, 0.02^2) */
-    NL_INIT_LEPE,       /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
-    NL_INIT_MIX         /* the same of 3 x 3 */
+    NL_INIT_XAVIER,       /* uniform, fan in and out of the [rows, rest] view */
+    NL_INIT_NORMAL_002,   /* N(0, 0.02^2) */
+    NL_INIT_LEPE,         /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
+    NL_INIT_MIX,          /* the same of 3 x 3 */
+    NL_INIT_XAVIER_SMALL, /* XAVIER of each of a weight's parts, times 2^-2.5 (GLA) */
+    NL_INIT_IDENTITY      /* of a depthwise convolution: 1 in the middle; its bias 0 */
 } nl_init;
 
+enum { NL_PARAM_PARTS = 6 };
 typedef struct nl_param {
     char name[96]; /* the public name: "blocks.3.attn.qkv.weight" */
     int ndim;
@@ -29,9 +32,10 @@ typedef struct nl_param {
     bool
         matrix; /* weight of a matrix product: stored in the device's dtype (its bias in the device's
                        activation type); others are F32 */
-    bool decay;         /* takes weight decay when there is any */
-    int64_t query_rows; /* rows at its beginning that make the queries of NaLa */
-    nl_tensor *tensor;  /* where it lives in the model */
+    bool decay;                    /* takes weight decay when there is any */
+    int64_t parts[NL_PARAM_PARTS]; /* rows of each product in a weight, ended by 0; none: one */
+    int64_t query_rows;            /* rows at its beginning that make the queries of NaLa */
+    nl_tensor *tensor;             /* where it lives in the model */
 } nl_param;
 
 /* A block is two branches beside the residual stream: each takes the normalised stream and adds its output to it. */
@@ -42,7 +46,8 @@ typedef struct nl_block_params {
     int first;                                         /* its first row in the table */
     nl_tensor branches[NL_BRANCHES][NL_BRANCH_PARAMS]; /* as the file of each numbers them */
     nl_tensor norms[NL_BRANCHES];                      /* [D], of RMS */
-    nl_tensor adaln_weight, adaln_bias;                /* [6D, D]: views of nl_dit.adaln_weight */
+    nl_tensor dw_conv[2];               /* with dw_conv: weight [D, 1, 3, 3] and bias [D] */
+    nl_tensor adaln_weight, adaln_bias; /* [6D, D]: views of nl_dit.adaln_weight */
 } nl_block_params;
 
 /* What makes a prediction of the stream. */

@@ -8,7 +8,7 @@
 enum {
     TIME_FEATURES = 256,
     FIXED_PARAMS = 18,                                 /* outside the blocks */
-    BLOCK_PARAMS = 4 + NL_BRANCHES * NL_BRANCH_PARAMS, /* at most, in one block */
+    BLOCK_PARAMS = 6 + NL_BRANCHES * NL_BRANCH_PARAMS, /* at most, in one block */
     ALIGNMENT = 256
 };
 
@@ -63,6 +63,16 @@ void nl_add_depthwise(nl_param_list *list, nl_tensor *tensors, nl_init init, int
     add(list, &tensors[1], init, false, SHAPE(channels), name, ".bias");
 }
 
+void nl_add_parts(nl_param_list *list, nl_tensor *tensor, const int64_t *parts, int64_t columns,
+                  const char *name)
+{
+    nl_param *param = &list->dit->params[list->dit->param_count];
+    int64_t rows = 0;
+    for (int i = 0; parts[i]; i++)
+        rows += param->parts[i] = parts[i];
+    add(list, tensor, NL_INIT_XAVIER_SMALL, true, SHAPE(rows, columns), name, "");
+}
+
 void nl_add_vector(nl_param_list *list, nl_tensor *tensor, nl_init init, int64_t size,
                    const char *name)
 {
@@ -83,6 +93,8 @@ static void add_block(nl_param_list *list, int index)
             add(list, &block->norms[kind], NL_INIT_ONE, false, SHAPE(d), name, ".weight");
         nl_branch_of(&dit->config, kind)->params(list, block->branches[kind]);
     }
+    if (dit->config.dw_conv)
+        nl_add_depthwise(list, block->dw_conv, NL_INIT_IDENTITY, d, 3, "dw_conv");
     add_product(list, &block->adaln_weight, &block->adaln_bias, NL_INIT_ZERO,
                 NL_BRANCHES * NL_PIECES * d, d, "adaLN_modulation.1");
     list->prefix[0] = 0;

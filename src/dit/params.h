@@ -26,6 +26,9 @@ void nl_add_linear(nl_param_list *list, nl_tensor *tensors, nl_init init, int64_
 /* A depthwise convolution's weight [channels, 1, side, side] and bias, tensors[0] and [1]: */
 void nl_add_depthwise(nl_param_list *list, nl_tensor *tensors, nl_init init, int64_t channels,
                       int64_t side, const char *name);
+/* A product's weight without a bias, of several products of x one under the other: rows of each, ended by 0. */
+void nl_add_parts(nl_param_list *list, nl_tensor *tensor, const int64_t *parts, int64_t columns,
+                  const char *name);
 void nl_add_vector(nl_param_list *list, nl_tensor *tensor, nl_init init, int64_t size,
                    const char *name);
 
