@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Stand-ins for the autoencoders of Stable Diffusion 1, SDXL, SD3 and Flux, and what they decode, in float64 by numpy alone.
+"""Stand-ins for the autoencoders of Stable Diffusion 1, SDXL, SD3, Flux and LightningDiT (VA-VAE), and what they decode, in float64 by numpy alone.
 
-    python3 tests/autoencoder_twin.py KIND FOLDER              # sd1, sdxl, sd3, flux: writes FOLDER and KIND-*
+    python3 tests/autoencoder_twin.py KIND FOLDER              # sd1, sdxl, sd3, flux, vavae: writes FOLDER and KIND-*
     python3 tests/autoencoder_twin.py KIND FOLDER diffusers    # the same numbers by diffusers' AutoencoderKL
 
 FOLDER has config.json and diffusion_pytorch_model.safetensors of random weights in diffusers' names: the published shapes
@@ -22,6 +22,11 @@ KINDS = {  # latent channels, config.json beside the shape; quant: the two 1 x 1
     "sdxl": (4, {"scaling_factor": 0.13025, "force_upcast": True}, True),
     "sd3": (16, {"scaling_factor": 1.5305, "shift_factor": 0.0609}, False),
     "flux": (16, {"scaling_factor": 0.3611, "shift_factor": 0.1159}, False),
+    # a mean and a deviation for each channel, and attention in the smallest level
+    "vavae": (32, {"scaling_factor": 1.0, "latents_mean": [i / 16 - 1 for i in range(32)],
+                   "latents_std": [0.5 + i / 8 for i in range(32)],
+                   "down_block_types": ["DownEncoderBlock2D"] * 3 + ["AttnDownEncoderBlock2D"],
+                   "up_block_types": ["AttnUpDecoderBlock2D"] + ["UpDecoderBlock2D"] * 3}, True),
 }
 rng = np.random.default_rng(0)
 weights = {}
@@ -47,20 +52,26 @@ def resnet(name, fan_in, fan_out):
         layer(name + ".conv_shortcut", fan_out, fan_in)
 
 
+def attention(name, channels):
+    norm(name + ".group_norm", channels)
+    for part in "to_q", "to_k", "to_v", "to_out.0":
+        layer(f"{name}.{part}", channels, channels, linear=True)
+
+
 def mid(name, channels):
     resnet(name + ".resnets.0", channels, channels)
-    norm(name + ".attentions.0.group_norm", channels)
-    for part in "to_q", "to_k", "to_v", "to_out.0":
-        layer(f"{name}.attentions.0.{part}", channels, channels, linear=True)
+    attention(name + ".attentions.0", channels)
     resnet(name + ".resnets.1", channels, channels)
 
 
-def half(side, first, last, channels, layers, change):
+def half(side, first, last, channels, layers, change, kinds):
     layer(f"{side}.conv_in", channels[0], first, 3)
     for i, c in enumerate(channels):
         block = f"{side}.{'down' if side == 'encoder' else 'up'}_blocks.{i}"
         for j in range(layers):
             resnet(f"{block}.resnets.{j}", c if j else channels[max(i - 1, 0)], c)
+            if kinds[i].startswith("Attn"):
+                attention(f"{block}.attentions.{j}", c)
         if i + 1 < len(channels):
             layer(f"{block}.{change}.0.conv", c, c, 3)
     mid(f"{side}.mid_block", channels[-1] if side == "encoder" else channels[0])
@@ -68,9 +79,9 @@ def half(side, first, last, channels, layers, change):
     layer(f"{side}.conv_out", last, channels[-1], 3)
 
 
-def make(latent, quant):
-    half("encoder", 3, 2 * latent, CHANNELS, LAYERS, "downsamplers")
-    half("decoder", latent, 3, CHANNELS[::-1], LAYERS + 1, "upsamplers")
+def make(latent, quant, config):
+    half("encoder", 3, 2 * latent, CHANNELS, LAYERS, "downsamplers", config["down_block_types"])
+    half("decoder", latent, 3, CHANNELS[::-1], LAYERS + 1, "upsamplers", config["up_block_types"])
     if quant:
         layer("quant_conv", 2 * latent, 2 * latent)
         layer("post_quant_conv", latent, latent)
@@ -123,6 +134,8 @@ def decode(z):
     for i in range(len(CHANNELS)):
         for j in range(LAYERS + 1):
             x = run_resnet(f"decoder.up_blocks.{i}.resnets.{j}", x)
+            if f"decoder.up_blocks.{i}.attentions.{j}.to_q.weight" in weights:
+                x = run_attention(f"decoder.up_blocks.{i}.attentions.{j}", x)
         if i + 1 < len(CHANNELS):
             x = conv(f"decoder.up_blocks.{i}.upsamplers.0.conv", x.repeat(2, 2).repeat(2, 3))
     return conv("decoder.conv_out", silu(group_norm("decoder.conv_norm_out", x)))
@@ -130,10 +143,8 @@ def decode(z):
 
 def write(folder, latent, config, quant):
     os.makedirs(folder, exist_ok=True)
-    size = len(CHANNELS)
     config = {"_class_name": "AutoencoderKL", "in_channels": 3, "out_channels": 3, "latent_channels": latent,
               "block_out_channels": CHANNELS, "layers_per_block": LAYERS, "norm_num_groups": GROUPS, "act_fn": "silu",
-              "down_block_types": ["DownEncoderBlock2D"] * size, "up_block_types": ["UpDecoderBlock2D"] * size,
               "use_quant_conv": quant, "use_post_quant_conv": quant, **config}
     json.dump(config, open(f"{folder}/config.json", "w"))
     table, data = {}, b""
@@ -155,11 +166,15 @@ def by_diffusers(folder, z):
 def main():
     kind, folder = sys.argv[1:3]
     latent, config, quant = KINDS[kind]
-    make(latent, quant)
+    config = {"down_block_types": ["DownEncoderBlock2D"] * len(CHANNELS),
+              "up_block_types": ["UpDecoderBlock2D"] * len(CHANNELS), **config}
+    make(latent, quant, config)
     write(folder, latent, config, quant)
     z = rng.standard_normal((3, latent, 4, 6))
-    latents = (config["scaling_factor"] * (z - config.get("shift_factor", 0))).astype("<f4")
-    z = latents.astype("f8") / config["scaling_factor"] + config.get("shift_factor", 0)
+    mean = np.array(config.get("latents_mean", config.get("shift_factor", 0)))[..., None, None]
+    scale = config["scaling_factor"] / np.array(config.get("latents_std", 1))[..., None, None]
+    latents = (scale * (z - mean)).astype("<f4")
+    z = latents.astype("f8") / scale + mean
     np.save(f"{kind}-latents.npy", latents)
     rgb = by_diffusers(folder, z) if len(sys.argv) > 3 else decode(z)
     np.save(f"{kind}-rgb.npy", rgb.transpose(0, 2, 3, 1))

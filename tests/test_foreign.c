@@ -236,6 +236,129 @@ static void test_vae_groups_and_attention(void **state)
     nl_checkpoint_close(golden);
 }
 
+/* ---- A mean and a deviation for each channel */
+
+static const double channel_mean[4] = {0.5, -1, 0.25, 2}, channel_std[4] = {2, 0.5, 3, 1.25};
+#define STATS "\"latents_mean\": [0.5, -1, 0.25, 2], \"latents_std\": [2, 0.5, 3, 1.25]"
+
+/* What a half of the autoencoder makes of x [1, C, h, w] or a picture [1, h, w, 3]; *more: the log variance. */
+static float *run_half(nl_vae *vae, bool decode, const float *x, int side, float **more)
+{
+    nl_device *device = context->device;
+    int pixels = side * nl_vae_factor(vae);
+    nl_tensor latents, logvar, rgb;
+    assert_ok(context, nl_arena_reserve(device, 256 << 20));
+    int64_t mark = nl_arena_mark(device), latent[] = {1, 4, side, side};
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 4, latent, &latents));
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 4, latent, &logvar));
+    assert_ok(context, nl_arena_tensor(device, NL_F32, 4, (int64_t[]){1, pixels, pixels, 3}, &rgb));
+    const nl_tensor *from = decode ? &latents : &rgb, *to = decode ? &rgb : &latents;
+    memcpy(from->data, x, (size_t)nl_tensor_bytes(from));
+    assert_ok(context, decode ? nl_vae_decode(vae, device, &latents, &rgb)
+                              : nl_vae_encode(vae, device, &rgb, &latents, more ? &logvar : NULL));
+    float *got = malloc((size_t)nl_tensor_bytes(to));
+    memcpy(got, to->data, (size_t)nl_tensor_bytes(to));
+    if (more) {
+        *more = malloc((size_t)nl_tensor_bytes(&logvar));
+        memcpy(*more, logvar.data, (size_t)nl_tensor_bytes(&logvar));
+    }
+    nl_arena_release(device, mark);
+    return got;
+}
+
+/* `normalised` is `plain` with scale (z - mean) / deviation for z. */
+static void expect_normalised(nl_vae *plain, nl_vae *normalised, double scale)
+{
+    enum { SIDE = 4, AREA = SIDE * SIDE };
+    float x[4 * AREA], z[4 * AREA], *logvar, *plain_logvar;
+    int pixels = SIDE * nl_vae_factor(plain), count = 3 * pixels * pixels;
+    float *picture = malloc((size_t)count * sizeof(float));
+    for (int i = 0; i < 4 * AREA; i++) {
+        x[i] = (float)(sin(i * 0.7) * scale);
+        z[i] = (float)(x[i] / scale * channel_std[i / AREA] + channel_mean[i / AREA]);
+    }
+    for (int i = 0; i < count; i++)
+        picture[i] = (float)sin(i * 0.37);
+    nl_vae_set_scale(normalised, scale, 0);
+    nl_vae_set_scale(plain, 1, 0);
+    float *got = run_half(normalised, true, x, SIDE, NULL);
+    float *expected = run_half(plain, true, z, SIDE, NULL);
+    assert_close(got, expected, count, 1e-5);
+    free(got), free(expected);
+    got = run_half(normalised, false, picture, SIDE, NULL);
+    expected = run_half(plain, false, picture, SIDE, NULL);
+    for (int i = 0; i < 4 * AREA; i++)
+        expected[i] =
+            (float)(scale * (expected[i] - channel_mean[i / AREA]) / channel_std[i / AREA]);
+    assert_close(got, expected, 4 * AREA, 1e-5);
+    free(got), free(expected);
+    got = run_half(normalised, false, picture, SIDE, &logvar);
+    expected = run_half(plain, false, picture, SIDE, &plain_logvar);
+    for (int i = 0; i < 4 * AREA; i++) {
+        expected[i] = (float)((expected[i] - channel_mean[i / AREA]) / channel_std[i / AREA]);
+        plain_logvar[i] = (float)(plain_logvar[i] - 2 * log(channel_std[i / AREA]));
+    }
+    assert_close(got, expected, 4 * AREA, 1e-5);
+    assert_close(logvar, plain_logvar, 4 * AREA, 1e-5);
+    free(got), free(expected), free(logvar), free(plain_logvar), free(picture);
+}
+
+static void write_stats(const char *name, int64_t channels, double std)
+{
+    test_tensors tensors = {0};
+    test_tensor *mean = add_tensor(&tensors, "mean", 4, (int64_t[]){1, channels, 1, 1});
+    for (int i = 0; i < channels; i++)
+        mean->values[i] = (float)channel_mean[i % 4];
+    test_tensor *deviation = add_tensor(&tensors, "std", 4, (int64_t[]){1, channels, 1, 1});
+    for (int i = 0; i < channels; i++)
+        deviation->values[i] = (float)(std * channel_std[i % 4]);
+    write_tensors(&tensors, name);
+    drop_tensors(&tensors, 2);
+}
+
+static void test_vae_stats(void **state)
+{
+    (void)state;
+    static const char beside[] = "vae/latents_stats.safetensors";
+    nl_vae *plain, *vae;
+    nl_checkpoint *checkpoint;
+    double scale, shift;
+    assert_ok(context, load_vae(KL_CLASS "}", NULL, &plain));
+    assert_ok(context, load_vae(KL_CLASS ", \"scaling_factor\": 0.5, " STATS "}", NULL, &vae));
+    assert_ok(context, nl_vae_latent_scale(vae, &scale, &shift));
+    assert_true(scale == 0.5 && shift == 0);
+    expect_normalised(plain, vae, scale);
+    nl_vae_destroy(vae);
+    /* converted, the file says it itself */
+    assert_ok(context, nl_checkpoint_open(context, in_folder(vae_file), &checkpoint));
+    assert_ok(context, nl_vae_convert(checkpoint, NULL, in_folder("one.safetensors"), true,
+                                      NL_DTYPE_COUNT, false));
+    nl_checkpoint_close(checkpoint);
+    write_text("config.json", "{}"); /* of something else */
+    assert_ok(context, nl_checkpoint_open(context, in_folder("one.safetensors"), &checkpoint));
+    assert_ok(context, nl_vae_load(context->device, checkpoint, NULL, 1, 0, &vae));
+    nl_checkpoint_close(checkpoint);
+    assert_ok(context, nl_vae_latent_scale(vae, &scale, &shift));
+    assert_true(scale == 0.5 && shift == 0);
+    expect_normalised(plain, vae, scale);
+    nl_vae_destroy(vae);
+    /* LightningDiT's file beside it, which says the scale, too */
+    write_stats(beside, 4, 1);
+    assert_ok(context, load_vae("{}", NULL, &vae));
+    assert_ok(context, nl_vae_latent_scale(vae, &scale, &shift));
+    assert_true(scale == 1 && shift == 0 && nl_vae_says_scale(vae));
+    expect_normalised(plain, vae, 1);
+    nl_vae_destroy(vae);
+    write_stats(beside, 5, 1);
+    expect_refusal(load_vae("{}", NULL, &vae), NL_ERROR_INPUT, "latents_stats.safetensors");
+    write_stats(beside, 4, 0);
+    expect_refusal(load_vae("{}", NULL, &vae), NL_ERROR_INPUT, "deviation 0");
+    write_text(beside, "no tensors");
+    expect_refusal(load_vae("{}", NULL, &vae), NL_ERROR_INPUT, "latents_stats.safetensors");
+    unlink(in_folder(beside));
+    nl_vae_destroy(plain);
+}
+
 static void test_vae_refusals(void **state)
 {
     (void)state;
@@ -243,8 +366,19 @@ static void test_vae_refusals(void **state)
         const char *json, *part, *without;
     } cases[] = {
         {KL_CLASS ", \"act_fn\": \"relu\"}", "act_fn", NULL},
-        {KL_CLASS ", \"latents_mean\": [0, 1, 2, 3]}", "latents_mean", NULL},
-        {KL_CLASS ", \"latents_std\": [1, 1, 1, 2]}", "latents_std", NULL},
+        {KL_CLASS ", \"latents_mean\": [0, 1, 2, 3]}", "latents_std", NULL},
+        {KL_CLASS ", \"latents_std\": [1, 1, 1, 2]}", "latents_mean", NULL},
+        {KL_CLASS ", \"latents_mean\": 0, \"latents_std\": 1}", "lists", NULL},
+        {KL_CLASS ", \"latents_mean\": [0, 1], \"latents_std\": [1, 1]}", "4 channels", NULL},
+        {KL_CLASS ", \"latents_mean\": [0, 1, 2, \"x\"], \"latents_std\": [1, 1, 1, 1]}",
+         "expected numbers", NULL},
+        {KL_CLASS ", \"latents_mean\": [0, 1, 2, 3], \"latents_std\": [1, 1, 0, 1]}", "channel 2",
+         NULL},
+        {KL_CLASS ", \"latents_mean\": [0, 1, 2, 3], \"latents_std\": [1, 1, 1, 1], "
+                  "\"shift_factor\": 0.5}",
+         "shift_factor", NULL},
+        {KL_CLASS ", \"latents_mean\": [0, 1, 2, 3], \"latents_std\": [1, 1, 1, 1]}",
+         "post_quant_conv", "quant_conv."},
         {KL_CLASS ", \"norm_num_groups\": 7}", "7 groups", NULL},
         {KL_CLASS ", \"norm_num_groups\": 0}", "norm_num_groups", NULL},
         {KL_CLASS ", \"scaling_factor\": \"x\"}", "scaling_factor", NULL},
@@ -845,6 +979,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vae_scale),
         cmocka_unit_test(test_vae_groups_and_attention),
+        cmocka_unit_test(test_vae_stats),
         cmocka_unit_test(test_vae_refusals),
         cmocka_unit_test(test_vae_unknown_scale),
         cmocka_unit_test(test_model_and_vae),

@@ -11,6 +11,9 @@
 
 enum { MOST_GROUPS = 4096 };
 
+static const char *const class_names[] = {
+    [NL_VAE_KL] = "AutoencoderKL", [NL_VAE_TINY] = "AutoencoderTiny"};
+
 /* Whether the file beside the tensors is this autoencoder's; another network's may lie in the same folder. */
 static bool is_autoencoder(const char *class)
 {
@@ -20,7 +23,7 @@ static bool is_autoencoder(const char *class)
 
 static nl_status check_class(const nl_json *json, const char *class, nl_vae_kind kind)
 {
-    const char *expected = kind == NL_VAE_KL ? "AutoencoderKL" : "AutoencoderTiny";
+    const char *expected = class_names[kind];
     if (strcmp(class, expected) == 0)
         return NL_OK;
     return nl_fail(
@@ -44,18 +47,6 @@ static nl_status expect_text(const nl_json *json, const char *key, const char *c
                    json->where, key, text, allowed[0]);
 }
 
-/* Numbers for each channel of the latent are not one scale and one shift. */
-static nl_status expect_null(const nl_json *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json->object, key);
-    if (!item || cJSON_IsNull(item))
-        return NL_OK;
-    return nl_fail(json->context, NL_ERROR_INPUT,
-                   "%s: \"%s\" gives each channel of the latent a number of its own, which nalagen "
-                   "does not apply: take an autoencoder with scaling_factor and shift_factor alone",
-                   json->where, key);
-}
-
 /* A number that may be null as well, which leaves *value. */
 static nl_status read_number(const nl_json *json, const char *key, double low, double high,
                              double *value)
@@ -71,8 +62,6 @@ static nl_status read_kl(const nl_json *json, nl_vae *vae)
     int64_t groups = vae->groups;
     bool upcast = false;
     NL_TRY(expect_text(json, "act_fn", activations));
-    NL_TRY(expect_null(json, "latents_mean"));
-    NL_TRY(expect_null(json, "latents_std"));
     NL_TRY(nl_json_int(json, "norm_num_groups", 1, MOST_GROUPS, &groups));
     NL_TRY(nl_json_bool(json, "mid_block_add_attention", &vae->mid_attention));
     /* Asks for more range than fp16 has; f32 and bf16, which are computed with here, have it. */
@@ -94,7 +83,9 @@ cleanup:
     return status;
 }
 
-nl_status nl_vae_read_config(const nl_checkpoint *checkpoint, nl_vae *vae)
+/* Gives config.json, where there is one and it is an autoencoder's, to `read`. */
+static nl_status with_config(const nl_checkpoint *checkpoint, nl_vae *vae,
+                             nl_status (*read)(const nl_json *json, nl_vae *vae))
 {
     nl_context *context = checkpoint->context;
     const char *text = nl_checkpoint_metadata(checkpoint, "config.json"), *class = NULL;
@@ -112,18 +103,43 @@ nl_status nl_vae_read_config(const nl_checkpoint *checkpoint, nl_vae *vae)
     if (!is_autoencoder(class))
         goto cleanup;
     NL_TRY(check_class(&json, class, vae->kind));
-    NL_TRY(read_number(&json, "scaling_factor", 1e-6, 1e6, &vae->said_scale));
-    NL_TRY(read_number(&json, "shift_factor", -1e6, 1e6, &vae->said_shift));
-    NL_TRY(vae->kind == NL_VAE_KL ? read_kl(&json, vae) : read_tiny(&json));
+    NL_TRY(read(&json, vae));
 cleanup:
     cJSON_Delete(object);
     nl_free(context, where);
     return status;
 }
 
+static nl_status read_keys(const nl_json *json, nl_vae *vae)
+{
+    nl_status status;
+    NL_TRY(read_number(json, "scaling_factor", 1e-6, 1e6, &vae->said_scale));
+    NL_TRY(read_number(json, "shift_factor", -1e6, 1e6, &vae->said_shift));
+    NL_TRY(vae->kind == NL_VAE_KL ? read_kl(json, vae) : read_tiny(json));
+cleanup:
+    return status;
+}
+
+nl_status nl_vae_read_config(const nl_checkpoint *checkpoint, nl_vae *vae)
+{
+    return with_config(checkpoint, vae, read_keys);
+}
+
+nl_status nl_vae_read_stats(const nl_checkpoint *checkpoint, nl_vae *vae)
+{
+    nl_status status =
+        vae->kind == NL_VAE_KL ? with_config(checkpoint, vae, nl_vae_stats_of_config) : NL_OK;
+    return status == NL_OK ? nl_vae_stats_of_file(vae) : status;
+}
+
+static double default_scale(const nl_vae *vae)
+{
+    return vae->kind == NL_VAE_KL ? NL_SD_LATENT_SCALE : 1;
+}
+
 nl_status nl_vae_latent_scale(const nl_vae *vae, double *scale, double *shift)
 {
-    *scale = vae->kind == NL_VAE_KL ? NL_SD_LATENT_SCALE : 1;
+    *scale = default_scale(vae);
     *shift = 0;
     if (!isnan(vae->said_scale)) {
         *scale = vae->said_scale;
@@ -151,18 +167,37 @@ void nl_vae_set_scale(nl_vae *vae, double scale, double shift)
 
 /* ---- Writing */
 
-static bool add_repeated(cJSON *object, const char *key, const char *text, int count)
+/* Classes of the levels: with attention in them, or without. */
+static bool add_levels(cJSON *object, const nl_vae_inventory *tensors, bool encoder, int count)
 {
-    cJSON *list = cJSON_AddArrayToObject(object, key);
-    for (int i = 0; list && i < count; i++)
-        if (!cJSON_AddItemToArray(list, cJSON_CreateString(text)))
+    const char *blocks = encoder ? "encoder.down_blocks" : "decoder.up_blocks";
+    cJSON *list = cJSON_AddArrayToObject(object, encoder ? "down_block_types" : "up_block_types");
+    for (int i = 0; list && i < count; i++) {
+        bool attention = nl_vae_find_item(tensors, "%s.%d.attentions.0.to_q.weight", blocks, i);
+        const char *name = encoder     ? attention ? "AttnDownEncoderBlock2D" : "DownEncoderBlock2D"
+                           : attention ? "AttnUpDecoderBlock2D"
+                                       : "UpDecoderBlock2D";
+        if (!cJSON_AddItemToArray(list, cJSON_CreateString(name)))
             return false;
+    }
     return list != NULL;
 }
 
 static bool add_sizes(cJSON *object, const char *key, const int *sizes, int count)
 {
     return cJSON_AddItemToObject(object, key, cJSON_CreateIntArray(sizes, count));
+}
+
+static bool add_numbers(cJSON *object, const char *key, const double *numbers, int64_t count)
+{
+    return cJSON_AddItemToObject(object, key, cJSON_CreateDoubleArray(numbers, (int)count));
+}
+
+static bool add_stats(cJSON *object, const nl_vae *vae)
+{
+    return !vae->latent_mean ||
+           (add_numbers(object, "latents_mean", vae->latent_mean, vae->latent_channels) &&
+            add_numbers(object, "latents_std", vae->latent_std, vae->latent_channels));
 }
 
 static bool fill_kl(cJSON *object, const nl_vae *vae, const nl_vae_inventory *tensors)
@@ -178,15 +213,15 @@ static bool fill_kl(cJSON *object, const nl_vae *vae, const nl_vae_inventory *te
     bool quant = nl_vae_find_item(tensors, "quant_conv.weight");
     bool post_quant = nl_vae_find_item(tensors, "post_quant_conv.weight");
     return add_sizes(object, "block_out_channels", channels, levels) &&
-           add_repeated(object, "down_block_types", "DownEncoderBlock2D", levels) &&
-           add_repeated(object, "up_block_types", "UpDecoderBlock2D", levels) &&
+           add_levels(object, tensors, true, levels) &&
+           add_levels(object, tensors, false, levels) &&
            cJSON_AddNumberToObject(object, "layers_per_block", layers) &&
            cJSON_AddStringToObject(object, "act_fn", "silu") &&
            cJSON_AddNumberToObject(object, "norm_num_groups", vae->groups) &&
            cJSON_AddBoolToObject(object, "mid_block_add_attention", vae->mid_attention) &&
            cJSON_AddBoolToObject(object, "use_quant_conv", quant) &&
            cJSON_AddBoolToObject(object, "use_post_quant_conv", post_quant) &&
-           cJSON_AddFalseToObject(object, "force_upcast");
+           add_stats(object, vae) && cJSON_AddFalseToObject(object, "force_upcast");
 }
 
 static bool fill_tiny(cJSON *object, const nl_vae_inventory *tensors)
@@ -203,6 +238,45 @@ static bool fill_tiny(cJSON *object, const nl_vae_inventory *tensors)
            cJSON_AddNumberToObject(object, "latent_magnitude", 3) &&
            cJSON_AddNumberToObject(object, "latent_shift", 0.5) &&
            cJSON_AddFalseToObject(object, "force_upcast");
+}
+
+/* A file of these tensors alone would be taken as this one is. */
+static bool goes_without_saying(const nl_vae *vae)
+{
+    bool scale = isnan(vae->said_scale) ||
+                 (vae->said_scale == default_scale(vae) && !(fabs(vae->said_shift) > 0) &&
+                  vae->latent_channels == NL_SD_LATENT_CHANNELS);
+    return scale && !vae->latent_mean && vae->groups == NL_SD_GROUPS && vae->mid_attention;
+}
+
+static bool fill_said(cJSON *object, const nl_vae *vae)
+{
+    bool kl = vae->kind == NL_VAE_KL, scaled = !isnan(vae->said_scale);
+    double shift = isnan(vae->said_shift) ? 0 : vae->said_shift;
+    return cJSON_AddStringToObject(object, "_class_name", class_names[vae->kind]) &&
+           (!kl || (cJSON_AddNumberToObject(object, "norm_num_groups", vae->groups) &&
+                    cJSON_AddBoolToObject(object, "mid_block_add_attention", vae->mid_attention) &&
+                    add_stats(object, vae))) &&
+           (!scaled || (cJSON_AddNumberToObject(object, "scaling_factor", vae->said_scale) &&
+                        cJSON_AddNumberToObject(object, "shift_factor", shift)));
+}
+
+nl_status nl_vae_said(const nl_vae *vae, char **json)
+{
+    nl_context *context = vae->device->context;
+    cJSON *object = NULL;
+    char *text = NULL;
+    nl_status status = NL_OK;
+    *json = NULL;
+    if (goes_without_saying(vae))
+        return NL_OK;
+    object = cJSON_CreateObject();
+    bool built = object && fill_said(object, vae) && (text = nl_json_print(object, false));
+    status = built ? nl_strdup(context, text, json)
+                   : nl_fail(context, NL_ERROR_MEMORY, "no memory for config.json");
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return status;
 }
 
 nl_status nl_vae_diffusers_config(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
@@ -227,16 +301,15 @@ nl_status nl_vae_diffusers_config(const nl_checkpoint *checkpoint, const nl_chec
     NL_TRY(nl_vae_latent_scale(vae, &scale, &shift));
     bool kl = vae->kind == NL_VAE_KL;
     object = cJSON_CreateObject();
-    bool built =
-        cJSON_AddStringToObject(object, "_class_name", kl ? "AutoencoderKL" : "AutoencoderTiny") &&
-        cJSON_AddNumberToObject(object, "in_channels", 3) &&
-        cJSON_AddNumberToObject(object, "out_channels", 3) &&
-        cJSON_AddNumberToObject(object, "latent_channels", (double)vae->latent_channels) &&
-        (kl ? fill_kl(object, vae, &tensors) : fill_tiny(object, &tensors)) &&
-        cJSON_AddNumberToObject(object, "scaling_factor", scale) &&
-        (kl && shift == 0 ? cJSON_AddNullToObject(object, "shift_factor")
-                          : cJSON_AddNumberToObject(object, "shift_factor", shift)) &&
-        (text = nl_json_print(object, true));
+    bool built = cJSON_AddStringToObject(object, "_class_name", class_names[vae->kind]) &&
+                 cJSON_AddNumberToObject(object, "in_channels", 3) &&
+                 cJSON_AddNumberToObject(object, "out_channels", 3) &&
+                 cJSON_AddNumberToObject(object, "latent_channels", (double)vae->latent_channels) &&
+                 (kl ? fill_kl(object, vae, &tensors) : fill_tiny(object, &tensors)) &&
+                 cJSON_AddNumberToObject(object, "scaling_factor", scale) &&
+                 (kl && shift == 0 ? cJSON_AddNullToObject(object, "shift_factor")
+                                   : cJSON_AddNumberToObject(object, "shift_factor", shift)) &&
+                 (text = nl_json_print(object, true));
     status = built ? nl_strdup(context, text, json)
                    : nl_fail(context, NL_ERROR_MEMORY, "no memory for config.json");
 cleanup:

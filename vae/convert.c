@@ -14,9 +14,9 @@ bool nl_vae_recognizes(const nl_checkpoint *checkpoint)
     return nl_vae_find_spelling(checkpoint, &spelling);
 }
 
-/* Names and shapes checked; the parts of the inventory that are used remain. */
+/* Names and shapes checked; the parts of the inventory that are used remain. *said: allocated, or NULL. */
 static nl_status take_stock(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
-                            nl_vae_inventory *inventory, nl_vae_kind *kind)
+                            nl_vae_inventory *inventory, nl_vae_kind *kind, char **said)
 {
     nl_device device = {.context = checkpoint->context};
     nl_vae *vae;
@@ -25,15 +25,17 @@ static nl_status take_stock(const nl_checkpoint *checkpoint, const nl_checkpoint
     if (status != NL_OK)
         return status;
     *kind = vae->kind;
+    if (said)
+        status = nl_vae_said(vae, said);
     nl_vae_destroy(vae);
-    return NL_OK;
+    return status;
 }
 
 nl_status nl_vae_fits(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
                       nl_vae_kind *kind, int64_t *parameters)
 {
     nl_vae_inventory inventory;
-    nl_status status = take_stock(checkpoint, second, &inventory, kind);
+    nl_status status = take_stock(checkpoint, second, &inventory, kind, NULL);
     if (status != NL_OK)
         return status;
     *parameters = 0;
@@ -95,15 +97,16 @@ static void name_for_diffusers(char name[NL_VAE_NAME_SIZE])
 nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *second,
                          const char *path, bool overwrite, nl_dtype matrix_dtype, bool diffusers)
 {
-    static const char *const metadata[] = {"format", "pt", NULL};
     nl_context *context = checkpoint->context;
     nl_vae_inventory inventory;
     nl_vae_kind kind;
     nl_saved *tensors = NULL;
+    char *said = NULL; /* diffusers has a file of its own for it */
     nl_save_source source = {.read = read_item};
-    nl_status status = take_stock(checkpoint, second, &inventory, &kind);
+    nl_status status = take_stock(checkpoint, second, &inventory, &kind, diffusers ? NULL : &said);
     if (status != NL_OK)
         return status;
+    const char *metadata[] = {"format", "pt", said ? "config.json" : NULL, said, NULL};
     for (int64_t i = 0; diffusers && kind == NL_VAE_TINY && i < inventory.count; i++)
         name_for_diffusers(inventory.items[i].name);
     NL_TRY(NL_NEW_ARRAY(context, "names of tensors", inventory.count, &tensors));
@@ -114,6 +117,7 @@ nl_status nl_vae_convert(const nl_checkpoint *checkpoint, const nl_checkpoint *s
     source.user = inventory.items;
     NL_TRY(nl_save_tensors(context, path, overwrite, metadata, tensors, inventory.count, &source));
 cleanup:
+    nl_free(context, said);
     nl_free(context, tensors);
     nl_free(context, inventory.items);
     return status;

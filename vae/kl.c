@@ -59,10 +59,11 @@ static bool read_shape(const nl_vae_inventory *inventory, nl_vae_half half, nl_k
 /* What both halves are made of; `channels` runs along. */
 typedef struct nl_kl_builder {
     nl_context *context;
+    const nl_vae_inventory *inventory;
     nl_vae_network *network;
     const char *half;
     const nl_kl_shape *shape;
-    bool attention;
+    bool attention; /* in the middle */
     int64_t channels;
 } nl_kl_builder;
 
@@ -81,14 +82,27 @@ static nl_status add_conv(nl_kl_builder *builder, int64_t in, int64_t out, const
                             "%s.%s", builder->half, name);
 }
 
+static nl_status add_attention(nl_kl_builder *builder, const char *block, int index)
+{
+    int64_t channels = builder->channels;
+    return nl_vae_add_layer(builder->context, builder->network, NL_LAYER_ATTENTION, channels,
+                            channels, 1, NULL, "%s.%s.attentions.%d", builder->half, block, index);
+}
+
+/* VA-VAE has attention behind each resnet of its smallest level, too. */
+static bool has_attention(const nl_kl_builder *builder, const char *block, int index)
+{
+    return nl_vae_find_item(builder->inventory, "%s.%s.attentions.%d.group_norm.weight",
+                            builder->half, block, index) != NULL;
+}
+
 static nl_status add_mid(nl_kl_builder *builder)
 {
     nl_status status;
     int64_t channels = builder->channels;
     NL_TRY(add_resnet(builder, "mid_block", 0, channels));
     if (builder->attention)
-        NL_TRY(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_ATTENTION, channels,
-                                channels, 1, NULL, "%s.mid_block.attentions.0", builder->half));
+        NL_TRY(add_attention(builder, "mid_block", 0));
     NL_TRY(add_resnet(builder, "mid_block", 1, channels));
 cleanup:
     return status;
@@ -102,8 +116,11 @@ static nl_status add_levels(nl_kl_builder *builder, bool encoder)
         int64_t channels = shape->channels[i];
         char block[32];
         snprintf(block, sizeof(block), "%s.%d", encoder ? "down_blocks" : "up_blocks", i);
-        for (int j = 0; j < shape->resnets[i]; j++)
+        for (int j = 0; j < shape->resnets[i]; j++) {
             NL_TRY(add_resnet(builder, block, j, channels));
+            if (has_attention(builder, block, j))
+                NL_TRY(add_attention(builder, block, j));
+        }
         if (i == shape->levels - 1)
             break;
         nl_vae_layer *layer;
@@ -160,7 +177,7 @@ nl_status nl_vae_kl_network(nl_vae *vae, nl_vae_half half, const nl_vae_inventor
 
     nl_context *context = vae->device->context;
     nl_vae_network *network = &vae->halves[half];
-    nl_kl_builder builder = {context, network, name, &shape, vae->mid_attention, 0};
+    nl_kl_builder builder = {context, inventory, network, name, &shape, vae->mid_attention, 0};
     /* Later autoencoders of the same kind leave the two 1 x 1 convolutions out. */
     bool quantised = nl_vae_find_item(inventory, "%s.weight", quant) != NULL;
     int64_t latent_channels = shape.latent_channels, moments = 2 * latent_channels;

@@ -6,6 +6,7 @@
 #ifndef NL_VAE_LAYERS_H
 #define NL_VAE_LAYERS_H
 
+#include "nl_json.h"
 #include "nl_vae.h"
 
 typedef enum nl_vae_half { NL_VAE_ENCODER, NL_VAE_DECODER, NL_VAE_HALVES } nl_vae_half;
@@ -53,6 +54,7 @@ struct nl_vae {
     double scale, shift;
     /* of config.json, or as the Stable Diffusion VAE has it; NAN: it says no scale, no shift */
     double said_scale, said_shift;
+    double *latent_mean, *latent_std; /* of each channel; NULL: none */
     int groups;
     bool mid_attention;
     int factor;
@@ -144,8 +146,22 @@ int64_t nl_vae_item_size(const nl_vae_inventory *inventory, int axis, const char
 nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoints[2],
                           nl_vae_inventory *inventory, nl_vae **vae);
 
-/* config.c: what the checkpoint's config.json says, into the fields for it; the kind is known. */
+/* config.c: what the checkpoint's config.json says, into the fields for it; the kind is known. Then, once the layers
+ * are, what it says of each channel. */
 nl_status nl_vae_read_config(const nl_checkpoint *checkpoint, nl_vae *vae);
+nl_status nl_vae_read_stats(const nl_checkpoint *checkpoint, nl_vae *vae);
+/* Allocated: what config.json, or the file beside the autoencoder, said that nobody would assume of its tensors, as a
+ * config.json; NULL: nothing. */
+nl_status nl_vae_said(const nl_vae *vae, char **json);
+
+/* latent_stats.c: what config.json, or latents_stats.pt beside the file, says of each channel of the latent; layers and
+ * channels are known. */
+nl_status nl_vae_stats_of_config(const nl_json *json, nl_vae *vae);
+nl_status nl_vae_stats_of_file(nl_vae *vae);
+/* The values of a parameter as they stand in the file become those that normalise. */
+nl_status nl_vae_fold_stats(const nl_vae *vae, const nl_vae_layer *layer,
+                            const nl_vae_parameter *parameter, const nl_vae_inventory *inventory,
+                            float *values);
 
 /* Both halves, when there are two, must agree. */
 void nl_vae_set_geometry(nl_vae *vae, int factor, int64_t latent_channels, nl_problems *problems);

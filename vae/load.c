@@ -230,6 +230,9 @@ static nl_status visit_upload(nl_vae *vae, nl_vae_layer *layer, const nl_vae_par
     nl_status status = nl_entry_read(item->checkpoint, item->entry, fill->values);
     if (status != NL_OK)
         return status;
+    status = nl_vae_fold_stats(vae, layer, parameter, fill->inventory, fill->values);
+    if (status != NL_OK)
+        return status;
     int64_t count = nl_entry_count(item->entry);
     int64_t bytes = count * nl_dtype_size(tensor->dtype);
     const void *data = fill->values;
@@ -310,6 +313,7 @@ nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoi
                          vae->kind == NL_VAE_KL ? "AutoencoderKL" : "tiny (TAESD)", problems.text);
         goto cleanup;
     }
+    NL_TRY(nl_vae_read_stats(checkpoints[0], vae));
     *out = vae;
     return NL_OK;
 cleanup:
@@ -335,6 +339,9 @@ nl_status nl_vae_load(nl_device *device, const nl_checkpoint *checkpoint,
                            &vae));
     vae->scale = scale;
     vae->shift = shift;
+    if (vae->latent_mean)
+        nl_log(context, NL_LOG_INFO,
+               "%s: latents are normalised by a mean and a deviation for each channel", vae->path);
     NL_TRY(upload_weights(vae, &inventory));
     *out = vae;
     vae = NULL;

@@ -26,22 +26,26 @@ static const struct name_rule {
     {".up.#.upsample.", ".up_blocks.~.upsamplers.0."},
     {".mid.block_1.", ".mid_block.resnets.0."},
     {".mid.block_2.", ".mid_block.resnets.1."},
-    {".mid.attn_1.norm.", ".mid_block.attentions.0.group_norm."},
-    {".mid.attn_1.q.", ".mid_block.attentions.0.to_q."},
-    {".mid.attn_1.k.", ".mid_block.attentions.0.to_k."},
-    {".mid.attn_1.v.", ".mid_block.attentions.0.to_v."},
-    {".mid.attn_1.proj_out.", ".mid_block.attentions.0.to_out.0."},
+    {".down.#.attn.#.", ".down_blocks.#.attentions.#."},
+    {".up.#.attn.#.", ".up_blocks.~.attentions.#."},
+    {".mid.attn_1.", ".mid_block.attentions.0."},
+    {".attentions.#.norm.", ".attentions.#.group_norm."},
+    {".attentions.#.q.", ".attentions.#.to_q."},
+    {".attentions.#.k.", ".attentions.#.to_k."},
+    {".attentions.#.v.", ".attentions.#.to_v."},
+    {".attentions.#.proj_out.", ".attentions.#.to_out.0."},
     {".nin_shortcut.", ".conv_shortcut."},
     {".norm_out.", ".conv_norm_out."},
     /* diffusers before 0.18 */
-    {".attentions.0.query.", ".attentions.0.to_q."},
-    {".attentions.0.key.", ".attentions.0.to_k."},
-    {".attentions.0.value.", ".attentions.0.to_v."},
-    {".attentions.0.proj_attn.", ".attentions.0.to_out.0."},
+    {".attentions.#.query.", ".attentions.#.to_q."},
+    {".attentions.#.key.", ".attentions.#.to_k."},
+    {".attentions.#.value.", ".attentions.#.to_v."},
+    {".attentions.#.proj_attn.", ".attentions.#.to_out.0."},
 };
 
-/* Other parts of training checkpoints that hold an autoencoder. */
-static const char *const ignored_prefixes[] = {"loss.", "model_ema."};
+/* Other parts of training checkpoints that hold an autoencoder; the last two of VA-VAE's. */
+static const char *const ignored_prefixes[] = {"loss.", "model_ema.", "foundation_model.",
+                                               "linear_proj."};
 
 static bool starts_with(const char *text, const char *prefix)
 {

@@ -30,6 +30,8 @@ void nl_vae_destroy(nl_vae *vae)
         device->ops->free(device, vae->weights, vae->weight_bytes);
     for (int half = 0; half < NL_VAE_HALVES; half++)
         nl_free(device->context, vae->halves[half].layers);
+    nl_free(device->context, vae->latent_mean);
+    nl_free(device->context, vae->latent_std);
     nl_free(device->context, vae->path);
     nl_free(device->context, vae);
 }

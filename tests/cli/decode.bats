@@ -21,14 +21,37 @@ off = np.maximum(rgb - x, x - rgb - 1)  # above 0: another byte
 assert off.max() < 2e-3, off.max()"
 }
 
-@test "the autoencoders of Stable Diffusion 1, SDXL, SD3 and Flux, by their configuration" {
-    for kind in sd1 sdxl sd3 flux; do
+@test "the autoencoders of Stable Diffusion 1, SDXL, SD3, Flux and LightningDiT, by their configuration" {
+    for kind in sd1 sdxl sd3 flux vavae; do
         twin $kind $kind
         "$NALAGEN" decode $kind-latents.npy -o $kind.npz --vae $kind --device cpu --json -q >facts
         same_pictures $kind $kind
         json_lines "x['n'] == 3 and x['height'] == 32 and x['width'] == 48 and len(x['vae_sha256']) == 64" <facts
     done
-    json_lines "x['latent_scale'] == 0.3611 and x['latent_shift'] == 0.1159" <facts
+    json_lines "x['latent_scale'] == 1 and x['latent_shift'] == 0" <facts
+    # and written for diffusers
+    "$NALAGEN" convert vavae again/ --format diffusers -q
+    grep -q AttnUpDecoderBlock2D again/config.json
+    "$NALAGEN" decode vavae-latents.npy -o again.npz --vae again --device cpu -q
+    same_pictures again vavae
+    # under CompVis' names, which count levels from the picture
+    numpy ", json, re, struct
+data = open('vavae/diffusion_pytorch_model.safetensors', 'rb').read()
+size = struct.unpack('<Q', data[:8])[0]
+rules = [(r'down_blocks\.(\d)\.', r'down.\1.'), (r'up_blocks\.(\d)\.', lambda m: 'up.%d.' % (3 - int(m[1]))), (r'\.resnets\.', '.block.'),
+         (r'\.attentions\.', '.attn.'), ('group_norm', 'norm'), ('to_out.0', 'proj_out'), (r'to_([qkv])', r'\1'), (r'downsamplers\.0', 'downsample'),
+         (r'upsamplers\.0', 'upsample'), ('conv_shortcut', 'nin_shortcut')]
+def compvis(name):
+    for rule in rules if '_blocks.' in name else []:
+        name = re.sub(*rule, name)
+    return name
+header = json.dumps({compvis(n): t for n, t in json.loads(data[8:8 + size]).items()}).encode()
+import os
+os.makedirs('compvis')
+open('compvis/vae.safetensors', 'wb').write(struct.pack('<Q', len(header)) + header + data[8 + size:])"
+    cp vavae/config.json compvis/
+    "$NALAGEN" decode vavae-latents.npy -o compvis.npz --vae compvis/vae.safetensors --device cpu -q
+    same_pictures compvis vavae
 }
 
 @test "diffusers agrees with the numbers that decode is held against" {
@@ -37,7 +60,7 @@ assert off.max() < 2e-3, off.max()"
         python=
     done
     [ -n "$python" ] || skip "no diffusers"
-    for kind in sd1 sdxl sd3 flux; do
+    for kind in sd1 sdxl sd3 flux vavae; do
         twin $kind $kind
         mv $kind-rgb.npy twin.npy
         "$python" "$NL_SOURCE_DIR/tests/autoencoder_twin.py" $kind $kind diffusers
@@ -147,4 +170,38 @@ np.save('many.npy', np.random.default_rng(1).standard_normal((600, 4, 8, 8)).ast
     "$NALAGEN" decode many.npy -o out.npz --vae vae --device cpu -q -b 5
     numpy "
 assert (np.load('out.npz')['arr_0'] == np.load('whole.npz')['arr_0']).all()"
+}
+
+@test "a mean and a deviation for each channel, from latents_stats.pt beside the autoencoder" {
+    mkdir plain normal
+    cp "$NL_SOURCE_DIR/tests/golden/torch/vae_compvis.ckpt" plain/vae.ckpt
+    cp plain/vae.ckpt normal/
+    numpy "
+import pickle, zipfile
+mean, std = np.array([.5, -1, .25, 2], 'f4'), np.array([2, .5, 3, 1.25], 'f4')
+z = np.random.default_rng(0).standard_normal((2, 4, 2, 2)).astype('f4')
+np.save('x.npy', z)
+np.save('z.npy', z * std[:, None, None] + mean[:, None, None])
+def text(s):
+    return b'X' + len(s).to_bytes(4, 'little') + s.encode()
+def tensor(key): # as torch.save writes a float tensor [1, 4, 1, 1]
+    return (b'ctorch._utils\n_rebuild_tensor_v2\n((' + text('storage') + b'ctorch\nFloatStorage\n' + text(key) + text('cpu')
+            + b'K\4tQK\0(K\1K\4K\1K\1t(K\4K\1K\1K\1t\x89ccollections\nOrderedDict\n)RtR')
+with zipfile.ZipFile('normal/latents_stats.pt', 'w') as archive:
+    archive.writestr('s/data.pkl', b'\x80\2}(' + text('mean') + tensor('0') + text('std') + tensor('1') + b'u.')
+    archive.writestr('s/data/0', mean.tobytes())
+    archive.writestr('s/data/1', std.tobytes())
+    archive.writestr('s/version', '3\n')
+"
+    "$NALAGEN" decode z.npy -o z.npz --vae plain/vae.ckpt --latent-scale 1 --latent-shift 0 --device cpu -q
+    run -0 "$NALAGEN" decode x.npy -o x.npz --vae normal/vae.ckpt --device cpu
+    [[ $output == *"normalised by a mean and a deviation for each channel"* ]]
+    # converted, one file has it all; and diffusers' folder
+    "$NALAGEN" convert normal/vae.ckpt one.safetensors -q
+    "$NALAGEN" decode x.npy -o one.npz --vae one.safetensors --device cpu -q
+    "$NALAGEN" convert normal/vae.ckpt two/ --format diffusers -q
+    "$NALAGEN" decode x.npy -o two.npz --vae two --device cpu -q
+    numpy "
+z, x, one, two = (np.load(n + '.npz')['arr_0'].astype(int) for n in ('z', 'x', 'one', 'two'))
+assert abs(z - x).max() <= 1 and (x == one).all() and (x == two).all() and x.std() > 1, abs(z - x).max()"
 }
