@@ -40,6 +40,11 @@ def run(training):
             "metrics": [{"step": step, "val_loss": loss} for step, loss in training["held_out"]]}
 
 
+def minute(training):
+    """Losses by the seconds that the run had taken."""
+    return {"log": [{"step": step, "seconds": seconds, "loss": loss} for seconds, step, loss in training["loss"]]}
+
+
 def tokens(figures):
     """({name: [line]} of attention alone, the same of whole backbones), milliseconds by tokens."""
     alone, whole = {}, {}
@@ -89,6 +94,10 @@ def main():
     first = record("2026-11-28-h200-comparison.json")["comparison"]
     draw(nalagen, "results/loss.png", {name: run(training) for name, training in first.items()},
          ["--smoothing", "0", "--log-scale"])
+    minutes = record("2026-11-29-h200-equal-minutes.json")["runs"]
+    for count in "1024", "4096":
+        some = {name.split(",")[0]: minute(run) for name, run in minutes.items() if name.endswith(f", {count} tokens")}
+        draw(nalagen, f"results/minutes-{count}.svg", some, "--over seconds --smoothing 0.3 --log-scale --size 380x560".split())
 
 
 if __name__ == "__main__":
