@@ -63,12 +63,11 @@ static bool add_exponent(const nl_analysis *analysis, const double *norms, int64
 static nl_status add_relations(const nl_analysis *analysis, nl_selection selection, double *x,
                                cJSON *object)
 {
-    nl_status status = NL_OK;
     double most = log((double)analysis->tokens);
     bool aware = nl_feature_map_norm_aware(analysis->config->feature_map);
     for (int rule = 0; rule < NL_RULES; rule++) {
         nl_relation r;
-        NL_TRY(relate(analysis, (nl_attention)rule, selection, x, &r));
+        NL_CHECK(relate(analysis, (nl_attention)rule, selection, x, &r));
         cJSON *item = cJSON_AddObjectToObject(object, rule_names[rule]);
         if (!item || !cJSON_AddNumberToObject(item, "points", (double)r.points) ||
             !add(item, "pearson", r.pearson) || !add(item, "spearman", r.spearman) ||
@@ -76,10 +75,9 @@ static nl_status add_relations(const nl_analysis *analysis, nl_selection selecti
             !add(item, "entropy_std", r.deviation) ||
             !add(item, "entropy_mean_normalized", most > 0 ? r.entropy / most : NAN) ||
             (rule == NL_ATTENTION_NALA && aware && !add_exponent(analysis, x, r.points, item)))
-            NL_TRY(no_memory(analysis->context));
+            NL_CHECK(no_memory(analysis->context));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* A new object at the end of the array. */
@@ -94,39 +92,35 @@ static nl_status append(nl_context *context, cJSON *array, cJSON **item)
 
 static nl_status add_times(const nl_analysis *analysis, double *x, cJSON *array)
 {
-    nl_status status = NL_OK;
     for (int time = 0; time < analysis->options.times; time++) {
         cJSON *item;
         char t[32];
         snprintf(t, sizeof(t), "%.7g", analysis->t[time]); /* a float, which is what it was */
-        NL_TRY(append(analysis->context, array, &item));
+        NL_CHECK(append(analysis->context, array, &item));
         if (!cJSON_AddNumberToObject(item, "at", analysis->options.at[time]) ||
             !cJSON_AddNumberToObject(item, "step", analysis->step[time] + 1) ||
             !cJSON_AddRawToObject(item, "t", t))
-            NL_TRY(no_memory(analysis->context));
-        NL_TRY(add_relations(analysis, (nl_selection){time, -1, -1}, x, item));
+            NL_CHECK(no_memory(analysis->context));
+        NL_CHECK(add_relations(analysis, (nl_selection){time, -1, -1}, x, item));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status add_layers(const nl_analysis *analysis, double *x, cJSON *array)
 {
-    nl_status status = NL_OK;
     for (int layer = 0; layer < analysis->options.layer_count; layer++) {
         cJSON *item, *heads, *of_head;
-        NL_TRY(append(analysis->context, array, &item));
+        NL_CHECK(append(analysis->context, array, &item));
         if (!cJSON_AddNumberToObject(item, "layer", analysis->options.layers[layer]))
-            NL_TRY(no_memory(analysis->context));
-        NL_TRY(add_relations(analysis, (nl_selection){-1, layer, -1}, x, item));
+            NL_CHECK(no_memory(analysis->context));
+        NL_CHECK(add_relations(analysis, (nl_selection){-1, layer, -1}, x, item));
         heads = cJSON_AddArrayToObject(item, "heads");
         for (int64_t head = 0; head < analysis->heads; head++) {
-            NL_TRY(append(analysis->context, heads, &of_head));
-            NL_TRY(add_relations(analysis, (nl_selection){-1, layer, head}, x, of_head));
+            NL_CHECK(append(analysis->context, heads, &of_head));
+            NL_CHECK(add_relations(analysis, (nl_selection){-1, layer, head}, x, of_head));
         }
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_analysis_json(const nl_analysis *analysis, const cJSON *sampling, cJSON **object)
@@ -162,18 +156,15 @@ cleanup:
 
 static nl_status print_row(const nl_analysis *analysis, const char *name, int layer, double *x)
 {
-    nl_status status = NL_OK;
     char text[160];
     int length = snprintf(text, sizeof(text), "%-6s", name);
     for (int rule = 0; rule < NL_RULES; rule++) {
         nl_relation r;
-        NL_TRY(relate(analysis, (nl_attention)rule, (nl_selection){-1, layer, -1}, x, &r));
+        NL_CHECK(relate(analysis, (nl_attention)rule, (nl_selection){-1, layer, -1}, x, &r));
         length += snprintf(text + length, sizeof(text) - (size_t)length, "%9.3f %9.3f %9.3f",
                            r.pearson, r.spearman, r.entropy / log((double)analysis->tokens));
     }
-    NL_TRY(nl_print_line(analysis->context, text));
-cleanup:
-    return status;
+    return nl_print_line(analysis->context, text);
 }
 
 nl_status nl_analysis_table(const nl_analysis *analysis)

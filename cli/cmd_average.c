@@ -56,18 +56,15 @@ static nl_status average(nl_command_line *line, void *values)
                                   .step = v->step,
                                   .out = v->out,
                                   .overwrite = v->force};
-    nl_status status = NL_OK;
     if (!v->out)
-        NL_TRY(nl_fail(line->context, NL_ERROR_USAGE,
-                       "expected a name for the model (--out model.safetensors)"));
+        return nl_fail(line->context, NL_ERROR_USAGE,
+                       "expected a name for the model (--out model.safetensors)");
     nl_dtype_parse(v->dtype, &options.dtype);
-    NL_TRY(nl_output_check(line->context, v->out, v->force, ""));
-    NL_TRY(nl_command_take_device(line, &v->machine, nl_command_progress, line));
-    NL_TRY(nl_average_run(line->context, &options, &result));
+    NL_CHECK(nl_output_check(line->context, v->out, v->force, ""));
+    NL_CHECK(nl_command_take_device(line, &v->machine, nl_command_progress, line));
+    NL_CHECK(nl_average_run(line->context, &options, &result));
     nl_console_clear(&line->console);
-    NL_TRY(report(line, v, &result));
-cleanup:
-    return status;
+    return report(line, v, &result);
 }
 
 static nl_status average_main(int argc, char **argv)

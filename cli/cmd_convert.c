@@ -82,19 +82,17 @@ static nl_status open_diffusers(const nl_conversion *conversion, nl_diffusers_fi
 {
     nl_context *context = conversion->context;
     const char *out = conversion->out, *slash = strrchr(out, '/');
-    nl_status status;
     if (names_folder(out)) {
-        NL_TRY(nl_path_join(context, out, "diffusion_pytorch_model.safetensors", &files->weights));
-        NL_TRY(nl_path_join(context, out, "config.json", &files->config));
-        NL_TRY(nl_make_folder(context, out));
+        NL_CHECK(
+            nl_path_join(context, out, "diffusion_pytorch_model.safetensors", &files->weights));
+        NL_CHECK(nl_path_join(context, out, "config.json", &files->config));
+        NL_CHECK(nl_make_folder(context, out));
     } else {
-        NL_TRY(nl_strdup(context, out, &files->weights));
-        NL_TRY(nl_format(context, &files->config, "%.*sconfig.json",
-                         slash ? (int)(slash + 1 - out) : 0, out));
+        NL_CHECK(nl_strdup(context, out, &files->weights));
+        NL_CHECK(nl_format(context, &files->config, "%.*sconfig.json",
+                           slash ? (int)(slash + 1 - out) : 0, out));
     }
-    NL_TRY(nl_output_check(context, files->config, conversion->options->force, ""));
-cleanup:
-    return status;
+    return nl_output_check(context, files->config, conversion->options->force, "");
 }
 
 static nl_status end_diffusers(const nl_conversion *conversion, const nl_diffusers_files *files)

@@ -176,9 +176,7 @@ cleanup:
 static nl_status latents_info(nl_context *context, const char *path, cJSON *object)
 {
     nl_npy npy;
-    nl_status status = nl_npy_open(context, path, &npy);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_npy_open(context, path, &npy));
     cJSON_AddStringToObject(object, "kind", "latents");
     cJSON_AddStringToObject(object, "dtype", nl_dtype_name(npy.dtype));
     cJSON *shape = cJSON_AddArrayToObject(object, "shape");
@@ -259,9 +257,7 @@ static nl_status file_info(nl_context *context, const char *path, const nl_info_
     nl_mapping mapping;
     if (nl_path_is_folder(path))
         return folder_info(context, path, options, object);
-    nl_status status = nl_map_file(context, path, &mapping);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_map_file(context, path, &mapping));
     bool png = starts_with(&mapping, "\x89PNG\r\n\x1a\n", 8);
     bool npy = starts_with(&mapping, "\x93NUMPY", 6);
     nl_unmap(context, &mapping);

@@ -41,15 +41,14 @@ static nl_status check_together(nl_context *context, const nl_sample_options *op
 static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts,
                            nl_sample_options *options)
 {
-    nl_status status = NL_OK;
     nl_context *context = line->context;
     const char *from = options->from;
     int operands;
     *options = nl_sample_defaults;
-    NL_TRY(nl_read_picture_facts(context, from, facts));
-    NL_TRY(nl_options_from_picture(context, from, *facts, texts, options));
+    NL_CHECK(nl_read_picture_facts(context, from, facts));
+    NL_CHECK(nl_options_from_picture(context, from, *facts, texts, options));
     nl_sample_options recorded = *options;
-    NL_TRY(
+    NL_CHECK(
         nl_options_parse(context, &nl_sample_command, line->argc, line->argv, options, &operands));
     /* Either of the two replaces both of the recorded ones. */
     if (options->task.sampling.steps != recorded.task.sampling.steps &&
@@ -58,8 +57,7 @@ static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts
     if (options->task.sampling.respacing != recorded.task.sampling.respacing &&
         options->task.sampling.steps == recorded.task.sampling.steps)
         options->task.sampling.steps = 0;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_session_load(nl_session *session)

@@ -52,14 +52,11 @@ static nl_status check_out(nl_context *context, const nl_stats_options *options)
 static nl_status merge(nl_command_line *line, const nl_stats_options *options)
 {
     nl_context *context = line->context;
-    nl_status status;
     context->options.max_memory = options->network.machine.max_memory;
     nl_catch_interrupt(&line->console, context);
-    NL_TRY(check_out(context, options));
-    NL_TRY(nl_merge_references(context, (const char *const *)line->operands, line->operand_count,
-                               options->out, options->force, options->images));
-cleanup:
-    return status;
+    NL_CHECK(check_out(context, options));
+    return nl_merge_references(context, (const char *const *)line->operands, line->operand_count,
+                               options->out, options->force, options->images);
 }
 
 static nl_status stats(nl_command_line *line, void *values)

@@ -35,17 +35,14 @@ static nl_status take_options(nl_command_line *line, const nl_layers *layers,
                               const nl_train_options *base, nl_texts *texts,
                               nl_train_values *values)
 {
-    nl_status status = NL_OK;
     int operands;
     *values = (nl_train_values){.command = values->command, .train = *base};
     for (int i = 0; i < NL_COUNT(layers->objects); i++)
         if (layers->objects[i])
-            NL_TRY(nl_options_apply(line->context, values->command, layers->paths[i],
-                                    layers->objects[i], NL_IN_REQUEST, NULL, texts, values));
-    NL_TRY(nl_options_parse(line->context, values->command, line->argc, line->argv, values,
-                            &operands));
-cleanup:
-    return status;
+            NL_CHECK(nl_options_apply(line->context, values->command, layers->paths[i],
+                                      layers->objects[i], NL_IN_REQUEST, NULL, texts, values));
+    return nl_options_parse(line->context, values->command, line->argc, line->argv, values,
+                            &operands);
 }
 
 static nl_status parse_file(nl_context *context, const char *path, cJSON **object)
@@ -110,22 +107,20 @@ static nl_status settle_options(nl_command_line *line, nl_layers *layers, nl_tex
 {
     nl_context *context = line->context;
     const nl_train_options base = defaults_of(values->command);
-    nl_status status = NL_OK;
     if (values->options) {
-        NL_TRY(read_options(context, values->options, layers));
-        NL_TRY(take_options(line, layers, &base, texts, values));
+        NL_CHECK(read_options(context, values->options, layers));
+        NL_CHECK(take_options(line, layers, &base, texts, values));
     }
     bool goes_on = values->train.out && (is_alone(values) || is_small(values->recipe)) &&
                    nl_is_run(context, values->train.out);
     if (!goes_on)
         return NL_OK;
-    NL_TRY(read_run(context, values, layers));
+    NL_CHECK(read_run(context, values, layers));
     if (!layers->objects[0])
         return NL_OK;
-    NL_TRY(take_options(line, layers, &base, texts, values));
+    NL_CHECK(take_options(line, layers, &base, texts, values));
     values->recipe_taken = true;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The options that were given, as --options takes them. */
@@ -226,7 +221,6 @@ static nl_status follow_recipe(nl_command_line *line, const nl_layers *layers, n
 {
     const nl_train_options *given = &values->train;
     nl_train_options base = nl_train_defaults;
-    nl_status status = NL_OK;
     base.data = given->data;
     base.validation = given->validation;
     base.model = given->model;
@@ -237,10 +231,8 @@ static nl_status follow_recipe(nl_command_line *line, const nl_layers *layers, n
     base.minutes = given->minutes;
     base.batch = given->batch;
     base.hold_out = given->hold_out;
-    NL_TRY(nl_recipe_small(line->context, &base, recipe));
-    NL_TRY(take_options(line, layers, &base, texts, values));
-cleanup:
-    return status;
+    NL_CHECK(nl_recipe_small(line->context, &base, recipe));
+    return take_options(line, layers, &base, texts, values);
 }
 
 /* A bar for who watches; a file has the lines of the log. Ctrl-C is heard by the run itself, between two steps. */

@@ -35,22 +35,20 @@ static nl_status multiply_once(const nl_trial *trial)
 static nl_status time_of(const nl_trial *trial, nl_status (*once)(const nl_trial *trial),
                          double *seconds)
 {
-    nl_status status = NL_OK;
     const nl_ops *ops = trial->device->ops;
     double start = 0;
     for (int count = 1; count < LONGEST; count *= 2) {
-        NL_TRY(ops->sync(trial->device));
+        NL_CHECK(ops->sync(trial->device));
         start = nl_seconds();
         for (int i = 0; i < count; i++)
-            NL_TRY(once(trial));
-        NL_TRY(ops->sync(trial->device));
+            NL_CHECK(once(trial));
+        NL_CHECK(ops->sync(trial->device));
         double lasted = nl_seconds() - start;
         *seconds = lasted / count;
         if (count > 1 && lasted * SECONDS_PER_RATE >= 1)
             break;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* A rate to three digits under `name`. */
@@ -66,12 +64,10 @@ static void add_rate(cJSON *object, const char *name, double rate)
 static nl_status zeros(nl_device *device, nl_tensor *tensor)
 {
     static const char none[1 << 16];
-    nl_status status = NL_OK;
     for (int64_t at = 0, bytes = nl_tensor_bytes(tensor); at < bytes; at += (int64_t)sizeof(none))
-        NL_TRY(device->ops->upload(device, (char *)tensor->data + at, none,
-                                   NL_MIN((int64_t)sizeof(none), bytes - at)));
-cleanup:
-    return status;
+        NL_CHECK(device->ops->upload(device, (char *)tensor->data + at, none,
+                                     NL_MIN((int64_t)sizeof(none), bytes - at)));
+    return NL_OK;
 }
 
 static nl_status measure_copy(nl_device *device, int64_t bytes, cJSON *object)

@@ -98,32 +98,30 @@ cleanup:
 nl_status nl_options_from_picture(nl_context *context, const char *path, const cJSON *facts,
                                   nl_texts *texts, nl_sample_options *options)
 {
-    nl_status status = NL_OK;
     nl_json json = {.context = context, .where = path, .object = facts};
     const char *model = NULL, *vae = NULL, *guide = NULL, *noise = NULL;
     if (!cJSON_IsObject(facts))
         return nl_fail(context, NL_ERROR_INPUT, "%s: its parameters are no JSON object", path);
-    NL_TRY(nl_json_string(&json, "model", &model));
-    NL_TRY(nl_json_string(&json, "vae", &vae));
-    NL_TRY(nl_json_string(&json, "guide", &guide));
-    NL_TRY(nl_json_string(&json, "noise", &noise));
-    NL_TRY(nl_json_int(&json, "index", 0, 1000000000000000, &options->task.first_index));
-    NL_TRY(nl_options_apply(context, &nl_sample_command, path, facts, NL_IN_PICTURE, own_keys,
-                            texts, options));
+    NL_CHECK(nl_json_string(&json, "model", &model));
+    NL_CHECK(nl_json_string(&json, "vae", &vae));
+    NL_CHECK(nl_json_string(&json, "guide", &guide));
+    NL_CHECK(nl_json_string(&json, "noise", &noise));
+    NL_CHECK(nl_json_int(&json, "index", 0, 1000000000000000, &options->task.first_index));
+    NL_CHECK(nl_options_apply(context, &nl_sample_command, path, facts, NL_IN_PICTURE, own_keys,
+                              texts, options));
     if (options->task.walk && !nl_sample_in_one(options)) /* one of its pictures */
         options->task.n = 1;
     if (model && strcmp(model, nl_shipped_model) != 0)
-        NL_TRY(find_file(context, path, model, texts, &options->task.model));
+        NL_CHECK(find_file(context, path, model, texts, &options->task.model));
     if (vae && !strcmp(vae, "none"))
         options->task.vae = "none";
     else if (vae)
-        NL_TRY(find_file(context, path, vae, texts, &options->task.vae));
+        NL_CHECK(find_file(context, path, vae, texts, &options->task.vae));
     if (guide)
-        NL_TRY(find_file(context, path, guide, texts, &options->task.guide));
+        NL_CHECK(find_file(context, path, guide, texts, &options->task.guide));
     if (noise)
-        NL_TRY(find_file(context, path, noise, texts, &options->noise));
-cleanup:
-    return status;
+        NL_CHECK(find_file(context, path, noise, texts, &options->noise));
+    return NL_OK;
 }
 
 nl_status nl_compare_facts(nl_session *session, const char *path, const cJSON *facts)

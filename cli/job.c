@@ -8,16 +8,14 @@
 
 static nl_status keep_for_whole(nl_job *job, const nl_picture *picture)
 {
-    nl_status status = NL_OK;
     size_t bytes = 3 * (size_t)picture->height * (size_t)picture->width;
     job->height = picture->height;
     job->width = picture->width;
     if (!job->whole)
-        NL_TRY(NL_NEW_SIZED(job->session->context, "pictures of the whole", job->task.count, bytes,
-                            &job->whole));
+        NL_CHECK(NL_NEW_SIZED(job->session->context, "pictures of the whole", job->task.count,
+                              bytes, &job->whole));
     memcpy(job->whole + (size_t)job->taken * bytes, picture->rgb, bytes);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status take_picture(void *user, const nl_picture *picture)
@@ -68,7 +66,6 @@ static nl_status make_pictures(nl_job *job)
 {
     nl_session *session = job->session;
     const nl_sample_options *options = job->options;
-    nl_status status = NL_OK;
     int64_t elements = (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];
     int64_t count;
     while ((count = nl_work_list_next(&job->work, job->noise, job->room, job->numbers)) > 0) {
@@ -80,10 +77,9 @@ static nl_status make_pictures(nl_job *job)
                             .preview_every = (int)options->preview_every,
                             .noise = job->noise ? job->noise + job->numbers[0] * elements : NULL};
         job->before = job->taken;
-        NL_TRY(nl_tasks_make(session->model, &making, take_picture, job));
+        NL_CHECK(nl_tasks_make(session->model, &making, take_picture, job));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 void nl_job_progress(const nl_session *session, nl_progress *progress)

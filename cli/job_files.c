@@ -161,12 +161,11 @@ cleanup:
 static nl_status finish_archive(nl_job *job)
 {
     nl_context *context = job->session->context;
-    nl_status status = NL_OK;
     int64_t there = 0;
     const nl_share *share = &job->session->share;
     bool finished = false, stood = nl_npz_finished(job->archive);
-    NL_TRY(nl_npz_done(job->archive, &there));
-    NL_TRY(nl_npz_close(&job->archive, &finished));
+    NL_CHECK(nl_npz_done(job->archive, &there));
+    NL_CHECK(nl_npz_close(&job->archive, &finished));
     if (finished && (!stood || share->rank == 0))
         return report_archive(job);
     if (there == job->task.count)
@@ -175,29 +174,26 @@ static nl_status finish_archive(nl_job *job)
            (long long)there, (long long)job->task.count,
            nl_plural(job->task.count, "picture", "pictures"),
            share->ranks > 1 ? "" : ": run the same command to resume");
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_job_finish(nl_job *job)
 {
     nl_context *context = job->session->context;
-    nl_status status = NL_OK;
     if (job->archive)
         return finish_archive(job);
     if (!job->done)
         return NL_OK;
     if (job->whole)
-        NL_TRY(write_whole(job));
+        NL_CHECK(write_whole(job));
     if (job->latents) {
         int64_t shape[] = {job->done, job->latent_shape[0], job->latent_shape[1],
                            job->latent_shape[2]};
-        NL_TRY(nl_npy_write(context, job->options->latents, job->options->force, NL_F32, 4, shape,
-                            job->latents));
+        NL_CHECK(nl_npy_write(context, job->options->latents, job->options->force, NL_F32, 4, shape,
+                              job->latents));
         bool plain = !job->session->options->json && !job->pictures;
         if (plain && job->output.kind != NL_OUTPUT_STDOUT)
-            NL_TRY(nl_print_path(context, job->options->latents));
+            NL_CHECK(nl_print_path(context, job->options->latents));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

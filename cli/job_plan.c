@@ -117,16 +117,13 @@ static nl_status make_work_list(nl_job *job)
     enum { MANY = 4096 };
     nl_session *session = job->session;
     nl_context *context = session->context;
-    nl_status status = NL_OK;
     int64_t batch = session->options->batch;
     int64_t unit = NL_MIN(batch ? batch : nl_model_batch(session->model), job->task.count);
     bool whole = nl_sample_in_one(job->options) || job->options->latents;
     nl_work_list_init(&job->work, job->task.count, unit, session->share.rank, session->share.ranks);
     job->room = whole ? job->task.count : NL_MIN(job->task.count, NL_MAX(1, MANY / unit) * unit);
-    NL_TRY(NL_NEW_ARRAY(context, "picture numbers", job->room, &job->numbers));
-    NL_TRY(NL_NEW_ARRAY(context, "pictures wanted", job->room, &job->wanted));
-cleanup:
-    return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "picture numbers", job->room, &job->numbers));
+    return NL_NEW_ARRAY(context, "pictures wanted", job->room, &job->wanted);
 }
 
 nl_status nl_job_facts(nl_job *job, int label, int64_t index, cJSON **facts)
@@ -224,29 +221,28 @@ static nl_status look_for_files(nl_job *job, int64_t files)
     const nl_session *session = job->session;
     nl_context *context = session->context;
     const nl_sample_options *options = job->options;
-    nl_status status = NL_OK;
     bool there;
     if (options->latents)
-        NL_TRY(nl_output_check(context, options->latents, options->force, others));
+        NL_CHECK(nl_output_check(context, options->latents, options->force, others));
     if (!options->resume)
-        NL_TRY(check_space_for_pictures(job, files));
+        NL_CHECK(check_space_for_pictures(job, files));
     if (job->archive && nl_npz_finished(job->archive)) {
         job->work.there = job->task.count;
         job->work.units = job->work.todo = 0;
         nl_log(context, NL_LOG_INFO, "%s is finished: nothing to do", options->out);
     } else if (files && (nl_sample_in_one(options) || (options->force && !options->latents &&
                                                        !job->archive && !job->pictures))) {
-        NL_TRY(is_there(job, 0, &there));
+        NL_CHECK(is_there(job, 0, &there));
     } else if (files) {
-        NL_TRY(nl_work_list_scan(context, &job->work, is_there, job));
+        NL_CHECK(nl_work_list_scan(context, &job->work, is_there, job));
         if (job->work.there && session->share.ranks == 1)
             nl_log(context, NL_LOG_INFO, "resuming: %lld of %lld made already",
                    (long long)job->work.there, (long long)(job->work.there + job->work.todo));
     }
     if (options->resume && files) /* as many as this process makes, for each of the others */
-        NL_TRY(check_space_for_pictures(job, NL_MIN(files, job->work.todo * session->share.ranks)));
-cleanup:
-    return status;
+        NL_CHECK(
+            check_space_for_pictures(job, NL_MIN(files, job->work.todo * session->share.ranks)));
+    return NL_OK;
 }
 
 nl_status nl_job_plan(nl_job *job)
@@ -254,31 +250,30 @@ nl_status nl_job_plan(nl_job *job)
     nl_session *session = job->session;
     nl_context *context = session->context;
     const nl_sample_options *options = job->options;
-    nl_status status = NL_OK;
     bool pictures = nl_model_has_autoencoder(session->model);
     int64_t room = options->grid[0] * options->grid[1];
-    NL_TRY(check_output(job));
+    NL_CHECK(check_output(job));
     nl_model_latent_shape(session->model, job->latent_shape);
     if (options->noise)
-        NL_TRY(read_noise(job));
+        NL_CHECK(read_noise(job));
     int64_t usual = room ? room : job->noise_count;
-    NL_TRY(nl_task_plan(context, nl_model_get_config(session->model),
-                        nl_model_guide_config(session->model), &options->task, usual, &job->task));
-    NL_TRY(check_count(job));
-    NL_TRY(check_space(job));
+    NL_CHECK(nl_task_plan(context, nl_model_get_config(session->model),
+                          nl_model_guide_config(session->model), &options->task, usual,
+                          &job->task));
+    NL_CHECK(check_count(job));
+    NL_CHECK(check_space(job));
     int64_t files = !pictures ? 0 : nl_sample_in_one(options) ? 1 : job->task.count;
-    NL_TRY(nl_output_open(context, options, files, &job->output));
-    NL_TRY(make_work_list(job));
+    NL_CHECK(nl_output_open(context, options, files, &job->output));
+    NL_CHECK(make_work_list(job));
     if (job->output.kind == NL_OUTPUT_ARCHIVE && job->work.units)
-        NL_TRY(open_archive(job));
-    NL_TRY(choose_copy(job, files));
-    NL_TRY(look_for_files(job, files));
+        NL_CHECK(open_archive(job));
+    NL_CHECK(choose_copy(job, files));
+    NL_CHECK(look_for_files(job, files));
     if (options->latents) {
         int64_t elements =
             (int64_t)job->latent_shape[0] * job->latent_shape[1] * job->latent_shape[2];
-        NL_TRY(NL_NEW_ARRAY(context, "latents to be written", job->task.count * elements,
-                            &job->latents));
+        NL_CHECK(NL_NEW_ARRAY(context, "latents to be written", job->task.count * elements,
+                              &job->latents));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -41,9 +41,7 @@ static nl_status make_room(nl_lines *lines)
     if (lines->end < lines->room)
         return NL_OK;
     size_t room = lines->room ? 2 * lines->room : PIECE;
-    nl_status status = NL_NEW_ARRAY(lines->context, "a line of requests", (int64_t)room, &bytes);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(lines->context, "a line of requests", (int64_t)room, &bytes));
     if (left)
         memcpy(bytes, lines->bytes, left);
     nl_free(lines->context, lines->bytes);

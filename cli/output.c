@@ -58,7 +58,6 @@ static nl_status clean_up(nl_context *context, const nl_output *output)
 nl_status nl_output_open(nl_context *context, const nl_sample_options *options, int64_t files,
                          nl_output *output)
 {
-    nl_status status = NL_OK;
     const char *out = options->out, *start, *end;
     *output = (nl_output){.kind = NL_OUTPUT_NAMED,
                           .text = "",
@@ -75,29 +74,28 @@ nl_status nl_output_open(nl_context *context, const nl_sample_options *options, 
         output->text = "-";
     } else if (nl_is_archive(out)) {
         output->kind = NL_OUTPUT_ARCHIVE;
-        NL_TRY(nl_make_parent(context, out));
+        NL_CHECK(nl_make_parent(context, out));
     } else if (out[strlen(out) - 1] == '/' || nl_path_is_folder(out)) {
-        NL_TRY(nl_make_folder(context, out));
+        NL_CHECK(nl_make_folder(context, out));
     } else if (strchr(out, '%')) {
         output->kind = NL_OUTPUT_PATTERN;
-        NL_TRY(find_number(context, out, &start, &end));
-        NL_TRY(check_suffix(context, out));
-        NL_TRY(nl_make_parent(context, out));
+        NL_CHECK(find_number(context, out, &start, &end));
+        NL_CHECK(check_suffix(context, out));
+        NL_CHECK(nl_make_parent(context, out));
     } else {
         output->kind = NL_OUTPUT_FILE;
-        NL_TRY(check_suffix(context, out));
-        NL_TRY(nl_make_parent(context, out));
+        NL_CHECK(check_suffix(context, out));
+        NL_CHECK(nl_make_parent(context, out));
     }
     if (files > 1 && (output->kind == NL_OUTPUT_FILE || output->kind == NL_OUTPUT_STDOUT))
-        NL_TRY(nl_fail(
+        return nl_fail(
             context, NL_ERROR_USAGE,
             "--out %s is one file and there are %lld pictures: use a folder, a pattern like "
             "out/%%06d.png, an archive like out.npz, --grid or --animate",
-            out, (long long)files));
+            out, (long long)files);
     if (options->resume && output->kind != NL_OUTPUT_STDOUT)
-        NL_TRY(clean_up(context, output));
-cleanup:
-    return status;
+        NL_CHECK(clean_up(context, output));
+    return NL_OK;
 }
 
 /* "French horn" becomes "french-horn". Letters of other scripts stay, and bytes that are not UTF-8; whole characters, as many
@@ -132,7 +130,6 @@ static void file_word(const char *name, char *word, size_t size)
 nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_config *config,
                          int label, int64_t index, char **path)
 {
-    nl_status status = NL_OK;
     const char *start, *end;
     char word[160], text[24], number[24] = "", copy[16] = "";
     switch (output->kind) {
@@ -141,7 +138,7 @@ nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_
     case NL_OUTPUT_ARCHIVE:
         return nl_strdup(context, output->text, path);
     case NL_OUTPUT_PATTERN: {
-        NL_TRY(find_number(context, output->text, &start, &end));
+        NL_CHECK(find_number(context, output->text, &start, &end));
         int width = 0;
         for (const char *c = start + 1; c < end - 1; c++)
             width = 10 * width + (*c - '0');
@@ -165,8 +162,7 @@ nl_status nl_output_name(nl_context *context, const nl_output *output, const nl_
     return nl_format(context, path, "%s%s%s%s-seed%llu%s%s.png", output->text, slash, digits,
                      output->whole ? output->whole : word, (unsigned long long)output->seed, copy,
                      number);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_output_check(nl_context *context, const char *path, bool overwrite, const char *advice)

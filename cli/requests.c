@@ -42,13 +42,10 @@ static nl_status run_line(nl_session *session, const char *where, const cJSON *r
 {
     nl_context *context = session->context;
     nl_sample_options options = *session->options;
-    nl_status status = NL_OK;
-    NL_TRY(nl_options_apply(context, &nl_sample_command, where, request, NL_IN_REQUEST, own_keys,
-                            texts, &options));
-    NL_TRY(check_files(session, where, &options));
-    NL_TRY(nl_job_run(session, &options, pictures));
-cleanup:
-    return status;
+    NL_CHECK(nl_options_apply(context, &nl_sample_command, where, request, NL_IN_REQUEST, own_keys,
+                              texts, &options));
+    NL_CHECK(check_files(session, where, &options));
+    return nl_job_run(session, &options, pictures);
 }
 
 static nl_status answer(nl_session *session, int64_t line, const cJSON *request, nl_status status,

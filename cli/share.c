@@ -50,7 +50,6 @@ static nl_status from_parent(nl_context *context, const nl_process *process, int
 
 nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_share *share)
 {
-    nl_status status = NL_OK;
     nl_machine_options *machine = &options->machine;
     nl_process process;
     bool read = nl_process_read(&process);
@@ -59,11 +58,11 @@ nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_shar
     int gpu = -1;
     *share = (nl_share){.ranks = 1, .local = -1, .report = -1};
     if (!read || process.child_token) {
-        NL_TRY(from_parent(context, &process, &gpu, share));
+        NL_CHECK(from_parent(context, &process, &gpu, share));
         if (!machine->threads)
             machine->threads = NL_MAX(1, nl_default_threads() / share->ranks);
     } else if (options->rank) {
-        NL_TRY(from_option(context, options->rank, share));
+        NL_CHECK(from_option(context, options->rank, share));
     } else if (options->task.n > 1 && !options->requests && !options->gpus && !options->processes) {
         from_launcher(context, &process, share);
     }
@@ -75,9 +74,8 @@ nl_status nl_share_read(nl_context *context, nl_sample_options *options, nl_shar
         machine->device = share->device;
     }
     if (share->ranks > 1 && options->requests)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--requests is the work of one process"));
-cleanup:
-    return status;
+        return nl_fail(context, NL_ERROR_USAGE, "--requests is the work of one process");
+    return NL_OK;
 }
 
 /* A parent that has gone leaves nobody to tell. */

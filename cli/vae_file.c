@@ -11,18 +11,16 @@ static nl_status hash_vae(nl_vae_file *v)
 {
     char other[65];
     nl_sha256 sha;
-    nl_status status;
-    NL_TRY(nl_checkpoint_sha256(v->file, v->sha256));
+    NL_CHECK(nl_checkpoint_sha256(v->file, v->sha256));
     if (!v->other)
-        goto cleanup;
-    NL_TRY(nl_checkpoint_sha256(v->other, other));
+        return NL_OK;
+    NL_CHECK(nl_checkpoint_sha256(v->other, other));
     bool in_order = strcmp(v->file->path, v->other->path) < 0;
     nl_sha256_init(&sha);
     nl_sha256_update(&sha, in_order ? v->sha256 : other, 64);
     nl_sha256_update(&sha, in_order ? other : v->sha256, 64);
     nl_sha256_hex(&sha, v->sha256);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_vae_file_open(nl_context *context, const char *name, nl_vae_file *v)

@@ -28,14 +28,13 @@ void nl_work_list_init(nl_work_list *list, int64_t count, int64_t unit, int rank
 nl_status nl_work_list_scan(nl_context *context, nl_work_list *list,
                             nl_status (*there)(void *user, int64_t picture, bool *is), void *user)
 {
-    nl_status status = NL_OK;
-    NL_TRY(NL_NEW_ZEROS(context, "the list of batches", list->units, &list->finished));
+    NL_CHECK(NL_NEW_ZEROS(context, "the list of batches", list->units, &list->finished));
     for (int64_t k = 0; k < list->units; k++) {
         int64_t have = 0, size = unit_size(list, k);
-        NL_TRY(nl_check_cancelled(context));
+        NL_CHECK(nl_check_cancelled(context));
         for (int64_t i = 0; i < size; i++) {
             bool is = false;
-            NL_TRY(there(user, unit_start(list, k) + i, &is));
+            NL_CHECK(there(user, unit_start(list, k) + i, &is));
             have += is;
         }
         list->finished[k] = have == size;
@@ -44,8 +43,7 @@ nl_status nl_work_list_scan(nl_context *context, nl_work_list *list,
             list->todo -= size;
         }
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 int64_t nl_work_list_next(nl_work_list *list, bool consecutive, int64_t room, int64_t *pictures)

@@ -11,9 +11,7 @@
 nl_status nl_append_open(nl_context *context, const char *path, nl_append *file)
 {
     *file = (nl_append){.context = context, .fd = -1};
-    nl_status status = nl_strdup(context, path, &file->path);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_strdup(context, path, &file->path));
     file->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file->fd < 0)
         return nl_fail(context, NL_ERROR_WRITE, "%s: cannot be opened for writing: %s", path,

@@ -5,9 +5,7 @@
 nl_status nl_base64(nl_context *context, const uint8_t *bytes, size_t size, char **text)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    nl_status status = NL_NEW_ARRAY(context, "base64", (size + 2) / 3 * 4 + 1, text);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "base64", (size + 2) / 3 * 4 + 1, text));
     char *to = *text;
     for (size_t i = 0; i < size; i += 3) {
         uint32_t three = (uint32_t)bytes[i] << 16;

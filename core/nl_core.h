@@ -42,6 +42,14 @@
             goto cleanup;                                                                          \
     } while (0)
 
+/* The same where nothing is to be given back: returns the failure at once. */
+#define NL_CHECK(call)                                                                             \
+    do {                                                                                           \
+        nl_status nl_checked = (call);                                                             \
+        if (nl_checked != NL_OK)                                                                   \
+            return nl_checked;                                                                     \
+    } while (0)
+
 enum { NL_MESSAGE_SIZE = 2048 };
 
 #ifdef __cplusplus

@@ -408,9 +408,7 @@ nl_status nl_write_file(nl_context *context, const char *path, bool overwrite, c
                         size_t size)
 {
     nl_writer *writer;
-    nl_status status = nl_writer_open(context, path, overwrite, &writer);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_writer_open(context, path, overwrite, &writer));
     nl_writer_write(writer, data, size);
     return nl_writer_commit(&writer);
 }

@@ -68,33 +68,31 @@ static nl_status decode_all(nl_decoding *work, const nl_decode_result *result)
     nl_latent_file *latents = &work->latents;
     int64_t most = NL_MIN(options->batch ? options->batch : BATCH, latents->count);
     int64_t each = latents->channels * latents->height * latents->width;
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(work->context, "latents", most * each, &work->x));
-    NL_TRY(NL_NEW_SIZED(work->context, "decoded pictures", most,
-                        3 * (int64_t)result->height * result->width, &work->rgb));
+    NL_CHECK(NL_NEW_ARRAY(work->context, "latents", most * each, &work->x));
+    NL_CHECK(NL_NEW_SIZED(work->context, "decoded pictures", most,
+                          3 * (int64_t)result->height * result->width, &work->rgb));
     for (int64_t done = 0; done < latents->count; done += most) {
         nl_picture_batch batch = {.rgb = work->rgb,
                                   .first = done,
                                   .count = NL_MIN(most, latents->count - done),
                                   .height = result->height,
                                   .width = result->width};
-        NL_TRY(nl_check_cancelled(work->context));
-        NL_TRY(nl_latent_file_read(latents, batch.count, work->x));
-        NL_TRY(nl_vae_decode_rounded(options->vae, work->x, batch.count, latents->height,
-                                     latents->width, options->rounding, work->rgb));
-        NL_TRY(nl_picture_files_write(&work->files, &batch, name_of, NULL));
+        NL_CHECK(nl_check_cancelled(work->context));
+        NL_CHECK(nl_latent_file_read(latents, batch.count, work->x));
+        NL_CHECK(nl_vae_decode_rounded(options->vae, work->x, batch.count, latents->height,
+                                       latents->width, options->rounding, work->rgb));
+        NL_CHECK(nl_picture_files_write(&work->files, &batch, name_of, NULL));
         nl_progress progress = {.stage = "decoding",
                                 .image = done + batch.count,
                                 .images = latents->count,
                                 .batch = batch.count};
-        NL_TRY(nl_report_progress(work->context, &progress));
-        NL_TRY(report(work, &batch));
+        NL_CHECK(nl_report_progress(work->context, &progress));
+        NL_CHECK(report(work, &batch));
     }
-    NL_TRY(nl_picture_files_end(&work->files));
+    NL_CHECK(nl_picture_files_end(&work->files));
     if (work->files.archive && options->written)
-        NL_TRY(options->written(options->user, options->out));
-cleanup:
-    return status;
+        NL_CHECK(options->written(options->user, options->out));
+    return NL_OK;
 }
 
 nl_status nl_decode_file(nl_context *context, const nl_decode_options *options,

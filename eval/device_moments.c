@@ -48,14 +48,12 @@ void nl_device_moments_destroy(nl_device_moments *m)
 nl_status nl_device_moments_add(nl_device_moments *m, const nl_tensor *rows)
 {
     nl_device *device = m->device;
-    nl_status status = NL_OK;
     if (m->count == 0)
-        NL_TRY(device->ops->copy(device, m->shift.data, rows->data, nl_tensor_bytes(&m->shift)));
-    NL_TRY(NL_OP(device, scatter_matrix, .x = *rows, .shift = m->shift, .scatter = m->scatter,
-                 .sums = m->sums));
+        NL_CHECK(device->ops->copy(device, m->shift.data, rows->data, nl_tensor_bytes(&m->shift)));
+    NL_CHECK(NL_OP(device, scatter_matrix, .x = *rows, .shift = m->shift, .scatter = m->scatter,
+                   .sums = m->sums));
     m->count += rows->shape[0];
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_device_moments_read(const nl_device_moments *m, nl_moments *to)

@@ -52,10 +52,9 @@ nl_status nl_evaluate_with(nl_fid_network *network, const nl_evaluation_options 
 {
     const nl_metric_options *of_metrics = &network->options;
     nl_evaluation_options full = *given, *options = &full;
-    nl_status status;
     options->count = options->count ? options->count : SAMPLES;
-    NL_TRY(options->samples ? of_files(network, options, evaluation)
-                            : of_model(network, options, evaluation));
+    NL_CHECK(options->samples ? of_files(network, options, evaluation)
+                              : of_model(network, options, evaluation));
     evaluation->features = nl_feature_name(of_metrics->feature);
     evaluation->preset = of_metrics->preprocessing->name;
     evaluation->preprocessing = of_metrics->preprocessing->text;
@@ -63,9 +62,9 @@ nl_status nl_evaluate_with(nl_fid_network *network, const nl_evaluation_options 
     snprintf(evaluation->weights, sizeof(evaluation->weights), "%s", network->checkpoint->path);
     memcpy(evaluation->weights_sha256, network->sha256, sizeof(network->sha256));
     if (!nl_path_is_folder(options->reference))
-        NL_TRY(nl_file_sha256(network->context, options->reference, evaluation->reference_sha256));
-cleanup:
-    return status;
+        NL_CHECK(
+            nl_file_sha256(network->context, options->reference, evaluation->reference_sha256));
+    return NL_OK;
 }
 
 static nl_status check(nl_context *context, const nl_evaluation_options *options)

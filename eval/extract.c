@@ -94,30 +94,28 @@ static nl_status prepare(pass *p)
     nl_feature feature = p->options->feature;
     nl_extraction *e = p->found;
     bool wanted[NL_FEATURES];
-    nl_status status = NL_OK;
     bool on_device = nl_device_queues(context->device);
     for (int f = 0; f < NL_FEATURES; f++) {
         wanted[f] = (e->moments[f] && !on_device) || (e->rows && f == (int)feature) ||
                     (e->score && f == NL_FEATURE_LOGITS);
         if (e->moments[f])
-            NL_TRY(nl_moments_create(context, nl_feature_size(f), &e->of[f]));
+            NL_CHECK(nl_moments_create(context, nl_feature_size(f), &e->of[f]));
     }
-    NL_TRY(nl_inception_queue_create(p->net, p->options->preprocessing, wanted, &p->queue));
+    NL_CHECK(nl_inception_queue_create(p->net, p->options->preprocessing, wanted, &p->queue));
     for (int f = 0; on_device && f < NL_FEATURES; f++)
         if (e->moments[f]) {
-            NL_TRY(nl_device_moments_create(context->device, nl_feature_size(f), &p->moments[f]));
+            NL_CHECK(nl_device_moments_create(context->device, nl_feature_size(f), &p->moments[f]));
             nl_inception_queue_sum(p->queue, f, p->moments[f]);
         }
     if (e->rows) {
-        NL_TRY(NL_NEW_ARRAY(context, e->rows, p->count * nl_feature_size(feature), &e->kept));
+        NL_CHECK(NL_NEW_ARRAY(context, e->rows, p->count * nl_feature_size(feature), &e->kept));
     }
     if (e->hashes) {
-        NL_TRY(NL_NEW_ARRAY(context, "hashes", p->count, &e->hash));
+        NL_CHECK(NL_NEW_ARRAY(context, "hashes", p->count, &e->hash));
     }
     if (e->score)
-        NL_TRY(prepare_score(p));
-cleanup:
-    return status;
+        NL_CHECK(prepare_score(p));
+    return NL_OK;
 }
 
 static nl_status report(const pass *p)
@@ -136,7 +134,6 @@ static nl_status add_features(pass *p)
     int64_t first = p->first, count = p->adding;
     int64_t size = nl_feature_size(p->options->feature);
     int64_t classes = nl_feature_size(NL_FEATURE_LOGITS);
-    nl_status status = NL_OK;
     for (int f = 0; f < NL_FEATURES; f++)
         if (e->of[f] && !p->moments[f])
             nl_moments_add(e->of[f], features[f], count);
@@ -144,10 +141,9 @@ static nl_status add_features(pass *p)
         memcpy(e->kept + first * size, features[p->options->feature],
                (size_t)(count * size) * sizeof(float));
     for (int64_t i = 0; e->is && i < count; i++)
-        NL_TRY(nl_score_add(e->is, split_of(p, first + i),
-                            features[NL_FEATURE_LOGITS] + i * classes, 1));
-cleanup:
-    return status;
+        NL_CHECK(nl_score_add(e->is, split_of(p, first + i),
+                              features[NL_FEATURE_LOGITS] + i * classes, 1));
+    return NL_OK;
 }
 
 static void *add_beside(void *user)
@@ -198,27 +194,25 @@ static nl_status take(void *taker, const nl_picture_batch *batch)
 {
     pass *p = taker;
     nl_extraction *e = p->found;
-    nl_status status;
     int64_t done = p->range.first + e->count;
     if (batch->first != done || e->count + batch->count > p->range.count)
         return nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
                        "picture %lld of %lld came after picture %lld", (long long)batch->first,
                        (long long)p->count, (long long)done - 1);
-    NL_TRY(report(p));
+    NL_CHECK(report(p));
     e->mixed = e->mixed || (e->count && (batch->height != p->height || batch->width != p->width));
     p->height = batch->height;
     p->width = batch->width;
-    NL_TRY(nl_inception_begin(p->queue, batch->rgb, batch->count, batch->height, batch->width));
+    NL_CHECK(nl_inception_begin(p->queue, batch->rgb, batch->count, batch->height, batch->width));
     if (e->count == 0)
         e->seconds_first_batch = nl_seconds() - p->started;
     hash_pictures(p, batch);
     if (nl_inception_under_way(p->queue) == NL_INCEPTION_WAYS)
-        NL_TRY(begin_adding(p));
+        NL_CHECK(begin_adding(p));
     if (e->picture)
-        NL_TRY(e->picture(e->user, batch));
+        NL_CHECK(e->picture(e->user, batch));
     e->count += batch->count;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The pictures of this process. */
@@ -226,24 +220,22 @@ static nl_status run(pass *p, const nl_picture_source *source)
 {
     nl_extraction *e = p->found;
     int64_t most;
-    nl_status status;
     /* large enough for any picture: the network's batch of small ones */
-    NL_TRY(nl_inception_batch(p->net, 299, 299, &most));
-    NL_TRY(prepare(p));
-    NL_TRY(report(p));
-    NL_TRY(source->run(source->user, p->range, most, take, p));
+    NL_CHECK(nl_inception_batch(p->net, 299, 299, &most));
+    NL_CHECK(prepare(p));
+    NL_CHECK(report(p));
+    NL_CHECK(source->run(source->user, p->range, most, take, p));
     while (nl_inception_under_way(p->queue) > 0)
-        NL_TRY(begin_adding(p));
-    NL_TRY(finish_adding(p));
+        NL_CHECK(begin_adding(p));
+    NL_CHECK(finish_adding(p));
     for (int f = 0; f < NL_FEATURES; f++)
         if (p->moments[f])
-            NL_TRY(nl_device_moments_read(p->moments[f], e->of[f]));
+            NL_CHECK(nl_device_moments_read(p->moments[f], e->of[f]));
     if (e->count != p->range.count)
-        NL_TRY(nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
+        return nl_fail(nl_inception_context(p->net), NL_ERROR_INTERNAL,
                        "%s: %lld of %lld pictures came", source->name, (long long)e->count,
-                       (long long)p->range.count));
-cleanup:
-    return status;
+                       (long long)p->range.count);
+    return NL_OK;
 }
 
 nl_status nl_extract(nl_inception *net, const nl_metric_options *options,

@@ -176,15 +176,13 @@ static nl_status temporary(const walk *w, int64_t side, int64_t channels, nl_ten
 /* Runs layers on *x, which becomes their output, in temporary memory. */
 static nl_status chain(walk *w, nl_tensor *x, const layer *layers, int count)
 {
-    nl_status status = NL_OK;
     for (int i = 0; i < count; i++) {
         nl_tensor y;
-        NL_TRY(temporary(w, side_after(&layers[i], x->shape[1]), layers[i].out, &y));
-        NL_TRY(convolve(w, &layers[i], x, &y));
+        NL_CHECK(temporary(w, side_after(&layers[i], x->shape[1]), layers[i].out, &y));
+        NL_CHECK(convolve(w, &layers[i], x, &y));
         *x = y;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Layers one after the other; the last ends in the block's output. */
@@ -263,33 +261,29 @@ static nl_status reduce_branch(walk *w)
 /* 35 x 35: 1x1 | 5x5 | two 3x3 | pool */
 static nl_status block_a(walk *w, const char *name, const char *torch, int64_t pooled)
 {
-    nl_status status;
     begin_block(w, name, torch, 35, 64 + 64 + 96 + pooled);
-    NL_TRY(BRANCH({"conv", "branch1x1", 64, 1, 1, 1, true}));
-    NL_TRY(BRANCH({"tower/conv", "branch5x5_1", 48, 1, 1, 1, true},
-                  {"tower/conv_1", "branch5x5_2", 64, 5, 5, 1, true}));
-    NL_TRY(BRANCH({"tower_1/conv", "branch3x3dbl_1", 64, 1, 1, 1, true},
-                  {"tower_1/conv_1", "branch3x3dbl_2", 96, 3, 3, 1, true},
-                  {"tower_1/conv_2", "branch3x3dbl_3", 96, 3, 3, 1, true}));
-    NL_TRY(average_branch(w, pooled));
+    NL_CHECK(BRANCH({"conv", "branch1x1", 64, 1, 1, 1, true}));
+    NL_CHECK(BRANCH({"tower/conv", "branch5x5_1", 48, 1, 1, 1, true},
+                    {"tower/conv_1", "branch5x5_2", 64, 5, 5, 1, true}));
+    NL_CHECK(BRANCH({"tower_1/conv", "branch3x3dbl_1", 64, 1, 1, 1, true},
+                    {"tower_1/conv_1", "branch3x3dbl_2", 96, 3, 3, 1, true},
+                    {"tower_1/conv_2", "branch3x3dbl_3", 96, 3, 3, 1, true}));
+    NL_CHECK(average_branch(w, pooled));
     end_block(w);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* 35 x 35 to 17 x 17 */
 static nl_status block_b(walk *w)
 {
-    nl_status status;
     begin_block(w, "mixed_3", "Mixed_6a", 17, 384 + 96 + 288);
-    NL_TRY(BRANCH({"conv", "branch3x3", 384, 3, 3, 2, false}));
-    NL_TRY(BRANCH({"tower/conv", "branch3x3dbl_1", 64, 1, 1, 1, true},
-                  {"tower/conv_1", "branch3x3dbl_2", 96, 3, 3, 1, true},
-                  {"tower/conv_2", "branch3x3dbl_3", 96, 3, 3, 2, false}));
-    NL_TRY(reduce_branch(w));
+    NL_CHECK(BRANCH({"conv", "branch3x3", 384, 3, 3, 2, false}));
+    NL_CHECK(BRANCH({"tower/conv", "branch3x3dbl_1", 64, 1, 1, 1, true},
+                    {"tower/conv_1", "branch3x3dbl_2", 96, 3, 3, 1, true},
+                    {"tower/conv_2", "branch3x3dbl_3", 96, 3, 3, 2, false}));
+    NL_CHECK(reduce_branch(w));
     end_block(w);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The first channels of the 1x1 branch that comes next, once more and by themselves. */
@@ -319,38 +313,34 @@ cleanup:
 /* 17 x 17: 1x1 | 7x7 by parts | twice that | pool */
 static nl_status block_c(walk *w, const char *name, const char *torch, int64_t inner)
 {
-    nl_status status;
     begin_block(w, name, torch, 17, 4 * 192);
-    NL_TRY(BRANCH({"conv", "branch1x1", 192, 1, 1, 1, true}));
-    NL_TRY(BRANCH({"tower/conv", "branch7x7_1", inner, 1, 1, 1, true},
-                  {"tower/conv_1", "branch7x7_2", inner, 1, 7, 1, true},
-                  {"tower/conv_2", "branch7x7_3", 192, 7, 1, 1, true}));
-    NL_TRY(BRANCH({"tower_1/conv", "branch7x7dbl_1", inner, 1, 1, 1, true},
-                  {"tower_1/conv_1", "branch7x7dbl_2", inner, 7, 1, 1, true},
-                  {"tower_1/conv_2", "branch7x7dbl_3", inner, 1, 7, 1, true},
-                  {"tower_1/conv_3", "branch7x7dbl_4", inner, 7, 1, 1, true},
-                  {"tower_1/conv_4", "branch7x7dbl_5", 192, 1, 7, 1, true}));
-    NL_TRY(average_branch(w, 192));
+    NL_CHECK(BRANCH({"conv", "branch1x1", 192, 1, 1, 1, true}));
+    NL_CHECK(BRANCH({"tower/conv", "branch7x7_1", inner, 1, 1, 1, true},
+                    {"tower/conv_1", "branch7x7_2", inner, 1, 7, 1, true},
+                    {"tower/conv_2", "branch7x7_3", 192, 7, 1, 1, true}));
+    NL_CHECK(BRANCH({"tower_1/conv", "branch7x7dbl_1", inner, 1, 1, 1, true},
+                    {"tower_1/conv_1", "branch7x7dbl_2", inner, 7, 1, 1, true},
+                    {"tower_1/conv_2", "branch7x7dbl_3", inner, 1, 7, 1, true},
+                    {"tower_1/conv_3", "branch7x7dbl_4", inner, 7, 1, 1, true},
+                    {"tower_1/conv_4", "branch7x7dbl_5", 192, 1, 7, 1, true}));
+    NL_CHECK(average_branch(w, 192));
     end_block(w);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* 17 x 17 to 8 x 8 */
 static nl_status block_d(walk *w)
 {
-    nl_status status;
     begin_block(w, "mixed_8", "Mixed_7a", 8, 320 + 192 + 768);
-    NL_TRY(BRANCH({"tower/conv", "branch3x3_1", 192, 1, 1, 1, true},
-                  {"tower/conv_1", "branch3x3_2", 320, 3, 3, 2, false}));
-    NL_TRY(BRANCH({"tower_1/conv", "branch7x7x3_1", 192, 1, 1, 1, true},
-                  {"tower_1/conv_1", "branch7x7x3_2", 192, 1, 7, 1, true},
-                  {"tower_1/conv_2", "branch7x7x3_3", 192, 7, 1, 1, true},
-                  {"tower_1/conv_3", "branch7x7x3_4", 192, 3, 3, 2, false}));
-    NL_TRY(reduce_branch(w));
+    NL_CHECK(BRANCH({"tower/conv", "branch3x3_1", 192, 1, 1, 1, true},
+                    {"tower/conv_1", "branch3x3_2", 320, 3, 3, 2, false}));
+    NL_CHECK(BRANCH({"tower_1/conv", "branch7x7x3_1", 192, 1, 1, 1, true},
+                    {"tower_1/conv_1", "branch7x7x3_2", 192, 1, 7, 1, true},
+                    {"tower_1/conv_2", "branch7x7x3_3", 192, 7, 1, 1, true},
+                    {"tower_1/conv_3", "branch7x7x3_4", 192, 3, 3, 2, false}));
+    NL_CHECK(reduce_branch(w));
     end_block(w);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* 8 x 8: 1x1 | 3x3 by parts | 3x3, then by parts | pool */
@@ -365,15 +355,13 @@ static nl_status block_e(walk *w, const char *name, const char *torch,
     static const layer second_fork[] = {
         {"tower_1/mixed/conv", "branch3x3dbl_3a", 384, 1, 3, 1, true},
         {"tower_1/mixed/conv_1", "branch3x3dbl_3b", 384, 3, 1, 1, true}};
-    nl_status status;
     begin_block(w, name, torch, 8, 2048);
-    NL_TRY(BRANCH({"conv", "branch1x1", 320, 1, 1, 1, true}));
-    NL_TRY(forked_branch(w, first, NL_COUNT(first), first_fork));
-    NL_TRY(forked_branch(w, second, NL_COUNT(second), second_fork));
-    NL_TRY(pool_branch(w, 192));
+    NL_CHECK(BRANCH({"conv", "branch1x1", 320, 1, 1, 1, true}));
+    NL_CHECK(forked_branch(w, first, NL_COUNT(first), first_fork));
+    NL_CHECK(forked_branch(w, second, NL_COUNT(second), second_fork));
+    NL_CHECK(pool_branch(w, 192));
     end_block(w);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- The whole */
@@ -404,44 +392,38 @@ static bool goes_on(const walk *w, const nl_tensor *features, nl_feature feature
 /* Up to mixed_7, or to the last of the features asked for. */
 static nl_status walk_first(walk *w, const nl_tensor *features)
 {
-    nl_status status;
-    NL_TRY(stem_layer(w, (layer){"conv", "Conv2d_1a_3x3", 32, 3, 3, 2, false}));
-    NL_TRY(stem_layer(w, (layer){"conv_1", "Conv2d_2a_3x3", 32, 3, 3, 1, false}));
-    NL_TRY(stem_layer(w, (layer){"conv_2", "Conv2d_2b_3x3", 64, 3, 3, 1, true}));
-    NL_TRY(stem_pool(w));
-    NL_TRY(take_mean(w, &features[NL_FEATURE_POOL_64]));
+    NL_CHECK(stem_layer(w, (layer){"conv", "Conv2d_1a_3x3", 32, 3, 3, 2, false}));
+    NL_CHECK(stem_layer(w, (layer){"conv_1", "Conv2d_2a_3x3", 32, 3, 3, 1, false}));
+    NL_CHECK(stem_layer(w, (layer){"conv_2", "Conv2d_2b_3x3", 64, 3, 3, 1, true}));
+    NL_CHECK(stem_pool(w));
+    NL_CHECK(take_mean(w, &features[NL_FEATURE_POOL_64]));
     if (!goes_on(w, features, NL_FEATURE_POOL_64))
-        goto cleanup;
-    NL_TRY(stem_layer(w, (layer){"conv_3", "Conv2d_3b_1x1", 80, 1, 1, 1, false}));
-    NL_TRY(stem_layer(w, (layer){"conv_4", "Conv2d_4a_3x3", 192, 3, 3, 1, false}));
-    NL_TRY(stem_pool(w));
-    NL_TRY(take_mean(w, &features[NL_FEATURE_POOL_192]));
+        return NL_OK;
+    NL_CHECK(stem_layer(w, (layer){"conv_3", "Conv2d_3b_1x1", 80, 1, 1, 1, false}));
+    NL_CHECK(stem_layer(w, (layer){"conv_4", "Conv2d_4a_3x3", 192, 3, 3, 1, false}));
+    NL_CHECK(stem_pool(w));
+    NL_CHECK(take_mean(w, &features[NL_FEATURE_POOL_192]));
     if (!goes_on(w, features, NL_FEATURE_POOL_192))
-        goto cleanup;
-    NL_TRY(block_a(w, "mixed", "Mixed_5b", 32));
-    NL_TRY(block_a(w, "mixed_1", "Mixed_5c", 64));
-    NL_TRY(block_a(w, "mixed_2", "Mixed_5d", 64));
-    NL_TRY(block_b(w));
-    NL_TRY(block_c(w, "mixed_4", "Mixed_6b", 128));
-    NL_TRY(block_c(w, "mixed_5", "Mixed_6c", 160));
-    NL_TRY(take_spatial(w, &features[NL_FEATURE_SPATIAL]));
+        return NL_OK;
+    NL_CHECK(block_a(w, "mixed", "Mixed_5b", 32));
+    NL_CHECK(block_a(w, "mixed_1", "Mixed_5c", 64));
+    NL_CHECK(block_a(w, "mixed_2", "Mixed_5d", 64));
+    NL_CHECK(block_b(w));
+    NL_CHECK(block_c(w, "mixed_4", "Mixed_6b", 128));
+    NL_CHECK(block_c(w, "mixed_5", "Mixed_6c", 160));
+    NL_CHECK(take_spatial(w, &features[NL_FEATURE_SPATIAL]));
     if (!goes_on(w, features, NL_FEATURE_SPATIAL))
-        goto cleanup;
-    NL_TRY(block_c(w, "mixed_6", "Mixed_6d", 160));
-    NL_TRY(block_c(w, "mixed_7", "Mixed_6e", 192));
-    NL_TRY(take_mean(w, &features[NL_FEATURE_MIXED_7]));
-cleanup:
-    return status;
+        return NL_OK;
+    NL_CHECK(block_c(w, "mixed_6", "Mixed_6d", 160));
+    NL_CHECK(block_c(w, "mixed_7", "Mixed_6e", 192));
+    return take_mean(w, &features[NL_FEATURE_MIXED_7]);
 }
 
 static nl_status walk_last(walk *w)
 {
-    nl_status status;
-    NL_TRY(block_d(w));
-    NL_TRY(block_e(w, "mixed_9", "Mixed_7b", average_branch));
-    NL_TRY(block_e(w, "mixed_10", "Mixed_7c", maximum_branch));
-cleanup:
-    return status;
+    NL_CHECK(block_d(w));
+    NL_CHECK(block_e(w, "mixed_9", "Mixed_7b", average_branch));
+    return block_e(w, "mixed_10", "Mixed_7c", maximum_branch);
 }
 
 nl_status nl_inception_list(nl_inception *net)
@@ -451,17 +433,15 @@ nl_status nl_inception_list(nl_inception *net)
     const nl_tensor none[NL_FEATURES] = {{0}};
     walk w = {
         .list = net, .device = &measuring, .type = NL_F32, .slot = 1, .name = "", .torch = ""};
-    nl_status status;
     for (int i = 0; i < 2; i++)
-        NL_TRY(nl_arena_tensor(&measuring, NL_F32, 1, (int64_t[]){1}, &w.slots[i]));
+        NL_CHECK(nl_arena_tensor(&measuring, NL_F32, 1, (int64_t[]){1}, &w.slots[i]));
     w.x.shape[0] = 1;
     w.x = next_slot(&w, SIDE, 3);
-    NL_TRY(walk_first(&w, none));
+    NL_CHECK(walk_first(&w, none));
     net->after_mixed_7 = w.next;
-    NL_TRY(walk_last(&w));
+    NL_CHECK(walk_last(&w));
     net->count = w.next;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_inception_forward(const nl_inception *net, nl_device *device,

@@ -23,14 +23,12 @@ nl_picture_range nl_share_of(const nl_group *group, int64_t count)
 /* Of `count` rows each process has its own. */
 static nl_status gather_rows(nl_group *group, void *rows, int64_t count, int64_t bytes)
 {
-    nl_status status = NL_OK;
     for (int rank = 0; rank < group->size; rank++) {
         nl_picture_range part = share_of(rank, group->size, count);
-        NL_TRY(
+        NL_CHECK(
             nl_group_broadcast(group, rank, (char *)rows + part.first * bytes, part.count * bytes));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status gather_moments(nl_group *group, int64_t size, nl_moments **moments)

@@ -108,17 +108,14 @@ static nl_status read_convolution(const loading *l, nl_convolution *c, float *bu
     nl_device *device = l->net->device;
     int64_t size = nl_tensor_count(&c->weight);
     float *bias = buffer + size;
-    nl_status status;
     if (l->torch) {
-        NL_TRY(fold(l, c, buffer, bias));
+        NL_CHECK(fold(l, c, buffer, bias));
     } else {
-        NL_TRY(nl_entry_read(l->checkpoint, find(l->checkpoint, c->name, "weight"), buffer));
-        NL_TRY(nl_entry_read(l->checkpoint, find(l->checkpoint, c->name, "bias"), bias));
+        NL_CHECK(nl_entry_read(l->checkpoint, find(l->checkpoint, c->name, "weight"), buffer));
+        NL_CHECK(nl_entry_read(l->checkpoint, find(l->checkpoint, c->name, "bias"), bias));
     }
-    NL_TRY(device->ops->upload(device, c->weight.data, buffer, nl_tensor_bytes(&c->weight)));
-    NL_TRY(device->ops->upload(device, c->bias.data, bias, nl_tensor_bytes(&c->bias)));
-cleanup:
-    return status;
+    NL_CHECK(device->ops->upload(device, c->weight.data, buffer, nl_tensor_bytes(&c->weight)));
+    return device->ops->upload(device, c->bias.data, bias, nl_tensor_bytes(&c->bias));
 }
 
 static int64_t aligned(int64_t bytes)

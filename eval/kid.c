@@ -11,21 +11,19 @@
 static nl_status kernel_sum(nl_device *device, int64_t size, const float *a, const float *b,
                             int64_t count, float *block, double *sum)
 {
-    nl_status status = NL_OK;
     *sum = 0;
     for (int64_t i = 0; i < count; i += NL_PRODUCT_ROWS)
         for (int64_t j = 0; j < count; j += NL_PRODUCT_COLUMNS) {
             int64_t rows = NL_MIN(count - i, NL_PRODUCT_ROWS);
             int64_t columns = NL_MIN(count - j, NL_PRODUCT_COLUMNS);
-            NL_TRY(nl_products(device, size, a + i * size, rows, b + j * size, columns, block));
+            NL_CHECK(nl_products(device, size, a + i * size, rows, b + j * size, columns, block));
             for (int64_t k = 0; k < rows * columns; k++) {
                 double x = block[k] / (double)size + 1;
                 if (a != b || i + k / columns != j + k % columns)
                     *sum += x * x * x;
             }
         }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void gather(const float *rows, int64_t size, const int64_t *order, int64_t count, float *to)

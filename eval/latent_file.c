@@ -35,87 +35,75 @@ static nl_status take_shape(nl_latent_file *f, nl_dtype dtype, int ndim, const i
 static nl_status open_array(nl_latent_file *f, const char *key)
 {
     nl_array array = {.ndim = 0};
-    nl_status status;
-    NL_TRY(nl_arrays_open(f->context, f->path, &f->arrays));
+    NL_CHECK(nl_arrays_open(f->context, f->path, &f->arrays));
     const char *names = nl_arrays_names(f->arrays);
     if (!key)
         key = nl_arrays_has(f->arrays, "latents") || strchr(names, ',') ? "latents" : names;
     if (!nl_arrays_has(f->arrays, key))
-        NL_TRY(nl_fail(f->context, NL_ERROR_INPUT,
+        return nl_fail(f->context, NL_ERROR_INPUT,
                        "%s: no array \"%s\" in it: choose one of its arrays with --key: %s",
-                       f->path, key, names));
-    NL_TRY(nl_array_open(f->arrays, key, &array, &f->stream));
-    NL_TRY(take_shape(f, array.dtype, array.ndim, array.shape));
-cleanup:
-    return status;
+                       f->path, key, names);
+    NL_CHECK(nl_array_open(f->arrays, key, &array, &f->stream));
+    return take_shape(f, array.dtype, array.ndim, array.shape);
 }
 
 static nl_status open_tensor(nl_latent_file *f, const char *key)
 {
     const nl_entry *entry;
-    nl_status status;
-    NL_TRY(nl_checkpoint_open(f->context, f->path, &f->checkpoint));
+    NL_CHECK(nl_checkpoint_open(f->context, f->path, &f->checkpoint));
     entry = nl_checkpoint_find(f->checkpoint, key ? key : "latents");
     if (!entry && !key && f->checkpoint->count == 1)
         entry = f->checkpoint->entries;
     if (!entry && f->checkpoint->count == 0)
-        NL_TRY(nl_fail(f->context, NL_ERROR_INPUT, "%s: no tensors in it", f->path));
+        return nl_fail(f->context, NL_ERROR_INPUT, "%s: no tensors in it", f->path);
     if (!entry)
-        NL_TRY(nl_fail(f->context, NL_ERROR_INPUT,
+        return nl_fail(f->context, NL_ERROR_INPUT,
                        "%s: no tensor \"%s\" in it: choose one of its %lld with --key, %s for one",
                        f->path, key ? key : "latents", (long long)f->checkpoint->count,
-                       f->checkpoint->entries[0].name));
-    NL_TRY(take_shape(f, entry->dtype, entry->ndim, entry->shape));
-    NL_TRY(NL_NEW_ARRAY(f->context, "latents", nl_entry_count(entry), &f->all));
-    NL_TRY(nl_entry_read(f->checkpoint, entry, f->all));
-cleanup:
-    return status;
+                       f->checkpoint->entries[0].name);
+    NL_CHECK(take_shape(f, entry->dtype, entry->ndim, entry->shape));
+    NL_CHECK(NL_NEW_ARRAY(f->context, "latents", nl_entry_count(entry), &f->all));
+    return nl_entry_read(f->checkpoint, entry, f->all);
 }
 
 nl_status nl_latent_file_open(nl_context *context, const char *path, const char *key,
                               nl_latent_file *f)
 {
     nl_mapping file = {0};
-    nl_status status;
     *f = (nl_latent_file){.context = context, .path = path};
     if (nl_path_is_folder(path))
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+        return nl_fail(context, NL_ERROR_INPUT,
                        "%s: a folder: expected a file of latents: .npy, .npz or .safetensors",
-                       path));
-    NL_TRY(nl_map_file(context, path, &file));
+                       path);
+    NL_CHECK(nl_map_file(context, path, &file));
     bool npy = starts_with(&file, "\x93NUMPY", 6);
     bool npz = starts_with(&file, "PK", 2) && strlen(path) > 4 &&
                !strcmp(path + strlen(path) - 4, ".npz"); /* a torch file is a zip as well */
     nl_unmap(context, &file);
     if (npy) {
-        NL_TRY(nl_npy_open(context, path, &f->npy));
-        NL_TRY(take_shape(f, f->npy.dtype, f->npy.ndim, f->npy.shape));
+        NL_CHECK(nl_npy_open(context, path, &f->npy));
+        NL_CHECK(take_shape(f, f->npy.dtype, f->npy.ndim, f->npy.shape));
     } else {
-        NL_TRY(npz ? open_array(f, key) : open_tensor(f, key));
+        NL_CHECK(npz ? open_array(f, key) : open_tensor(f, key));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The next elements of the array, as they are stored; valid until the next call. */
 static nl_status read_raw(nl_latent_file *f, int64_t bytes)
 {
-    nl_status status = NL_OK;
     if (bytes > f->raw_room) {
         nl_free(f->context, f->raw);
         f->raw = NULL;
         f->raw_room = 0;
-        NL_TRY(NL_NEW_ARRAY(f->context, "latents as they are stored", bytes, (char **)&f->raw));
+        NL_CHECK(NL_NEW_ARRAY(f->context, "latents as they are stored", bytes, (char **)&f->raw));
         f->raw_room = bytes;
     }
-    NL_TRY(nl_array_read(f->stream, f->raw, bytes));
-cleanup:
-    return status;
+    return nl_array_read(f->stream, f->raw, bytes);
 }
 
 nl_status nl_latent_file_read(nl_latent_file *f, int64_t count, float *latents)
 {
-    nl_status status = NL_OK;
     int64_t each = f->channels * f->height * f->width, elements = count * each;
     int64_t bytes = elements * nl_dtype_size(f->dtype);
     if (count < 0 || count > f->count - f->next)
@@ -123,7 +111,7 @@ nl_status nl_latent_file_read(nl_latent_file *f, int64_t count, float *latents)
                        f->path, (long long)(f->next + count),
                        nl_plural(f->next + count, "picture", "pictures"), (long long)f->count);
     if (f->stream)
-        NL_TRY(read_raw(f, bytes));
+        NL_CHECK(read_raw(f, bytes));
     if (f->all && elements)
         memcpy(latents, f->all + f->next * each, (size_t)elements * sizeof(float));
     else if (!f->all)
@@ -133,11 +121,10 @@ nl_status nl_latent_file_read(nl_latent_file *f, int64_t count, float *latents)
                             f->dtype, elements, latents);
     for (int64_t i = 0; i < elements; i++)
         if (!isfinite(latents[i]))
-            NL_TRY(nl_fail(f->context, NL_ERROR_INPUT, "%s: picture %lld holds NaN or infinity",
-                           f->path, (long long)(f->next + i / each)));
+            return nl_fail(f->context, NL_ERROR_INPUT, "%s: picture %lld holds NaN or infinity",
+                           f->path, (long long)(f->next + i / each));
     f->next += count;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 void nl_latent_file_close(nl_latent_file *f)

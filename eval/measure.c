@@ -44,16 +44,13 @@ static bool wanted(const evaluation_job *job, nl_metric metric)
 
 static nl_status open_reference(evaluation_job *job)
 {
-    nl_status status = NL_OK;
     if (nl_path_is_folder(job->reference_path))
         return NL_OK;
-    NL_TRY(nl_arrays_open(job->context, job->reference_path, &job->arrays));
-    NL_TRY(nl_statistics_read(job->arrays, job->options->feature, true,
-                              &job->stored[job->options->feature]));
-    NL_TRY(nl_statistics_read(job->arrays, NL_FEATURE_SPATIAL, true,
-                              &job->stored[NL_FEATURE_SPATIAL]));
-cleanup:
-    return status;
+    NL_CHECK(nl_arrays_open(job->context, job->reference_path, &job->arrays));
+    NL_CHECK(nl_statistics_read(job->arrays, job->options->feature, true,
+                                &job->stored[job->options->feature]));
+    return nl_statistics_read(job->arrays, NL_FEATURE_SPATIAL, true,
+                              &job->stored[NL_FEATURE_SPATIAL]);
 }
 
 /* ---- What can be had */
@@ -147,16 +144,14 @@ static bool needs_gaussian(const evaluation_job *job, nl_feature feature)
 static nl_status make_gaussian(evaluation_job *job, nl_feature feature)
 {
     nl_statistics *reference = &job->stored[feature];
-    nl_status status = NL_OK;
     if (job->gaussians[feature])
         return NL_OK;
     if (!reference->mean)
-        NL_TRY(nl_statistics_of(job->context, job->reference.of[feature], feature, reference));
-    NL_TRY(nl_gaussian_create(job->context, nl_feature_size(feature), reference->mean,
-                              reference->covariance, &job->gaussians[feature]));
+        NL_CHECK(nl_statistics_of(job->context, job->reference.of[feature], feature, reference));
+    NL_CHECK(nl_gaussian_create(job->context, nl_feature_size(feature), reference->mean,
+                                reference->covariance, &job->gaussians[feature]));
     nl_statistics_free(job->context, reference); /* not needed again, and large */
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void *make_gaussians(void *user)
@@ -276,21 +271,19 @@ static nl_status resample(evaluation_job *job, const nl_gaussian *reference)
                        .progress = resampling_progress,
                        .user = job};
     nl_interval interval;
-    nl_status status = NL_OK;
     if (wanted(job, NL_METRIC_FID) && job->options->bootstrap) {
-        NL_TRY(nl_fid_bootstrap(&r, job->options->bootstrap, &interval));
+        NL_CHECK(nl_fid_bootstrap(&r, job->options->bootstrap, &interval));
         fid->deviation = interval.deviation;
         fid->low = fid->value + interval.low;
         fid->high = fid->value + interval.high;
     }
     if (wanted(job, NL_METRIC_FID_INFINITY)) {
         job->infinity = true;
-        NL_TRY(nl_fid_infinity(&r, count >= 2 * LEAST ? LEAST : NL_MAX(NL_MIN(rank, count / 2), 2),
-                               &infinity->value));
+        NL_CHECK(nl_fid_infinity(
+            &r, count >= 2 * LEAST ? LEAST : NL_MAX(NL_MIN(rank, count / 2), 2), &infinity->value));
         infinity->known = true;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status frechet(evaluation_job *job, nl_metric metric, nl_feature feature)
@@ -322,10 +315,9 @@ static nl_status of_rows(evaluation_job *job)
     nl_extraction *s = &job->samples, *r = &job->reference;
     int64_t size = nl_feature_size(o->feature);
     double precision, recall;
-    nl_status status = NL_OK;
     if (wanted(job, NL_METRIC_PRECISION) || wanted(job, NL_METRIC_RECALL)) {
-        NL_TRY(nl_precision_recall(device, size, r->kept, r->count, s->kept, s->count,
-                                   o->neighbours, o->half_distances, &precision, &recall));
+        NL_CHECK(nl_precision_recall(device, size, r->kept, r->count, s->kept, s->count,
+                                     o->neighbours, o->half_distances, &precision, &recall));
         m[NL_METRIC_PRECISION].value = precision;
         m[NL_METRIC_PRECISION].known = o->wanted[NL_METRIC_PRECISION];
         m[NL_METRIC_RECALL].value = recall;
@@ -335,36 +327,33 @@ static nl_status of_rows(evaluation_job *job)
         int64_t subset = NL_MIN(o->kid_subset_size, NL_MIN(s->count, r->count));
         kid->parts = subset == s->count && subset == r->count ? 1 /* the whole */ : o->kid_subsets;
         kid->part_size = subset;
-        NL_TRY(nl_kid(device, size, s->kept, s->count, r->kept, r->count, kid->parts, subset,
-                      &kid->value, &kid->deviation));
+        NL_CHECK(nl_kid(device, size, s->kept, s->count, r->kept, r->count, kid->parts, subset,
+                        &kid->value, &kid->deviation));
         kid->known = true;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status metrics(evaluation_job *job)
 {
     nl_metric_value *is = &job->result->metrics[NL_METRIC_IS];
     double start = nl_seconds();
-    nl_status status = NL_OK;
     find_copies(job);
     if (job->options->progress && !job->options->progress(job->options->user, "metrics", 0, 0))
-        NL_TRY(nl_fail(job->context, NL_CANCELLED, "interrupted"));
-    NL_TRY(finish_gaussians(job));
-    NL_TRY(frechet(job, NL_METRIC_FID, job->options->feature));
-    NL_TRY(frechet(job, NL_METRIC_SFID, NL_FEATURE_SPATIAL));
+        return nl_fail(job->context, NL_CANCELLED, "interrupted");
+    NL_CHECK(finish_gaussians(job));
+    NL_CHECK(frechet(job, NL_METRIC_FID, job->options->feature));
+    NL_CHECK(frechet(job, NL_METRIC_SFID, NL_FEATURE_SPATIAL));
     if (wanted(job, NL_METRIC_IS)) {
-        NL_TRY(nl_score_read(job->samples.is, &is->value, &is->deviation));
+        NL_CHECK(nl_score_read(job->samples.is, &is->value, &is->deviation));
         is->known = true;
         is->parts = job->options->is_shuffled
                         ? job->options->is_splits
                         : (job->samples.count - 1) / job->options->is_split + 1;
     }
-    NL_TRY(of_rows(job));
+    NL_CHECK(of_rows(job));
     job->result->seconds.metrics = nl_seconds() - start;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_measure(nl_inception *net, const nl_metric_options *options,

@@ -154,9 +154,7 @@ nl_status nl_moments_read(nl_moments *m, double *mean, double *covariance)
 nl_status nl_moments_of(nl_context *context, int64_t size, const double *mean,
                         const double *covariance, int64_t count, nl_moments **moments)
 {
-    nl_status status = nl_moments_create(context, size, moments);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_moments_create(context, size, moments));
     nl_moments *m = *moments;
     m->count = count;
     memcpy(m->mean, mean, (size_t)size * sizeof(double));

@@ -50,16 +50,13 @@ static nl_status find_points(nl_inception *net, const nl_metric_options *options
                              nl_pictures *pictures, const char *what, nl_points *points)
 {
     nl_context *context = nl_inception_context(net);
-    nl_status status;
     nl_picture_source source = nl_pictures_source(pictures);
     points->threads = context->device->threads;
-    NL_TRY(NL_NEW_ARRAY(context, "colours", source.count * COLOURS, &points->pixels));
+    NL_CHECK(NL_NEW_ARRAY(context, "colours", source.count * COLOURS, &points->pixels));
     points->features.rows = "features of the pictures";
     points->features.picture = take_batch;
     points->features.user = points;
-    NL_TRY(nl_extract(net, options, &source, what, &points->features));
-cleanup:
-    return status;
+    return nl_extract(net, options, &source, what, &points->features);
 }
 
 static void free_points(nl_context *context, nl_points *points)
@@ -81,17 +78,14 @@ static nl_status find_neighbours(nl_device *device, nl_space space, nl_feature f
 {
     bool pixels = space == NL_SPACE_PIXELS;
     int64_t count = neighbours->count = points->features.count;
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(device->context, "neighbours", count * NL_NEAREST_K, &neighbours->index));
-    NL_TRY(
+    NL_CHECK(NL_NEW_ARRAY(device->context, "neighbours", count * NL_NEAREST_K, &neighbours->index));
+    NL_CHECK(
         NL_NEW_ARRAY(device->context, "neighbours", count * NL_NEAREST_K, &neighbours->distance));
-    NL_TRY(nl_nearest_rows(device, pixels ? COLOURS : nl_feature_size(feature),
+    return nl_nearest_rows(device, pixels ? COLOURS : nl_feature_size(feature),
                            pixels ? reference->pixels : reference->features.kept,
                            reference->features.count,
                            pixels ? points->pixels : points->features.kept, count, NL_NEAREST_K,
-                           neighbours->index, neighbours->distance));
-cleanup:
-    return status;
+                           neighbours->index, neighbours->distance);
 }
 
 static int by_size(const void *a, const void *b)
@@ -103,9 +97,7 @@ static int by_size(const void *a, const void *b)
 /* The distances to the nearest picture, ascending. */
 static nl_status sorted(nl_context *context, const nl_neighbours *neighbours, double **distances)
 {
-    nl_status status = NL_NEW_ARRAY(context, "distances", NL_MAX(neighbours->count, 1), distances);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "distances", NL_MAX(neighbours->count, 1), distances));
     for (int64_t i = 0; i < neighbours->count; i++)
         (*distances)[i] = neighbours->distance[i * NL_NEAREST_K];
     qsort(*distances, (size_t)neighbours->count, sizeof(double), by_size);

@@ -32,23 +32,21 @@ static void insert(double *distance, int64_t *index, int k, double value, int64_
 
 static nl_status search_block(const nl_search *s, int64_t i, int64_t rows)
 {
-    nl_status status = NL_OK;
     for (int64_t n = i * s->k; n < (i + rows) * s->k; n++) {
         s->distance[n] = INFINITY;
         s->index[n] = n % s->k; /* should all distances overflow */
     }
     for (int64_t j = 0; j < s->reference_count; j += NL_PRODUCT_COLUMNS) {
         int64_t columns = NL_MIN(s->reference_count - j, NL_PRODUCT_COLUMNS);
-        NL_TRY(nl_squared_distances(s->device, s->size, s->rows + i * s->size, s->squares + i, rows,
-                                    s->reference + j * s->size, s->reference_squares + j, columns,
-                                    s->block));
+        NL_CHECK(nl_squared_distances(s->device, s->size, s->rows + i * s->size, s->squares + i,
+                                      rows, s->reference + j * s->size, s->reference_squares + j,
+                                      columns, s->block));
         for (int64_t row = 0; row < rows; row++)
             for (int64_t column = 0; column < columns; column++)
                 insert(s->distance + (i + row) * s->k, s->index + (i + row) * s->k, s->k,
                        s->block[row * columns + column], j + column);
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* |a - b|^2 from products loses the digits of a small difference. */
@@ -72,18 +70,16 @@ static void take_again(const nl_search *s, int64_t row)
 static nl_status squares_of(nl_context *context, const float *rows, int64_t count, int64_t size,
                             float **squares)
 {
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(context, "distances", count, squares));
+    NL_CHECK(NL_NEW_ARRAY(context, "distances", count, squares));
     for (int64_t i = 0; i < count; i++) {
         double sum = 0;
         for (int64_t c = 0; c < size; c++)
             sum += (double)rows[i * size + c] * rows[i * size + c];
         (*squares)[i] = (float)sum;
         if (!isfinite((*squares)[i]))
-            NL_TRY(nl_fail(context, NL_ERROR_NOT_FINITE, "features are not finite"));
+            return nl_fail(context, NL_ERROR_NOT_FINITE, "features are not finite");
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_nearest_rows(nl_device *device, int64_t size, const float *reference,

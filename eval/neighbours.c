@@ -106,7 +106,6 @@ static void insert(float *least, int k, float value)
 
 static nl_status find_radii(const pairs *p, point_set *set)
 {
-    nl_status status = NL_OK;
     int width = p->k + 1;
     float least[NL_PRODUCT_ROWS * (MAX_K + 1)];
     for (int64_t i = 0; i < set->count; i += NL_PRODUCT_ROWS) {
@@ -115,7 +114,7 @@ static nl_status find_radii(const pairs *p, point_set *set)
             least[n] = INFINITY;
         for (int64_t j = 0; j < set->count; j += NL_PRODUCT_COLUMNS) {
             int64_t columns = NL_MIN(set->count - j, NL_PRODUCT_COLUMNS);
-            NL_TRY(distances(p, set, i, rows, set, j, columns));
+            NL_CHECK(distances(p, set, i, rows, set, j, columns));
             for (int64_t row = 0; row < rows; row++)
                 for (int64_t column = 0; column < columns; column++)
                     insert(least + row * width, p->k, p->block[row * columns + column]);
@@ -123,18 +122,16 @@ static nl_status find_radii(const pairs *p, point_set *set)
         for (int64_t row = 0; row < rows; row++)
             set->radii[i + row] = least[row * width + p->k];
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status find_covered(const pairs *p, point_set *a, point_set *b)
 {
-    nl_status status = NL_OK;
     for (int64_t i = 0; i < a->count; i += NL_PRODUCT_ROWS)
         for (int64_t j = 0; j < b->count; j += NL_PRODUCT_COLUMNS) {
             int64_t rows = NL_MIN(a->count - i, NL_PRODUCT_ROWS);
             int64_t columns = NL_MIN(b->count - j, NL_PRODUCT_COLUMNS);
-            NL_TRY(distances(p, a, i, rows, b, j, columns));
+            NL_CHECK(distances(p, a, i, rows, b, j, columns));
             for (int64_t row = i; row < i + rows; row++)
                 for (int64_t column = j; column < j + columns; column++) {
                     float distance = p->block[(row - i) * columns + column - j];
@@ -142,8 +139,7 @@ static nl_status find_covered(const pairs *p, point_set *a, point_set *b)
                     b->covered[column] |= distance <= a->radii[row];
                 }
         }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void free_set(nl_context *context, point_set *set)
@@ -156,21 +152,19 @@ static void free_set(nl_context *context, point_set *set)
 
 static nl_status prepare(nl_context *context, int64_t size, bool half, point_set *set)
 {
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(context, "distances", set->count, &set->squares));
-    NL_TRY(NL_NEW_ARRAY(context, "distances", set->count, &set->radii));
-    NL_TRY(NL_NEW_ZEROS(context, "distances", set->count, &set->covered));
-    NL_TRY(NL_NEW_ARRAY(context, "distances", half ? set->count : 0, &set->half_squares));
+    NL_CHECK(NL_NEW_ARRAY(context, "distances", set->count, &set->squares));
+    NL_CHECK(NL_NEW_ARRAY(context, "distances", set->count, &set->radii));
+    NL_CHECK(NL_NEW_ZEROS(context, "distances", set->count, &set->covered));
+    NL_CHECK(NL_NEW_ARRAY(context, "distances", half ? set->count : 0, &set->half_squares));
     for (int64_t i = 0; i < set->count; i++) {
         const float *row = set->rows + i * size;
         set->squares[i] = square_of(row, size, false);
         if (half)
             set->half_squares[i] = square_of(row, size, true);
         if (!isfinite(set->squares[i]))
-            NL_TRY(nl_fail(context, NL_ERROR_NOT_FINITE, "features are not finite"));
+            return nl_fail(context, NL_ERROR_NOT_FINITE, "features are not finite");
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static double share(const point_set *set)

@@ -94,16 +94,15 @@ static nl_status parse_metrics(nl_context *context, const char *list, bool wante
 static nl_status take_options(nl_fid_network *network, const nl_evaluation_options *options)
 {
     nl_metric_options *o = &network->options;
-    nl_status status;
-    NL_TRY(set_preset(network, options->preset));
-    NL_TRY(check_choice(network->context, "precision", options->precision, nl_precision_names));
-    NL_TRY(check_choice(network->context, "features", options->features, nl_feature_choices));
-    NL_TRY(parse_metrics(network->context, options->metrics, o->wanted));
+    NL_CHECK(set_preset(network, options->preset));
+    NL_CHECK(check_choice(network->context, "precision", options->precision, nl_precision_names));
+    NL_CHECK(check_choice(network->context, "features", options->features, nl_feature_choices));
+    NL_CHECK(parse_metrics(network->context, options->metrics, o->wanted));
     if (options->kid_subsets < 0 || options->kid_subset_size < 0 || options->kid_subset_size == 1 ||
         options->is_split < 0 || options->bootstrap < 0 || options->bootstrap == 1)
-        NL_TRY(nl_fail(network->context, NL_ERROR_USAGE,
+        return nl_fail(network->context, NL_ERROR_USAGE,
                        "evaluation: expected 1 or more subsets of KID of 2 or more pictures, a "
-                       "positive split, and 2 or more resamplings"));
+                       "positive split, and 2 or more resamplings");
     o->wanted[NL_METRIC_FID_INFINITY] |= options->fid_infinity;
     o->allow_small = options->allow_small;
     if (options->kid_subsets)
@@ -116,8 +115,7 @@ static nl_status take_options(nl_fid_network *network, const nl_evaluation_optio
         o->is_split = options->is_split;
         o->is_shuffled = false;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* On a GPU TF32, the fastest that moves every metric by less than 1e-3 of its value (docs/evaluation.md). */

@@ -38,7 +38,6 @@ nl_status nl_picture_files_set(nl_context *context, const char *out, bool folder
 nl_status nl_picture_files_begin(nl_picture_files *files, int64_t count, int height, int width,
                                  const char *parameters)
 {
-    nl_status status = NL_OK;
     nl_npz_options archive = {.path = files->out,
                               .count = count,
                               .height = height,
@@ -50,12 +49,11 @@ nl_status nl_picture_files_begin(nl_picture_files *files, int64_t count, int hei
     if (files->archive)
         return nl_npz_open(files->context, &archive, &files->npz);
     if (files->folder)
-        NL_TRY(nl_make_folder(files->context, files->out));
+        NL_CHECK(nl_make_folder(files->context, files->out));
     if (!files->force) /* otherwise they may take the place of others */
-        NL_TRY(nl_check_space_for_files(files->context, files->out, count,
-                                        3 * (int64_t)height * width));
-cleanup:
-    return status;
+        NL_CHECK(nl_check_space_for_files(files->context, files->out, count,
+                                          3 * (int64_t)height * width));
+    return NL_OK;
 }
 
 nl_status nl_picture_files_path(const nl_picture_files *files, const char *name, char **path)

@@ -100,9 +100,7 @@ static int by_name(const void *a, const void *b)
 static nl_status open_folder(nl_pictures *p)
 {
     nl_picture_walk walk = {.take = take_file, .user = p};
-    nl_status status = nl_walk_pictures(p->context, p->path, "", true, &walk);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_walk_pictures(p->context, p->path, "", true, &walk));
     nl_picture_walk_warn(p->context, p->path, &walk);
     if (p->count == 0)
         return nl_fail(p->context, NL_ERROR_INPUT,
@@ -114,13 +112,11 @@ static nl_status open_folder(nl_pictures *p)
 /* Turned and fitted, as was asked for. */
 static nl_status prepare(const nl_pictures *p, nl_image *image)
 {
-    nl_status status = NL_OK;
     if (p->turn)
-        NL_TRY(nl_image_turn(p->context, image));
+        NL_CHECK(nl_image_turn(p->context, image));
     if (p->fit_height)
-        NL_TRY(nl_image_fit(p->context, p->fit_height, p->fit_width, image));
-cleanup:
-    return status;
+        NL_CHECK(nl_image_fit(p->context, p->fit_height, p->fit_width, image));
+    return NL_OK;
 }
 
 /* Decodes the next files behind those in the queue. */
@@ -192,9 +188,7 @@ cleanup:
 static nl_status open_array(nl_pictures *p)
 {
     nl_array array;
-    nl_status status = nl_array_open(p->arrays, "arr_0", &array, &p->stream);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_array_open(p->arrays, "arr_0", &array, &p->stream));
     const int64_t *s = array.shape;
     char found[128];
     if (array.dtype != NL_U8 || array.ndim != 4 || s[3] != 3 || s[0] < 1 || s[1] < 1 || s[2] < 1 ||
@@ -235,21 +229,21 @@ cleanup:
 
 static nl_status next_of_array(nl_pictures *p, int64_t most, picture_slot *slot)
 {
-    nl_status status;
     int64_t bytes = 3 * p->height * p->width, count = NL_MIN(most, p->end - p->next);
     nl_picture_size size = nl_pictures_size(p);
-    NL_TRY(reserve(p->context, slot, NL_MAX(bytes, 3 * (int64_t)size.height * size.width) * count));
+    NL_CHECK(
+        reserve(p->context, slot, NL_MAX(bytes, 3 * (int64_t)size.height * size.width) * count));
     for (; p->passed < p->next; p->passed += NL_MIN(count, p->next - p->passed))
-        NL_TRY(nl_array_read(p->stream, slot->buffer, bytes * NL_MIN(count, p->next - p->passed)));
-    NL_TRY(nl_array_read(p->stream, slot->buffer, bytes * count));
+        NL_CHECK(
+            nl_array_read(p->stream, slot->buffer, bytes * NL_MIN(count, p->next - p->passed)));
+    NL_CHECK(nl_array_read(p->stream, slot->buffer, bytes * count));
     p->passed += count;
     if (p->fit_height)
-        NL_TRY(fit_array(p, count, slot));
+        NL_CHECK(fit_array(p, count, slot));
     slot->batch.height = size.height;
     slot->batch.width = size.width;
     slot->batch.count = count;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- The thread that reads ahead */
@@ -337,9 +331,7 @@ cleanup:
 static nl_status is_picture(nl_context *context, const char *path, bool *picture)
 {
     nl_mapping file;
-    nl_status status = nl_map_file(context, path, &file);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_map_file(context, path, &file));
     *picture = nl_image_kind_of(file.data, file.size) != NL_IMAGE_NONE;
     nl_unmap(context, &file);
     return NL_OK;
@@ -483,16 +475,14 @@ static nl_status run(void *user, nl_picture_range range, int64_t most, nl_pictur
                      void *taker)
 {
     nl_picture_batch batch;
-    nl_status status;
     nl_pictures_select(user, range);
     for (;;) {
-        NL_TRY(nl_pictures_next(user, most, &batch));
+        NL_CHECK(nl_pictures_next(user, most, &batch));
         if (batch.count == 0)
             return NL_OK;
-        NL_TRY(take(taker, &batch));
+        NL_CHECK(take(taker, &batch));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_picture_source nl_pictures_source(nl_pictures *p)

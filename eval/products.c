@@ -8,12 +8,9 @@
 static nl_status take(nl_device *device, int64_t size, int64_t rows, int64_t columns,
                       nl_tensor tensors[3])
 {
-    nl_status status;
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){rows, size}, &tensors[0]));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){columns, size}, &tensors[1]));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){rows, columns}, &tensors[2]));
-cleanup:
-    return status;
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){rows, size}, &tensors[0]));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){columns, size}, &tensors[1]));
+    return nl_arena_tensor(device, NL_F32, 2, (int64_t[]){rows, columns}, &tensors[2]);
 }
 
 nl_status nl_products_reserve(nl_device *device, int64_t size)

@@ -41,15 +41,13 @@ struct nl_inception_queue {
 static nl_status take_features(nl_device *device, int64_t count, const bool *made,
                                nl_tensor features[NL_FEATURES])
 {
-    nl_status status = NL_OK;
     for (int f = 0; f < NL_FEATURES; f++) {
         features[f] = (nl_tensor){0};
         if (made[f])
-            NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){count, nl_feature_size(f)},
-                                   &features[f]));
+            NL_CHECK(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){count, nl_feature_size(f)},
+                                     &features[f]));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Bytes of the arena that a piece takes. */
@@ -60,13 +58,11 @@ static nl_status measure(const nl_inception *net, int64_t count, int64_t height,
     nl_tensor features[NL_FEATURES];
     /* some address: nothing is read */
     nl_tensor rgb = nl_tensor_of(bytes, NL_U8, 4, (int64_t[]){count, height, width, 3});
-    nl_status status;
     nl_device_measuring(net->device, &device);
-    NL_TRY(take_features(&device, count, made, features));
-    NL_TRY(nl_inception_forward(net, &device, &nl_preprocessings[0], &rgb, features));
+    NL_CHECK(take_features(&device, count, made, features));
+    NL_CHECK(nl_inception_forward(net, &device, &nl_preprocessings[0], &rgb, features));
     *bytes = device.arena_peak;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* 16 pictures hide the reordering of the weights on a CPU, 128 keep a GPU busy. Half of a budget is left for
@@ -77,9 +73,7 @@ nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t wi
     int64_t bytes = 0, room = nl_memory_left(net->device->context) / 2 + net->device->arena_size;
     for (int f = 0; f < NL_FEATURES; f++)
         all[f] = nl_inception_has(net, f);
-    nl_status status = measure(net, 1, height, width, all, &bytes);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(measure(net, 1, height, width, all, &bytes));
     int64_t most = nl_device_queues(net->device) ? 128 : 16;
     bytes += NL_INCEPTION_WAYS * height * width * 3;
     *batch = NL_MAX(1, NL_MIN(most, room / bytes));
@@ -91,9 +85,7 @@ nl_status nl_inception_batch(const nl_inception *net, int64_t height, int64_t wi
 nl_status nl_inception_queue_create(nl_inception *net, const nl_preprocessing *preprocessing,
                                     const bool wanted[NL_FEATURES], nl_inception_queue **queue)
 {
-    nl_status status = NL_NEW(net->device->context, "pictures under way", queue);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW(net->device->context, "pictures under way", queue));
     (*queue)->net = net;
     (*queue)->preprocessing = preprocessing;
     memcpy((*queue)->wanted, wanted, sizeof((*queue)->wanted));
@@ -152,9 +144,7 @@ static float *features_at(const nl_inception_queue *q, const slot *s, nl_feature
 static nl_status stage(nl_device *device, pictures *p, const uint8_t **rgb, int64_t bytes)
 {
     enum { PART = 1 << 20, THREADS = 4 };
-    nl_status status = grow(device, "pictures under way", bytes, &p->staged, &p->staged_bytes);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(grow(device, "pictures under way", bytes, &p->staged, &p->staged_bytes));
     uint8_t *to = p->staged;
     const uint8_t *from = *rgb;
 #pragma omp parallel for num_threads(NL_MIN(THREADS, device->threads))
@@ -167,19 +157,16 @@ static nl_status stage(nl_device *device, pictures *p, const uint8_t **rgb, int6
 /* Nothing under way uses `p`. */
 static nl_status upload(nl_device *device, pictures *p, const uint8_t *rgb, int64_t bytes)
 {
-    nl_status status = NL_OK;
     if (bytes > p->rgb_bytes) {
         device->ops->free(device, p->rgb, p->rgb_bytes);
         p->rgb = NULL;
         p->rgb_bytes = 0;
-        NL_TRY(device->ops->alloc(device, "pictures", bytes, &p->rgb));
+        NL_CHECK(device->ops->alloc(device, "pictures", bytes, &p->rgb));
         p->rgb_bytes = bytes;
     }
     if (nl_device_queues(device))
-        NL_TRY(stage(device, p, &rgb, bytes));
-    NL_TRY(nl_upload_beside(device, p->rgb, rgb, bytes));
-cleanup:
-    return status;
+        NL_CHECK(stage(device, p, &rgb, bytes));
+    return nl_upload_beside(device, p->rgb, rgb, bytes);
 }
 
 /* Pictures from `first` on of the batch that begins, as many as fit the device at once. */
@@ -220,9 +207,7 @@ static nl_status choose_piece(nl_inception_queue *q, int64_t count, int64_t heig
     if (count == q->count && height == q->height && width == q->width)
         return NL_OK;
     q->count = q->measured = 0;
-    nl_status status = nl_inception_batch(q->net, height, width, &q->most);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_inception_batch(q->net, height, width, &q->most));
     q->count = count;
     q->height = height;
     q->width = width;
@@ -235,23 +220,21 @@ nl_status nl_inception_begin(nl_inception_queue *q, const uint8_t *rgb, int64_t 
     nl_device *device = q->net->device;
     int turn = (int)(q->begun % SLOTS);
     slot *s = &q->slots[turn];
-    nl_status status;
     if (q->begun - q->ended == NL_INCEPTION_WAYS)
-        NL_TRY(nl_fail(device->context, NL_ERROR_INTERNAL, "too many batches under way"));
-    NL_TRY(nl_check_cancelled(device->context));
+        return nl_fail(device->context, NL_ERROR_INTERNAL, "too many batches under way");
+    NL_CHECK(nl_check_cancelled(device->context));
     s->count = count;
-    NL_TRY(grow(device, "features under way", count * q->numbers * (int64_t)sizeof(float),
-                &s->features, &s->features_bytes));
-    NL_TRY(choose_piece(q, count, height, width));
+    NL_CHECK(grow(device, "features under way", count * q->numbers * (int64_t)sizeof(float),
+                  &s->features, &s->features_bytes));
+    NL_CHECK(choose_piece(q, count, height, width));
     for (int64_t first = 0; first < count; first += q->most) {
         if (first) /* its pictures lie where those of this piece will */
-            NL_TRY(nl_download_wait(device, turn));
-        NL_TRY(begin_piece(q, rgb + first * height * width * 3, first,
-                           NL_MIN(q->most, count - first), height, width));
+            NL_CHECK(nl_download_wait(device, turn));
+        NL_CHECK(begin_piece(q, rgb + first * height * width * 3, first,
+                             NL_MIN(q->most, count - first), height, width));
     }
     q->begun++;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 int64_t nl_inception_under_way(const nl_inception_queue *q)
@@ -266,9 +249,7 @@ nl_status nl_inception_end(nl_inception_queue *q, int64_t *count,
     int turn = (int)(q->ended % SLOTS);
     if (q->begun == q->ended)
         return nl_fail(device->context, NL_ERROR_INTERNAL, "no batch is under way");
-    nl_status status = nl_download_wait(device, turn);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_download_wait(device, turn));
     *count = q->slots[turn].count;
     for (int f = 0; f < NL_FEATURES; f++)
         features[f] = q->wanted[f] ? features_at(q, &q->slots[turn], f, 0) : NULL;
@@ -281,9 +262,7 @@ static nl_status collect(nl_inception_queue *q, float *const *to, int64_t *done)
 {
     const float *features[NL_FEATURES];
     int64_t count;
-    nl_status status = nl_inception_end(q, &count, features);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_inception_end(q, &count, features));
     for (int f = 0; f < NL_FEATURES; f++)
         if (to[f])
             memcpy(to[f] + *done * nl_feature_size(f), features[f],

@@ -63,9 +63,8 @@ static nl_status open_output(nl_reconstruction *work)
     nl_context *context = work->context;
     nl_picture_files *files = &work->files;
     nl_pictures_kind kind = nl_pictures_get_kind(work->pictures);
-    nl_status status = NL_OK;
-    NL_TRY(nl_picture_files_set(context, options->out, kind == NL_PICTURES_FOLDER, options->force,
-                                files));
+    NL_CHECK(nl_picture_files_set(context, options->out, kind == NL_PICTURES_FOLDER, options->force,
+                                  files));
     if (kind == NL_PICTURES_ARCHIVE && files->archive)
         return open_archive(work);
     if (kind == NL_PICTURES_ARCHIVE || files->archive)
@@ -78,10 +77,8 @@ static nl_status open_output(nl_reconstruction *work)
                        "%s lies in %s and would be taken for a part of it the next time: choose a "
                        "folder elsewhere",
                        options->out, options->in);
-    NL_TRY(nl_picture_files_begin(files, nl_pictures_count(work->pictures), options->height,
-                                  options->width, NULL));
-cleanup:
-    return status;
+    return nl_picture_files_begin(files, nl_pictures_count(work->pictures), options->height,
+                                  options->width, NULL);
 }
 
 /* ---- The work */
@@ -89,23 +86,21 @@ cleanup:
 static nl_status make_room(nl_reconstruction *work, int64_t latents, int64_t bytes)
 {
     nl_context *context = work->context;
-    nl_status status = NL_OK;
     if (latents > work->latent_room) {
         nl_free(context, work->latents);
         work->latents = NULL;
         work->latent_room = 0;
-        NL_TRY(NL_NEW_ARRAY(context, "latents", latents, &work->latents));
+        NL_CHECK(NL_NEW_ARRAY(context, "latents", latents, &work->latents));
         work->latent_room = latents;
     }
     if (bytes > work->rgb_room) {
         nl_free(context, work->rgb);
         work->rgb = NULL;
         work->rgb_room = 0;
-        NL_TRY(NL_NEW_ARRAY(context, "reconstructed pictures", bytes, &work->rgb));
+        NL_CHECK(NL_NEW_ARRAY(context, "reconstructed pictures", bytes, &work->rgb));
         work->rgb_room = bytes;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void compare(nl_reconstruction *work, const nl_picture_batch *batch)
@@ -145,27 +140,24 @@ static nl_status take(void *user, const nl_picture_batch *batch)
 {
     nl_reconstruction *work = user;
     nl_vae *vae = work->options->vae;
-    nl_status status = NL_OK;
-    NL_TRY(check_size(work, batch));
+    NL_CHECK(check_size(work, batch));
     int64_t factor = nl_vae_factor(vae), rows = batch->height / factor,
             columns = batch->width / factor;
-    NL_TRY(make_room(work, batch->count * nl_vae_latent_channels(vae) * rows * columns,
-                     batch->count * 3 * batch->height * batch->width));
-    NL_TRY(nl_vae_encode_pictures(vae, batch->rgb, batch->count, batch->height, batch->width,
-                                  work->latents));
-    NL_TRY(nl_check_cancelled(work->context));
-    NL_TRY(nl_vae_decode_pictures(vae, work->latents, batch->count, rows, columns, work->rgb));
+    NL_CHECK(make_room(work, batch->count * nl_vae_latent_channels(vae) * rows * columns,
+                       batch->count * 3 * batch->height * batch->width));
+    NL_CHECK(nl_vae_encode_pictures(vae, batch->rgb, batch->count, batch->height, batch->width,
+                                    work->latents));
+    NL_CHECK(nl_check_cancelled(work->context));
+    NL_CHECK(nl_vae_decode_pictures(vae, work->latents, batch->count, rows, columns, work->rgb));
     nl_picture_batch made = *batch;
     made.rgb = work->rgb;
-    NL_TRY(nl_picture_files_write(&work->files, &made, name_of, work));
+    NL_CHECK(nl_picture_files_write(&work->files, &made, name_of, work));
     compare(work, batch);
     nl_progress progress = {.stage = "reconstructing",
                             .image = batch->first + batch->count,
                             .images = nl_pictures_count(work->pictures),
                             .batch = batch->count};
-    NL_TRY(nl_report_progress(work->context, &progress));
-cleanup:
-    return status;
+    return nl_report_progress(work->context, &progress);
 }
 
 nl_status nl_reconstruct(nl_context *context, const nl_reconstruct_options *options,

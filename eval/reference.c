@@ -53,11 +53,10 @@ static nl_status check_statistics(nl_arrays *arrays, const char *mu, const char 
     const char *path = nl_arrays_path(arrays);
     const double *c = g->covariance;
     double largest = 0;
-    nl_status status = NL_OK;
     for (int64_t i = 0; i < size; i++)
-        NL_TRY(check_range(arrays, mu, g->mean[i], i, -1));
+        NL_CHECK(check_range(arrays, mu, g->mean[i], i, -1));
     for (int64_t i = 0; i < size * size; i++)
-        NL_TRY(check_range(arrays, sigma, c[i], i / size, i % size));
+        NL_CHECK(check_range(arrays, sigma, c[i], i / size, i % size));
     for (int64_t i = 0; i < size; i++) {
         largest = fmax(largest, c[i * size + i]);
         if (c[i * size + i] < 0)
@@ -74,8 +73,7 @@ static nl_status check_statistics(nl_arrays *arrays, const char *mu, const char 
                     "(%lld, %lld)",
                     path, sigma, c[i * size + j], (long long)i, (long long)j, c[j * size + i],
                     (long long)j, (long long)i);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_statistics_read(nl_arrays *arrays, nl_feature feature, bool any_size,
@@ -84,34 +82,29 @@ nl_status nl_statistics_read(nl_arrays *arrays, nl_feature feature, bool any_siz
     int64_t size = nl_feature_size(feature);
     char mu[32], sigma[32];
     bool fits = true;
-    nl_status status = NL_OK;
     for (int any = 0; any <= any_size && !statistics->mean; any++) {
         statistic_names(feature, any, mu, sigma);
         if (!nl_arrays_has(arrays, mu))
             continue;
         if (any)
-            NL_TRY(shape_is(arrays, mu, size, &fits));
+            NL_CHECK(shape_is(arrays, mu, size, &fits));
         if (!fits)
             continue;
-        NL_TRY(nl_arrays_doubles(arrays, mu, 1, &size, &statistics->mean));
-        NL_TRY(
+        NL_CHECK(nl_arrays_doubles(arrays, mu, 1, &size, &statistics->mean));
+        NL_CHECK(
             nl_arrays_doubles(arrays, sigma, 2, (int64_t[]){size, size}, &statistics->covariance));
-        NL_TRY(check_statistics(arrays, mu, sigma, size, statistics));
+        NL_CHECK(check_statistics(arrays, mu, sigma, size, statistics));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_statistics_of(nl_context *context, nl_moments *moments, nl_feature feature,
                            nl_statistics *g)
 {
     int64_t size = nl_feature_size(feature);
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(context, "a mean", size, &g->mean));
-    NL_TRY(NL_NEW_ARRAY(context, "a covariance", size * size, &g->covariance));
-    NL_TRY(nl_moments_read(moments, g->mean, g->covariance));
-cleanup:
-    return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "a mean", size, &g->mean));
+    NL_CHECK(NL_NEW_ARRAY(context, "a covariance", size * size, &g->covariance));
+    return nl_moments_read(moments, g->mean, g->covariance);
 }
 
 void nl_statistics_free(nl_context *context, nl_statistics *g)
@@ -167,7 +160,6 @@ typedef struct chosen_pictures {
 static nl_status write_chosen(void *user, const nl_picture_batch *batch)
 {
     chosen_pictures *c = user;
-    nl_status status = NL_OK;
     int64_t bytes = 3 * batch->height * batch->width;
     if (c->images == 0)
         return NL_OK;
@@ -175,23 +167,22 @@ static nl_status write_chosen(void *user, const nl_picture_batch *batch)
         c->height = batch->height;
         c->width = batch->width;
         nl_array array = {NL_U8, 4, {c->images, c->height, c->width, 3}};
-        NL_TRY(nl_arrays_begin(c->writer, "arr_0", &array));
+        NL_CHECK(nl_arrays_begin(c->writer, "arr_0", &array));
     }
     if (batch->height != c->height || batch->width != c->width)
-        NL_TRY(nl_fail(c->context, NL_ERROR_INPUT,
+        return nl_fail(c->context, NL_ERROR_INPUT,
                        "%s: pictures of %lld x %lld and of %lld x %lld cannot stand in one array: "
                        "use --images 0 (no precision, recall and KID) or pictures of one size",
                        c->path, (long long)c->width, (long long)c->height, (long long)batch->width,
-                       (long long)batch->height));
+                       (long long)batch->height);
     for (int64_t i = 0; i < batch->count; i++) {
         int64_t index = batch->first + i;
         if (index * c->images / c->count == c->written && c->written < c->images) {
-            NL_TRY(nl_arrays_write(c->writer, batch->rgb + i * bytes, bytes));
+            NL_CHECK(nl_arrays_write(c->writer, batch->rgb + i * bytes, bytes));
             c->written++;
         }
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status write_statistics(nl_context *context, nl_arrays_writer *writer, nl_feature feature,
@@ -216,14 +207,12 @@ cleanup:
 static nl_status write_all_statistics(nl_context *context, nl_arrays_writer *writer,
                                       nl_moments *const of[NL_FEATURES], int64_t count)
 {
-    nl_status status;
-    NL_TRY(nl_arrays_begin(writer, "count", &(nl_array){NL_I64, 0, {0}}));
-    NL_TRY(nl_arrays_write(writer, &count, sizeof(count)));
+    NL_CHECK(nl_arrays_begin(writer, "count", &(nl_array){NL_I64, 0, {0}}));
+    NL_CHECK(nl_arrays_write(writer, &count, sizeof(count)));
     for (int f = 0; f < NL_FEATURES; f++)
         if (of[f])
-            NL_TRY(write_statistics(context, writer, f, of[f]));
-cleanup:
-    return status;
+            NL_CHECK(write_statistics(context, writer, f, of[f]));
+    return NL_OK;
 }
 
 nl_status nl_make_reference(nl_inception *net, const nl_metric_options *options, const char *path,

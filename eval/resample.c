@@ -21,14 +21,12 @@ static nl_status prepare(const nl_resampling *r, workspace *w)
 {
     nl_context *context = nl_gaussian_context(r->reference);
     int64_t size = nl_gaussian_size(r->reference);
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(context, "a mean", size, &w->mean));
-    NL_TRY(NL_NEW_ARRAY(context, "a covariance", size * size, &w->covariance));
-    NL_TRY(NL_NEW_ARRAY(context, "an order of rows", r->count, &w->order));
+    NL_CHECK(NL_NEW_ARRAY(context, "a mean", size, &w->mean));
+    NL_CHECK(NL_NEW_ARRAY(context, "a covariance", size * size, &w->covariance));
+    NL_CHECK(NL_NEW_ARRAY(context, "an order of rows", r->count, &w->order));
     for (int64_t i = 0; i < r->count; i++)
         w->order[i] = i;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void release(nl_context *context, workspace *w)

@@ -230,14 +230,12 @@ cleanup:
 static nl_status look_for_end(watch *w, const char *done, bool *over)
 {
     uint8_t there = w->options->once || nl_path_exists(done);
-    nl_status status = NL_OK;
     if (w->group) {
-        NL_TRY(nl_group_agree(w->group, NL_OK));
-        NL_TRY(nl_group_broadcast(w->group, 0, &there, 1));
+        NL_CHECK(nl_group_agree(w->group, NL_OK));
+        NL_CHECK(nl_group_broadcast(w->group, 0, &there, 1));
     }
     *over = there;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_watch_run(const nl_fid_network *network, const nl_watch_options *options)

@@ -486,9 +486,7 @@ nl_status nl_server_start(nl_server *server, const nl_context *device, char *url
     nl_context *context = server->context;
     struct sockaddr_storage address;
     bool local;
-    nl_status status = resolve(context, options, &address, &local);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(resolve(context, options, &address, &local));
     server->device = device;
     server->started = nl_seconds();
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION |

@@ -35,12 +35,11 @@ cleanup:
 nl_status nl_queue_add_model(nl_queue *queue, nl_context *device, const nl_task_options *options)
 {
     nl_served_model *model = &queue->models[queue->model_count];
-    nl_status status = NL_OK;
     int taken;
     if (queue->model_count == NL_MODELS)
         return nl_fail(device, NL_ERROR_USAGE, "more than %d models", NL_MODELS);
     *model = (nl_served_model){.options = *options};
-    NL_TRY(load(device, options, &model->sizes[0]));
+    NL_CHECK(load(device, options, &model->sizes[0]));
     model->count = 1;
     model->config = nl_model_get_config(model->sizes[0].model);
     model->unit = nl_model_factor(model->config) * model->config->patch_size;
@@ -51,8 +50,7 @@ nl_status nl_queue_add_model(nl_queue *queue, nl_context *device, const nl_task_
     for (int i = 2; nl_queue_find_model(queue, model->name, &taken); i++)
         snprintf(model->name, sizeof(model->name), "%.*s-%d", NL_MIN(length, 100), name, i);
     queue->model_count++;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The model at that size: loaded when it is not, in place of the one that was used longest ago. */

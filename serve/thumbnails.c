@@ -80,18 +80,15 @@ static nl_status read_class(nl_exchange *exchange, nl_wanted *wanted, void *numb
 {
     const nl_served_model *model = nl_queue_model(exchange->server->queue, *(int *)number);
     nl_task_options options = model->options;
-    nl_status status = NL_OK;
     char *text = NULL;
     wanted->model = *(int *)number;
     wanted->background = true;
     wanted->height = model->sizes[0].height;
     wanted->width = model->sizes[0].width;
-    NL_TRY(nl_strdup(wanted->context, exchange->parts[0], &text));
-    NL_TRY(nl_texts_add(&wanted->texts, text));
+    NL_CHECK(nl_strdup(wanted->context, exchange->parts[0], &text));
+    NL_CHECK(nl_texts_add(&wanted->texts, text));
     options.classes = text;
-    NL_TRY(nl_task_plan(wanted->context, model->config, NULL, &options, 1, &wanted->task));
-cleanup:
-    return status;
+    return nl_task_plan(wanted->context, model->config, NULL, &options, 1, &wanted->task);
 }
 
 static nl_status scale(nl_exchange *exchange, nl_queued_job *job, uint8_t **png, size_t *size)

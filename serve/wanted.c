@@ -67,17 +67,16 @@ static nl_status plan(const nl_queue *queue, const nl_fields *fields, nl_wanted 
     nl_task_options options = model->options;
     const nl_task_options *asked = &fields->task;
     int64_t limit = nl_queue_get_limits(queue)->side;
-    nl_status status = NL_OK;
     bool other = false; /* than the model's own size, which needs no mention */
     for (int i = 0; i < 2; i++) {
         int own = i ? model->sizes[0].width : model->sizes[0].height;
         int64_t side = asked->size[i] ? asked->size[i] : own;
         other |= side != own;
         if (side % model->unit || side > limit)
-            NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+            return nl_fail(context, NL_ERROR_USAGE,
                            "size %lldx%lld: expected multiples of %d up to %lld pixels",
                            (long long)asked->size[0], (long long)asked->size[1], model->unit,
-                           (long long)limit));
+                           (long long)limit);
         *(i ? &wanted->width : &wanted->height) = (int)side;
     }
     if (other) {
@@ -95,9 +94,7 @@ static nl_status plan(const nl_queue *queue, const nl_fields *fields, nl_wanted 
     options.to_class = asked->to_class;
     options.to_seed = asked->to_seed;
     wanted->preview_every = fields->preview_every;
-    NL_TRY(nl_task_plan(context, model->config, NULL, &options, 0, &wanted->task));
-cleanup:
-    return status;
+    return nl_task_plan(context, model->config, NULL, &options, 0, &wanted->task);
 }
 
 /* nulls: members that are null count as left out, as clients of others write what they leave out. */
@@ -231,22 +228,20 @@ static nl_status webui_sampling(nl_wanted *wanted, const nl_json *json, const nl
 {
     nl_context *context = wanted->context;
     nl_task_options *task = &fields->task;
-    nl_status status = NL_OK;
     const char *name = NULL;
     double scale = -1;
-    NL_TRY(nl_json_string(json, "sampler_name", &name));
+    NL_CHECK(nl_json_string(json, "sampler_name", &name));
     if (!name)
-        NL_TRY(nl_json_string(json, "sampler_index", &name));
+        NL_CHECK(nl_json_string(json, "sampler_index", &name));
     const char *sampler = nl_webui_sampler(name ? name : "");
     if (!sampler)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "Sampler not found: \"%.60s\"", name));
+        return nl_fail(context, NL_ERROR_USAGE, "Sampler not found: \"%.60s\"", name);
     task->sampling.sampler = *sampler ? sampler : NULL;
-    NL_TRY(nl_json_int(json, "steps", 1, 10000, &task->sampling.steps));
-    NL_TRY(nl_json_double(json, "cfg_scale", 0, 1000, &scale));
+    NL_CHECK(nl_json_int(json, "steps", 1, 10000, &task->sampling.steps));
+    NL_CHECK(nl_json_double(json, "cfg_scale", 0, 1000, &scale));
     if (nl_takes_guidance(config)) /* their clients always say one */
         task->sampling.cfg_scale = scale;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status webui_seed(const nl_json *json, nl_task_options *task)
@@ -268,26 +263,23 @@ nl_status nl_wanted_webui(const nl_queue *queue, int model, const char *body, si
     nl_context *context = wanted->context;
     nl_fields fields = {.task = nl_task_defaults};
     nl_task_options *task = &fields.task;
-    nl_status status = NL_OK;
     const char *prompt = NULL;
     int64_t batch = 1, turns = 1;
     *echo = NULL;
     wanted->model = model;
     wanted->webui = true;
     fields.preview_every = 2;
-    NL_TRY(read_object(wanted, body, size, true, echo));
+    NL_CHECK(read_object(wanted, body, size, true, echo));
     nl_json json = {.context = context, .where = "request", .object = *echo};
-    NL_TRY(nl_json_string(&json, "prompt", &prompt));
-    NL_TRY(nl_json_int(&json, "width", 1, 16384, &task->size[1]));
-    NL_TRY(nl_json_int(&json, "height", 1, 16384, &task->size[0]));
-    NL_TRY(nl_json_int(&json, "batch_size", 1, 100000, &batch));
-    NL_TRY(nl_json_int(&json, "n_iter", 1, 100000, &turns));
-    NL_TRY(webui_sampling(wanted, &json, nl_queue_model(queue, model)->config, &fields));
-    NL_TRY(webui_seed(&json, task));
+    NL_CHECK(nl_json_string(&json, "prompt", &prompt));
+    NL_CHECK(nl_json_int(&json, "width", 1, 16384, &task->size[1]));
+    NL_CHECK(nl_json_int(&json, "height", 1, 16384, &task->size[0]));
+    NL_CHECK(nl_json_int(&json, "batch_size", 1, 100000, &batch));
+    NL_CHECK(nl_json_int(&json, "n_iter", 1, 100000, &turns));
+    NL_CHECK(webui_sampling(wanted, &json, nl_queue_model(queue, model)->config, &fields));
+    NL_CHECK(webui_seed(&json, task));
     task->n = batch * turns;
     if (prompt && *prompt)
-        NL_TRY(keep_text(wanted, prompt, &task->classes));
-    NL_TRY(plan(queue, &fields, wanted));
-cleanup:
-    return status;
+        NL_CHECK(keep_text(wanted, prompt, &task->classes));
+    return plan(queue, &fields, wanted);
 }

@@ -74,9 +74,7 @@ static nl_status parse(nl_checkpoint *checkpoint)
     }
     if (!format->parse)
         return nl_fail(context, NL_ERROR_INPUT, "%s: %s", checkpoint->path, format->advice);
-    nl_status status = format->parse(checkpoint);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(format->parse(checkpoint));
     checkpoint->format = format->name;
     return NL_OK;
 }
@@ -96,10 +94,8 @@ static bool starts_with(const char *text, const char *prefix)
 nl_status nl_checkpoint_take(nl_checkpoint *checkpoint, const char *place)
 {
     char *longer = NULL, *taken = checkpoint->taken;
-    nl_status status = nl_format(checkpoint->context, &longer, "%s%s%s", taken ? taken : "",
-                                 taken ? "." : "", place);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_format(checkpoint->context, &longer, "%s%s%s", taken ? taken : "", taken ? "." : "",
+                       place));
     nl_free(checkpoint->context, taken);
     checkpoint->taken = longer;
     return NL_OK;
@@ -435,9 +431,7 @@ static nl_status read_elements(const nl_checkpoint *checkpoint, const nl_entry *
         bytes >= LARGE && !entry->strides ? mapping_of(checkpoint, entry->data) : NULL;
     if (mapping)
         nl_map_ahead(mapping, entry->data, bytes);
-    nl_status status = nl_checksum_check(checkpoint, entry->data, bytes);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_checksum_check(checkpoint, entry->data, bytes));
     if (entry->strides)
         gather(entry, count, true, to);
     else

@@ -129,9 +129,7 @@ cleanup:
 
 static nl_status open_whole(nl_checkpoint *folder, const char *name)
 {
-    nl_status status = NL_NEW(folder->context, "shards", &folder->shards);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW(folder->context, "shards", &folder->shards));
     return open_shard(folder, name);
 }
 
@@ -261,27 +259,25 @@ cleanup:
 static nl_status merge(nl_checkpoint *folder)
 {
     nl_context *context = folder->context;
-    nl_status status;
     int64_t count = 0, pairs = 0;
     for (int i = 0; i < folder->shard_count; i++)
         count += folder->shards[i]->count;
-    NL_TRY(NL_NEW_ARRAY(context, "a checkpoint's table", count, &folder->entries));
+    NL_CHECK(NL_NEW_ARRAY(context, "a checkpoint's table", count, &folder->entries));
     for (int i = 0; i < folder->shard_count; i++)
         for (int64_t j = 0; j < folder->shards[i]->count; j++)
             folder->entries[folder->count++] = folder->shards[i]->entries[j];
     const nl_checkpoint *first = folder->shards[0];
     while (first->metadata[2 * pairs])
         pairs++;
-    NL_TRY(NL_NEW_ARRAY(context, "metadata", 2 * pairs + 1, &folder->metadata));
+    NL_CHECK(NL_NEW_ARRAY(context, "metadata", 2 * pairs + 1, &folder->metadata));
     memcpy(folder->metadata, first->metadata, (2 * (size_t)pairs + 1) * sizeof(char *));
     if (first->taken)
-        NL_TRY(nl_strdup(context, first->taken, &folder->taken));
+        NL_CHECK(nl_strdup(context, first->taken, &folder->taken));
     if (first->holds)
-        NL_TRY(nl_strdup(context, first->holds, &folder->holds));
+        NL_CHECK(nl_strdup(context, first->holds, &folder->holds));
     folder->format = first->format;
     folder->key_found = first->key_found;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_folder_parse(nl_checkpoint *checkpoint)
@@ -302,14 +298,13 @@ static nl_status beside(const nl_checkpoint *checkpoint, const char *name, char 
 
 static nl_status add_metadata(nl_checkpoint *checkpoint, const char *key, const nl_mapping *text)
 {
-    nl_status status;
     char *copy, **metadata;
     int64_t pairs = 0;
     while (checkpoint->metadata[2 * pairs])
         pairs++;
     int64_t key_size = (int64_t)strlen(key) + 1;
-    NL_TRY(NL_OWN_ARRAY(checkpoint, key, key_size + text->size + 1, &copy));
-    NL_TRY(NL_NEW_ZEROS(checkpoint->context, "metadata", (2 * (size_t)pairs + 3), &metadata));
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, key, key_size + text->size + 1, &copy));
+    NL_CHECK(NL_NEW_ZEROS(checkpoint->context, "metadata", (2 * (size_t)pairs + 3), &metadata));
     memcpy(metadata, checkpoint->metadata, 2 * (size_t)pairs * sizeof(char *));
     memcpy(copy, key, (size_t)key_size);
     metadata[2 * pairs] = copy;
@@ -318,8 +313,7 @@ static nl_status add_metadata(nl_checkpoint *checkpoint, const char *key, const 
     metadata[2 * pairs + 1][text->size] = '\0';
     nl_free(checkpoint->context, checkpoint->metadata);
     checkpoint->metadata = metadata;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status add_file(nl_checkpoint *checkpoint, const char *name, const char *key)
@@ -345,13 +339,12 @@ cleanup:
 
 nl_status nl_folder_config(nl_checkpoint *checkpoint)
 {
-    nl_status status;
     if (nl_checkpoint_metadata(checkpoint, "nalagen") || strcmp(checkpoint->path, "-") == 0)
         return NL_OK;
-    NL_TRY(add_file(checkpoint, "config.json", "config.json"));
-    NL_TRY(add_file(checkpoint, "../model_index.json", "model_index.json"));
+    NL_CHECK(add_file(checkpoint, "config.json", "config.json"));
+    NL_CHECK(add_file(checkpoint, "../model_index.json", "model_index.json"));
     if (nl_checkpoint_metadata(checkpoint, "model_index.json"))
-        NL_TRY(add_file(checkpoint, "../scheduler/scheduler_config.json", "scheduler_config.json"));
-cleanup:
-    return status;
+        NL_CHECK(
+            add_file(checkpoint, "../scheduler/scheduler_config.json", "scheduler_config.json"));
+    return NL_OK;
 }

@@ -168,17 +168,15 @@ static nl_status push_integer(nl_machine *machine, nl_pickle_kind kind, int64_t 
 /* A string behind its length, which has `bytes` bytes. */
 static nl_status push_string(nl_machine *machine, nl_pickle_kind kind, int bytes)
 {
-    nl_status status;
     uint64_t size;
     const uint8_t *data;
     nl_pickle_value *value;
-    NL_TRY(next_number(machine, bytes, &size));
-    NL_TRY(next(machine, size, &data));
-    NL_TRY(push_new(machine, kind, &value));
+    NL_CHECK(next_number(machine, bytes, &size));
+    NL_CHECK(next(machine, size, &data));
+    NL_CHECK(push_new(machine, kind, &value));
     value->text = (const char *)data;
     value->size = (int64_t)size;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Two's complement of any length. */
@@ -200,41 +198,34 @@ static nl_status push_long(nl_machine *machine, int bytes)
 
 static nl_status push_float(nl_machine *machine)
 {
-    nl_status status;
     const uint8_t *data = NULL;
     nl_pickle_value *value;
     uint64_t bits = 0;
-    NL_TRY(next(machine, 8, &data));
+    NL_CHECK(next(machine, 8, &data));
     for (int i = 0; i < 8; i++) /* the one big-endian number of pickles */
         bits = bits << 8 | data[i];
-    NL_TRY(push_new(machine, NL_PICKLE_FLOAT, &value));
+    NL_CHECK(push_new(machine, NL_PICKLE_FLOAT, &value));
     memcpy(&value->real, &bits, sizeof(bits));
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status push_tuple(nl_machine *machine, nl_pickle_kind kind, int64_t count)
 {
     nl_pickle_value *tuple;
-    nl_status status;
     if (above_mark(machine) < count)
         return broken(machine, "it makes a tuple of more values than there are");
-    NL_TRY(nl_pickle_new(machine->pickle, kind, &tuple));
+    NL_CHECK(nl_pickle_new(machine->pickle, kind, &tuple));
     machine->stack.count -= count;
-    NL_TRY(nl_pickle_append(machine->pickle, tuple, machine->stack.items + machine->stack.count,
-                            count));
-    NL_TRY(push(machine, tuple));
-cleanup:
-    return status;
+    NL_CHECK(nl_pickle_append(machine->pickle, tuple, machine->stack.items + machine->stack.count,
+                              count));
+    return push(machine, tuple);
 }
 
 static nl_status push_marked(nl_machine *machine, nl_pickle_kind kind)
 {
     const nl_pickle_value *const *items;
     int64_t count;
-    nl_status status = pop_marked(machine, &items, &count);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(pop_marked(machine, &items, &count));
     if (kind == NL_PICKLE_DICT && count % 2)
         return broken(machine, "a dict has a key without a value");
     machine->stack.count += count;
@@ -247,25 +238,21 @@ static nl_status push_marked(nl_machine *machine, nl_pickle_kind kind)
 static nl_status put(nl_machine *machine, uint64_t index)
 {
     nl_pickle_value *value, *memo = &machine->memo;
-    nl_status status;
     /* Picklers number what they remember from 0, one for each value. */
     if (index > (uint64_t)machine->opcode)
         return broken(machine, "it remembers a value under an impossible number");
-    NL_TRY(top(machine, &value));
-    NL_TRY(nl_pickle_reserve(machine->pickle, memo, (int64_t)index + 1));
+    NL_CHECK(top(machine, &value));
+    NL_CHECK(nl_pickle_reserve(machine->pickle, memo, (int64_t)index + 1));
     while (memo->count <= (int64_t)index)
         memo->items[memo->count++] = NULL;
     memo->items[index] = value;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status get(nl_machine *machine, int bytes)
 {
     uint64_t index;
-    nl_status status = next_number(machine, bytes, &index);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(next_number(machine, bytes, &index));
     if (index >= (uint64_t)machine->memo.count || !machine->memo.items[index])
         return broken(machine, "it recalls a value that it has not remembered");
     return push(machine, machine->memo.items[index]);
@@ -279,10 +266,9 @@ static nl_status push_global(nl_machine *machine, const char *module, int64_t mo
     nl_pickle *pickle = machine->pickle;
     nl_pickle_value *value;
     void *memory;
-    nl_status status;
     if (module_size + name_size > NAME_LIMIT || module_size < 1 || name_size < 1)
         return broken(machine, "a class has a name of impossible length");
-    NL_TRY(nl_pickle_take(pickle, module_size + name_size + 2, &memory));
+    NL_CHECK(nl_pickle_take(pickle, module_size + name_size + 2, &memory));
     char *text = memory;
     memcpy(text, module, (size_t)module_size);
     text[module_size] = '.';
@@ -297,11 +283,10 @@ static nl_status push_global(nl_machine *machine, const char *module, int64_t mo
                        "Python. A checkpoint has no use for that: do not load this file anywhere "
                        "else either",
                        pickle->where, (long long)machine->opcode, text);
-    NL_TRY(push_new(machine, NL_PICKLE_GLOBAL, &value));
+    NL_CHECK(push_new(machine, NL_PICKLE_GLOBAL, &value));
     value->text = text;
     value->size = module_size + 1 + name_size;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status read_line(nl_machine *machine, const char **line, int64_t *size)
@@ -331,14 +316,11 @@ static nl_status global_by_lines(nl_machine *machine)
 static nl_status global_from_stack(nl_machine *machine)
 {
     const nl_pickle_value *module, *name;
-    nl_status status;
-    NL_TRY(pop(machine, &name));
-    NL_TRY(pop(machine, &module));
+    NL_CHECK(pop(machine, &name));
+    NL_CHECK(pop(machine, &module));
     if (module->kind != NL_PICKLE_TEXT || name->kind != NL_PICKLE_TEXT)
         return broken(machine, "the name of a class is no string");
-    NL_TRY(push_global(machine, module->text, module->size, name->text, name->size));
-cleanup:
-    return status;
+    return push_global(machine, module->text, module->size, name->text, name->size);
 }
 
 /* OrderedDict's older form has its items as the argument: [[key, value], ...]. */
@@ -364,40 +346,35 @@ static nl_status make_object(nl_machine *machine, bool keywords)
 {
     const nl_pickle_value *callee, *arguments, *ignored;
     nl_pickle_value *value;
-    nl_status status;
     if (keywords)
-        NL_TRY(pop(machine, &ignored));
-    NL_TRY(pop(machine, &arguments));
-    NL_TRY(pop(machine, &callee));
+        NL_CHECK(pop(machine, &ignored));
+    NL_CHECK(pop(machine, &arguments));
+    NL_CHECK(pop(machine, &callee));
     if (callee->kind != NL_PICKLE_GLOBAL && callee->kind != NL_PICKLE_PERSISTENT)
         return broken(machine, "it calls something that is no class and no function");
     if (arguments->kind != NL_PICKLE_TUPLE)
         return broken(machine, "the arguments of a class are no tuple");
     bool ordered = nl_pickle_is_global(callee, "collections.OrderedDict");
     bool dict = ordered || nl_pickle_is_global(callee, "collections.defaultdict");
-    NL_TRY(push_new(machine, dict ? NL_PICKLE_DICT : NL_PICKLE_OBJECT, &value));
+    NL_CHECK(push_new(machine, dict ? NL_PICKLE_DICT : NL_PICKLE_OBJECT, &value));
     if (ordered)
-        NL_TRY(take_pairs(machine, arguments, value));
+        NL_CHECK(take_pairs(machine, arguments, value));
     if (!dict) {
         value->callee = callee;
         value->arguments = arguments;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status persistent(nl_machine *machine)
 {
     const nl_pickle_value *id;
     nl_pickle_value *value;
-    nl_status status;
-    NL_TRY(pop(machine, &id));
-    NL_TRY(push_new(machine, NL_PICKLE_PERSISTENT, &value));
+    NL_CHECK(pop(machine, &id));
+    NL_CHECK(push_new(machine, NL_PICKLE_PERSISTENT, &value));
     value->arguments = id;
-    NL_TRY(nl_pickle_append(machine->pickle, &machine->pickle->references,
-                            &(const nl_pickle_value *const){value}, 1));
-cleanup:
-    return status;
+    return nl_pickle_append(machine->pickle, &machine->pickle->references,
+                            &(const nl_pickle_value *const){value}, 1);
 }
 
 /* BUILD: attributes of an object. Those of a dict (a state dict's _metadata) are of no interest. */
@@ -405,15 +382,13 @@ static nl_status build(nl_machine *machine)
 {
     const nl_pickle_value *state;
     nl_pickle_value *value;
-    nl_status status;
-    NL_TRY(pop(machine, &state));
-    NL_TRY(top(machine, &value));
+    NL_CHECK(pop(machine, &state));
+    NL_CHECK(top(machine, &value));
     if (value->kind == NL_PICKLE_OBJECT)
         value->state = state;
     else if (value->kind != NL_PICKLE_DICT)
         return broken(machine, "it gives attributes to something that has none");
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- Filling containers */
@@ -422,9 +397,7 @@ static nl_status add_items(nl_machine *machine, const nl_pickle_value *const *it
                            nl_pickle_kind kind)
 {
     nl_pickle_value *value;
-    nl_status status = top(machine, &value);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(top(machine, &value));
     if (kind == NL_PICKLE_DICT && count % 2)
         return broken(machine, "a dict gets a key without a value");
     if (value->kind == kind || (value->kind == NL_PICKLE_OBJECT && kind == NL_PICKLE_DICT))
@@ -489,9 +462,7 @@ static nl_status protocol(nl_machine *machine)
 static nl_status integer(nl_machine *machine, int bytes)
 {
     uint64_t number;
-    nl_status status = next_number(machine, bytes, &number);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(next_number(machine, bytes, &number));
     return push_integer(machine, NL_PICKLE_INT,
                         bytes == 4 ? (int64_t)(int32_t)number : (int64_t)number);
 }
@@ -624,31 +595,29 @@ static nl_status execute(nl_machine *machine, uint8_t opcode)
 nl_status nl_pickle_load(nl_pickle *pickle, const uint8_t *data, int64_t size, int64_t *length,
                          const nl_pickle_value **value)
 {
-    nl_status status;
     void *memory;
-    NL_TRY(nl_pickle_take(pickle, sizeof(nl_machine), &memory));
+    NL_CHECK(nl_pickle_take(pickle, sizeof(nl_machine), &memory));
     nl_machine *machine = memory;
     memset(machine, 0, sizeof(*machine));
     machine->pickle = pickle;
     machine->data = data;
     machine->size = size;
-    NL_TRY(nl_pickle_reserve(pickle, &machine->stack, 64)); /* so that items is never NULL */
+    NL_CHECK(nl_pickle_reserve(pickle, &machine->stack, 64)); /* so that items is never NULL */
     for (int64_t steps = 1;; steps++) {
         const uint8_t *opcode = NULL;
         machine->opcode = machine->at;
-        NL_TRY(next(machine, 1, &opcode));
+        NL_CHECK(next(machine, 1, &opcode));
         if (machine->at == 1 && *opcode != OP_PROTO)
             return broken(machine, "it does not begin with its protocol");
         if (*opcode == OP_STOP)
             break;
-        NL_TRY(execute(machine, *opcode));
+        NL_CHECK(execute(machine, *opcode));
         if (steps % (1 << 16) == 0)
-            NL_TRY(nl_check_cancelled(pickle->context));
+            NL_CHECK(nl_check_cancelled(pickle->context));
     }
     if (machine->stack.count != 1 || machine->mark_count != 0)
         return broken(machine, "it ends with something else than one value");
     *value = machine->stack.items[0];
     *length = machine->at;
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -56,9 +56,7 @@ void nl_pickle_free(nl_pickle *pickle)
 nl_status nl_pickle_new(nl_pickle *pickle, nl_pickle_kind kind, nl_pickle_value **value)
 {
     void *memory = NULL;
-    nl_status status = nl_pickle_take(pickle, sizeof(**value), &memory);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_pickle_take(pickle, sizeof(**value), &memory));
     *value = memory;
     **value = (nl_pickle_value){.kind = kind};
     return NL_OK;
@@ -70,9 +68,7 @@ nl_status nl_pickle_reserve(nl_pickle *pickle, nl_pickle_value *list, int64_t ca
         return NL_OK;
     void *memory = NULL;
     capacity = NL_MAX(capacity, NL_MAX(2 * list->capacity, 4));
-    nl_status status = nl_pickle_take(pickle, capacity * (int64_t)sizeof(*list->items), &memory);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_pickle_take(pickle, capacity * (int64_t)sizeof(*list->items), &memory));
     if (list->count > 0)
         memcpy(memory, list->items, (size_t)list->count * sizeof(*list->items));
     list->items = memory;
@@ -83,9 +79,7 @@ nl_status nl_pickle_reserve(nl_pickle *pickle, nl_pickle_value *list, int64_t ca
 nl_status nl_pickle_append(nl_pickle *pickle, nl_pickle_value *list,
                            const nl_pickle_value *const *from, int64_t count)
 {
-    nl_status status = nl_pickle_reserve(pickle, list, list->count + count);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_pickle_reserve(pickle, list, list->count + count));
     for (int64_t i = 0; i < count; i++)
         list->items[list->count++] = from[i];
     return NL_OK;

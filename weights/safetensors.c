@@ -104,14 +104,13 @@ static nl_status read_tensor(const nl_header *header, const cJSON *item, nl_entr
 {
     static const char *const keys[] = {"dtype", "shape", "data_offsets", NULL};
     nl_context *context = header->checkpoint->context;
-    nl_status status;
     if (!cJSON_IsObject(item))
         return bad_tensor(header, item->string, "expected an object");
     nl_json json = {context, header->checkpoint->path, item};
-    NL_TRY(nl_json_known_keys(&json, keys));
-    NL_TRY(read_dtype(header, item, &entry->dtype));
-    NL_TRY(read_shape(header, item, entry));
-    NL_TRY(read_offsets(header, item, span));
+    NL_CHECK(nl_json_known_keys(&json, keys));
+    NL_CHECK(read_dtype(header, item, &entry->dtype));
+    NL_CHECK(read_shape(header, item, entry));
+    NL_CHECK(read_offsets(header, item, span));
     int64_t bytes = nl_dtype_size(entry->dtype);
     bool fits = true;
     for (int i = 0; i < entry->ndim; i++)
@@ -126,26 +125,23 @@ static nl_status read_tensor(const nl_header *header, const cJSON *item, nl_entr
     }
     entry->name = span->name = item->string;
     entry->data = header->data + span->begin;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status read_tensors(nl_header *header, const cJSON *root)
 {
     const cJSON *item;
-    nl_status status = NL_OK;
     cJSON_ArrayForEach(item, root)
     {
         if (strcmp(item->string, metadata_key) == 0) {
             header->metadata = item;
             continue;
         }
-        NL_TRY(read_tensor(header, item, &header->entries[header->count],
-                           &header->spans[header->count]));
+        NL_CHECK(read_tensor(header, item, &header->entries[header->count],
+                             &header->spans[header->count]));
         header->count++;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static int compare_spans(const void *a, const void *b)
@@ -249,7 +245,6 @@ static nl_status read_checksums(nl_header *header)
 {
     nl_checkpoint *checkpoint = header->checkpoint;
     const cJSON *text = cJSON_GetObjectItemCaseSensitive(header->metadata, NL_CHECKSUMS), *item;
-    nl_status status = NL_OK;
     int64_t size = 0, count = 0;
     uint32_t table = 0;
     char *names;
@@ -257,22 +252,22 @@ static nl_status read_checksums(nl_header *header)
         return NL_OK;
     for (int64_t i = 0; i < header->count; i++)
         size += (int64_t)strlen(header->entries[i].name) + 1;
-    NL_TRY(NL_OWN_ARRAY(checkpoint, "names of tensors", NL_MAX(size, 1), &names));
-    NL_TRY(NL_OWN_ARRAY(checkpoint, "checksums", NL_MAX(header->count, 1), &checkpoint->checksums));
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, "names of tensors", NL_MAX(size, 1), &names));
+    NL_CHECK(
+        NL_OWN_ARRAY(checkpoint, "checksums", NL_MAX(header->count, 1), &checkpoint->checksums));
     cJSON_ArrayForEach(item, header->root)
     {
         nl_span span;
         if (!strcmp(item->string, metadata_key))
             continue;
-        NL_TRY(read_offsets(header, item, &span));
+        NL_CHECK(read_offsets(header, item, &span));
         table = nl_checksum_table(table, item->string, span.end);
         checkpoint->checksums[count++] = (nl_checksum){
             copy_text(&names, item->string), header->data + span.begin, span.end - span.begin, 0};
     }
     checkpoint->checksum_count = count;
     nl_checksums_read(checkpoint, text->valuestring, table);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* One allocation holds what the entries point at outside the mapping: aligned copies of the scales,
@@ -281,12 +276,11 @@ static nl_status own(nl_header *header, int64_t floats)
 {
     nl_checkpoint *checkpoint = header->checkpoint;
     nl_context *context = checkpoint->context;
-    nl_status status;
     float *scale;
     const cJSON *item;
     int64_t pairs = 0, kept = 0;
     size_t size = (size_t)floats * sizeof(float); /* no more than the file holds */
-    NL_TRY(read_checksums(header));
+    NL_CHECK(read_checksums(header));
     for (int64_t i = 0; i < header->count; i++)
         size += strlen(header->entries[i].name) + 1;
     cJSON_ArrayForEach(item, header->metadata)
@@ -294,10 +288,10 @@ static nl_status own(nl_header *header, int64_t floats)
         size += strlen(item->string) + strlen(item->valuestring) + 2;
         pairs++;
     }
-    NL_TRY((scale = nl_checkpoint_own(checkpoint, "names of tensors", (int64_t)size, 1))
-               ? NL_OK
-               : NL_ERROR_MEMORY);
-    NL_TRY(NL_NEW_ARRAY(context, "metadata", 2 * pairs + 1, &checkpoint->metadata));
+    NL_CHECK((scale = nl_checkpoint_own(checkpoint, "names of tensors", (int64_t)size, 1))
+                 ? NL_OK
+                 : NL_ERROR_MEMORY);
+    NL_CHECK(NL_NEW_ARRAY(context, "metadata", 2 * pairs + 1, &checkpoint->metadata));
 
     char *text = (char *)(scale + floats);
     for (int64_t i = 0; i < header->count; i++) {
@@ -307,7 +301,7 @@ static nl_status own(nl_header *header, int64_t floats)
         entry.name = copy_text(&text, entry.name);
         if (entry.scale) {
             int64_t bytes = entry.shape[0] * (int64_t)sizeof(float);
-            NL_TRY(nl_checksum_check(checkpoint, entry.scale, bytes));
+            NL_CHECK(nl_checksum_check(checkpoint, entry.scale, bytes));
             entry.scale = memcpy(scale, entry.scale, (size_t)bytes);
             scale += entry.shape[0];
         }
@@ -325,8 +319,7 @@ static nl_status own(nl_header *header, int64_t floats)
     checkpoint->entries = header->entries;
     checkpoint->count = kept;
     header->entries = NULL;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status check_metadata(const nl_header *header)

@@ -82,9 +82,7 @@ static nl_status prepare_checksums(nl_safetensors_writer *writer, const nl_tenso
 {
     int64_t digits = NL_CHECKSUM_DIGITS * (writer->count + 1);
     uint32_t table = 0;
-    nl_status status = NL_NEW_ARRAY(writer->context, "checksums", digits + 1, &writer->checksums);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(writer->context, "checksums", digits + 1, &writer->checksums));
     memset(writer->checksums, '0', (size_t)digits);
     writer->checksums[digits] = '\0';
     for (int64_t i = 0; i < writer->count; i++)
@@ -152,9 +150,7 @@ nl_status nl_safetensors_write(nl_safetensors_writer *writer, const void *data, 
         return nl_fail(writer->context, NL_ERROR_INTERNAL,
                        "%s: %lld bytes more than the declared tensors have", writer->path,
                        (long long)(bytes - (writer->expected - writer->written)));
-    nl_status status = nl_writer_write(writer->writer, data, (size_t)bytes);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_writer_write(writer->writer, data, (size_t)bytes));
     if (writer->checksums)
         add_to_checksums(writer, data, bytes);
     writer->written += bytes;

@@ -35,12 +35,11 @@ static nl_status list_headers(nl_context *context, const nl_saved *saved, int64_
                               nl_tensor_header **headers, char **names, int64_t *header_count)
 {
     static const char suffix[] = ".scale";
-    nl_status status;
     int64_t size = 1;
     for (int64_t i = 0; i < count; i++)
         size += has_scale(&saved[i]) ? (int64_t)(strlen(saved[i].name) + sizeof(suffix)) : 0;
-    NL_TRY(NL_NEW_ZEROS(context, "names of tensors", 2 * (size_t)count, headers));
-    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", size, names));
+    NL_CHECK(NL_NEW_ZEROS(context, "names of tensors", 2 * (size_t)count, headers));
+    NL_CHECK(NL_NEW_ARRAY(context, "names of tensors", size, names));
     char *text = *names;
     *header_count = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -53,8 +52,7 @@ static nl_status list_headers(nl_context *context, const nl_saved *saved, int64_
         (*headers)[(*header_count)++] = (nl_tensor_header){text, NL_F32, 1, {saved[i].shape[0]}};
         text += length + 1;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status check_values(nl_context *context, const nl_saved *saved, const float *values,
@@ -102,27 +100,24 @@ cleanup:
 
 static nl_status write_tensor(nl_saving *saving, const nl_saved *saved)
 {
-    nl_status status;
     int64_t count = saved_count(saved), rows = saved->ndim ? saved->shape[0] : 1;
-    NL_TRY(nl_check_cancelled(saving->context));
+    NL_CHECK(nl_check_cancelled(saving->context));
     if (saved->exact)
         return write_exact(saving, saved->file, saved->exact);
     if (saving->loaded != saved->source) {
         saving->loaded = nothing;
-        NL_TRY(saving->source->read(saving->source->user, saved->source, saving->values));
+        NL_CHECK(saving->source->read(saving->source->user, saved->source, saving->values));
         saving->loaded = saved->source;
     }
     const float *values = saving->values + saved->first;
-    NL_TRY(check_values(saving->context, saved, values, count));
+    NL_CHECK(check_values(saving->context, saved, values, count));
     if (saved->dtype == NL_I8)
         return write_quantized(saving, values, rows, rows ? count / rows : 0);
     if (saved->dtype == NL_F32)
         return nl_safetensors_write(saving->writer, values, count * (int64_t)sizeof(float));
     nl_convert_from_float(values, count, saved->dtype, saving->packed);
-    NL_TRY(
-        nl_safetensors_write(saving->writer, saving->packed, count * nl_dtype_size(saved->dtype)));
-cleanup:
-    return status;
+    return nl_safetensors_write(saving->writer, saving->packed,
+                                count * nl_dtype_size(saved->dtype));
 }
 
 nl_status nl_save_tensors(nl_context *context, const char *path, bool overwrite,

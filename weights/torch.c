@@ -181,15 +181,14 @@ static nl_status read_tensor(nl_torch *torch, const char *name, const nl_pickle_
                              int64_t *strides, nl_entry *entry)
 {
     nl_torch_tensor tensor = {.torch = torch, .name = name};
-    nl_status status;
     const uint8_t *data;
     int stride_count;
     for (int i = 0; i < NL_MAX_DIMS; i++)
         entry->shape[i] = 1;
-    NL_TRY(unwrap(&tensor, value));
-    NL_TRY(read_storage(&tensor, &data));
-    NL_TRY(read_sizes(&tensor, tensor.shape, "shape", entry->shape, &entry->ndim));
-    NL_TRY(read_sizes(&tensor, tensor.strides, "strides", strides, &stride_count));
+    NL_CHECK(unwrap(&tensor, value));
+    NL_CHECK(read_storage(&tensor, &data));
+    NL_CHECK(read_sizes(&tensor, tensor.shape, "shape", entry->shape, &entry->ndim));
+    NL_CHECK(read_sizes(&tensor, tensor.strides, "strides", strides, &stride_count));
     entry->name = name;
     entry->dtype = tensor.dtype;
     if (stride_count != entry->ndim)
@@ -204,8 +203,7 @@ static nl_status read_tensor(nl_torch *torch, const char *name, const nl_pickle_
     if (nl_entry_count(entry) > 0)
         entry->data = data + tensor.offset->integer * nl_dtype_size(entry->dtype);
     entry->strides = row_major(entry, strides) ? NULL : strides;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- A dict of tensors as a checkpoint's table */
@@ -253,37 +251,32 @@ static nl_status fill_entries(nl_torch *torch, const nl_pickle_value *dict)
 {
     nl_checkpoint *checkpoint = torch->checkpoint;
     nl_context *context = checkpoint->context;
-    nl_status status;
     int64_t *strides;
     char *text;
     int64_t count, text_size;
-    NL_TRY(count_tensors(torch, dict, &count, &text_size));
-    NL_TRY(NL_NEW_ZEROS(context, "a checkpoint's table", count, &checkpoint->entries));
-    NL_TRY(NL_OWN_ARRAY(checkpoint, "strides", count * NL_MAX_DIMS, &strides));
-    NL_TRY(NL_OWN_ARRAY(checkpoint, "names of tensors", text_size, &text));
+    NL_CHECK(count_tensors(torch, dict, &count, &text_size));
+    NL_CHECK(NL_NEW_ZEROS(context, "a checkpoint's table", count, &checkpoint->entries));
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, "strides", count * NL_MAX_DIMS, &strides));
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, "names of tensors", text_size, &text));
     for (int64_t i = 0; i < dict->count; i += 2) {
         const nl_pickle_value *key = dict->items[i];
         if (!nl_torch_is_tensor(dict->items[i + 1]))
             continue;
         memcpy(text, key->text, (size_t)key->size);
         text[key->size] = '\0';
-        NL_TRY(read_tensor(torch, text, dict->items[i + 1], strides,
-                           &checkpoint->entries[checkpoint->count]));
+        NL_CHECK(read_tensor(torch, text, dict->items[i + 1], strides,
+                             &checkpoint->entries[checkpoint->count]));
         checkpoint->count++;
         text += key->size + 1;
         strides += NL_MAX_DIMS;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_torch_fill(nl_torch *torch, const nl_pickle_value *root)
 {
     const nl_pickle_value *dict;
-    nl_status status;
-    NL_TRY(nl_torch_choose(torch, root, &dict));
-    NL_TRY(nl_torch_facts(torch, root));
-    NL_TRY(fill_entries(torch, dict));
-cleanup:
-    return status;
+    NL_CHECK(nl_torch_choose(torch, root, &dict));
+    NL_CHECK(nl_torch_facts(torch, root));
+    return fill_entries(torch, dict);
 }

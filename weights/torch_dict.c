@@ -103,22 +103,21 @@ nl_status nl_torch_choose(nl_torch *torch, const nl_pickle_value *root,
                           const nl_pickle_value **dict)
 {
     nl_checkpoint *checkpoint = torch->checkpoint;
-    nl_status status;
     if (root->kind != NL_PICKLE_DICT && !(root->kind == NL_PICKLE_OBJECT && root->count > 0))
         return not_a_dict(checkpoint, root);
-    NL_TRY(list_keys(checkpoint, root, &checkpoint->holds));
+    NL_CHECK(list_keys(checkpoint, root, &checkpoint->holds));
     const nl_pickle_value *value = root;
     if (checkpoint->key && nl_pickle_get(root, checkpoint->key)) {
         value = nl_pickle_get(root, checkpoint->key);
         checkpoint->key_found = true;
-        NL_TRY(nl_checkpoint_take(checkpoint, checkpoint->key));
+        NL_CHECK(nl_checkpoint_take(checkpoint, checkpoint->key));
     }
     for (int level = 0; level < LEVELS; level++) {
         const char *place = best_place(value, LEVELS - level);
         if (!place)
             break;
         value = nl_pickle_get(value, place);
-        NL_TRY(nl_checkpoint_take(checkpoint, place));
+        NL_CHECK(nl_checkpoint_take(checkpoint, place));
     }
     if (!has_tensors(value))
         return nl_fail(checkpoint->context, NL_ERROR_INPUT,
@@ -128,8 +127,7 @@ nl_status nl_torch_choose(nl_torch *torch, const nl_pickle_value *root,
                        checkpoint->holds[0] ? checkpoint->holds : "an empty dict");
     log_choice(checkpoint);
     *dict = value;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- Facts */
@@ -169,9 +167,7 @@ static nl_status own_text(nl_checkpoint *checkpoint, const char *prefix, const c
                           int64_t size, char **copy)
 {
     size_t before = strlen(prefix);
-    nl_status status = NL_OWN_ARRAY(checkpoint, "metadata", (int64_t)before + size + 1, copy);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, "metadata", (int64_t)before + size + 1, copy));
     memcpy(*copy, prefix, before);
     memcpy(*copy + before, text, (size_t)size);
     (*copy)[before + (size_t)size] = '\0';
@@ -181,34 +177,30 @@ static nl_status own_text(nl_checkpoint *checkpoint, const char *prefix, const c
 static nl_status add_facts(nl_facts *facts, const nl_pickle_value *dict, const char *prefix)
 {
     char text[FACT_SIZE], key_text[FACT_SIZE];
-    nl_status status = NL_OK;
     for (int64_t i = 0; dict && i < dict->count && facts->count < FACT_LIMIT; i += 2) {
         const nl_pickle_value *key = dict->items[i];
         if (key->kind != NL_PICKLE_TEXT || !fact_text(key, key_text) ||
             !fact_text(dict->items[i + 1], text))
             continue;
         char **pair = facts->checkpoint->metadata + 2 * facts->count;
-        NL_TRY(own_text(facts->checkpoint, prefix, key->text, key->size, &pair[0]));
-        NL_TRY(own_text(facts->checkpoint, "", text, (int64_t)strlen(text), &pair[1]));
+        NL_CHECK(own_text(facts->checkpoint, prefix, key->text, key->size, &pair[0]));
+        NL_CHECK(own_text(facts->checkpoint, "", text, (int64_t)strlen(text), &pair[1]));
         facts->count++;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_torch_facts(nl_torch *torch, const nl_pickle_value *root)
 {
     nl_checkpoint *checkpoint = torch->checkpoint;
     nl_facts facts = {.checkpoint = checkpoint};
-    nl_status status;
     const nl_pickle_value *args = nl_pickle_get(root, "args");
-    NL_TRY(
+    NL_CHECK(
         NL_NEW_ZEROS(checkpoint->context, "metadata", 2 * FACT_LIMIT + 1, &checkpoint->metadata));
-    NL_TRY(add_facts(&facts, root, ""));
+    NL_CHECK(add_facts(&facts, root, ""));
     if (args && args->kind == NL_PICKLE_OBJECT) /* argparse.Namespace */
         args = args->state;
     if (args && args->kind == NL_PICKLE_DICT)
-        NL_TRY(add_facts(&facts, args, "args."));
-cleanup:
-    return status;
+        NL_CHECK(add_facts(&facts, args, "args."));
+    return NL_OK;
 }

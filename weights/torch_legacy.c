@@ -81,26 +81,23 @@ static nl_status next_pickle(nl_legacy *legacy, const nl_pickle_value **value)
 static nl_status read_preface(nl_legacy *legacy)
 {
     const nl_pickle_value *magic, *protocol, *system;
-    nl_status status;
-    NL_TRY(next_pickle(legacy, &magic));
-    NL_TRY(next_pickle(legacy, &protocol));
-    NL_TRY(next_pickle(legacy, &system));
+    NL_CHECK(next_pickle(legacy, &magic));
+    NL_CHECK(next_pickle(legacy, &protocol));
+    NL_CHECK(next_pickle(legacy, &system));
     if (protocol->kind != NL_PICKLE_INT || protocol->integer != 1001)
         return bad(legacy, "expected the protocol 1001");
     const nl_pickle_value *little = nl_pickle_get(system, "little_endian");
     if (!little || little->kind != NL_PICKLE_BOOL || !little->integer)
         return bad(legacy, "it was written on a big-endian machine, which is not read");
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status list_storages(nl_legacy *legacy, const nl_pickle_value *keys)
 {
-    nl_status status;
     if (keys->kind != NL_PICKLE_LIST)
         return bad(legacy, "no list of storages follows its objects");
-    NL_TRY(NL_NEW_ARRAY(legacy->torch->checkpoint->context, "storages", keys->count,
-                        &legacy->storages));
+    NL_CHECK(NL_NEW_ARRAY(legacy->torch->checkpoint->context, "storages", keys->count,
+                          &legacy->storages));
     for (int64_t i = 0; i < keys->count; i++) {
         const nl_pickle_value *key = keys->items[i];
         if (key->kind != NL_PICKLE_TEXT)
@@ -113,8 +110,7 @@ static nl_status list_storages(nl_legacy *legacy, const nl_pickle_value *keys)
     for (int64_t i = 1; i < legacy->count; i++)
         if (compare_keys(&legacy->storages[i - 1], &legacy->storages[i]) == 0)
             return bad(legacy, "a storage is there twice");
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Bytes of one element by the class that the pickle names; 0 for one that we do not know. */

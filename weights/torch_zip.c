@@ -76,17 +76,15 @@ static nl_status content(nl_torch *torch, const nl_zip_entry *entry, const uint8
 {
     nl_torch_zip *source = torch->source;
     const uint8_t **unpacked = &source->unpacked[entry - source->zip.entries];
-    nl_status status;
     uint8_t *memory;
     if (entry->deflated && !*unpacked) {
-        NL_TRY(NL_OWN_ARRAY(torch->checkpoint, "a compressed storage", entry->size, &memory));
-        NL_TRY(nl_zip_read(&source->zip, entry, memory));
+        NL_CHECK(NL_OWN_ARRAY(torch->checkpoint, "a compressed storage", entry->size, &memory));
+        NL_CHECK(nl_zip_read(&source->zip, entry, memory));
         *unpacked = memory;
     }
     *data = entry->deflated ? *unpacked : entry->data;
     return NL_OK;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* torch.save stores. Who packs a checkpoint saves some of it, not all but a sixteenth: that is a file made to fill memory. */
@@ -113,9 +111,7 @@ static nl_status find_storage(nl_torch *torch, const nl_pickle_value *key, const
                               int64_t *bytes)
 {
     const nl_zip_entry *entry;
-    nl_status status = find_entry(torch->source, "data/", key->text, key->size, &entry);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(find_entry(torch->source, "data/", key->text, key->size, &entry));
     if (!entry)
         return nl_fail(torch->checkpoint->context, NL_ERROR_INPUT,
                        "%s: its storage data/%.*s is not in the archive", torch->checkpoint->path,

@@ -77,31 +77,27 @@ cleanup:
 static nl_status look_at_layer(nl_looking *looking, nl_device *device, const nl_tensor *qkv,
                                int64_t picture, int time, int layer)
 {
-    nl_status status = NL_OK;
     nl_analysis *analysis = looking->analysis;
     int64_t columns = qkv->shape[1], size = analysis->config->hidden_size;
     int64_t d = size / analysis->heads;
-    NL_TRY(device->ops->download(device, looking->bytes, qkv->data, nl_tensor_bytes(qkv)));
+    NL_CHECK(device->ops->download(device, looking->bytes, qkv->data, nl_tensor_bytes(qkv)));
     nl_convert_to_float(looking->bytes, qkv->dtype, nl_tensor_count(qkv), looking->qkv);
     for (int64_t head = 0; head < analysis->heads; head++) {
         const float *q = looking->qkv + head * d;
-        NL_TRY(look_at_head(looking, q, q + size, columns, picture, time, layer, head));
+        NL_CHECK(look_at_head(looking, q, q + size, columns, picture, time, layer, head));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status allocate_qkv(nl_looking *looking, const nl_tensor *qkv)
 {
-    nl_status status = NL_OK;
     nl_context *context = looking->analysis->context;
     if (!looking->qkv) {
-        NL_TRY(NL_NEW_ARRAY(context, "queries and keys", nl_tensor_count(qkv), &looking->qkv));
-        NL_TRY(NL_NEW_SIZED(context, "queries and keys", nl_tensor_count(qkv),
-                            (size_t)nl_dtype_size(qkv->dtype), &looking->bytes));
+        NL_CHECK(NL_NEW_ARRAY(context, "queries and keys", nl_tensor_count(qkv), &looking->qkv));
+        NL_CHECK(NL_NEW_SIZED(context, "queries and keys", nl_tensor_count(qkv),
+                              (size_t)nl_dtype_size(qkv->dtype), &looking->bytes));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static const nl_tensor *kept_qkv(const nl_dit_saved *saved, int layer)
@@ -139,7 +135,6 @@ cleanup:
 
 static nl_status see(void *user, const nl_observation *seen)
 {
-    nl_status status = NL_OK;
     nl_looking *looking = user;
     nl_analysis *analysis = looking->analysis;
     const nl_analysis_options *options = &analysis->options;
@@ -153,10 +148,9 @@ static nl_status see(void *user, const nl_observation *seen)
             continue;
         analysis->step[time] = seen->step;
         analysis->t[time] = seen->t;
-        NL_TRY(look(looking, seen, time));
+        NL_CHECK(look(looking, seen, time));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status take(void *user, const nl_picture *picture)
@@ -195,23 +189,20 @@ static nl_status check_options(nl_context *context, const nl_config *config,
 /* Room for the points of `pictures`. */
 static nl_status allocate(nl_analysis *analysis, int64_t pictures)
 {
-    nl_status status = NL_OK;
     nl_context *context = analysis->context;
     const nl_analysis_options *options = &analysis->options;
     int64_t looks = (int64_t)options->times * options->layer_count, count = pictures;
     if (!nl_mul_size(count, looks, &count) || !nl_mul_size(count, analysis->heads, &count) ||
         !nl_mul_size(count, analysis->tokens, &count))
-        NL_TRY(nl_fail(context, NL_ERROR_MEMORY, "%lld pictures have too many queries",
-                       (long long)pictures));
-    NL_TRY(NL_NEW_ARRAY(context, "norms", count, &analysis->norm));
+        return nl_fail(context, NL_ERROR_MEMORY, "%lld pictures have too many queries",
+                       (long long)pictures);
+    NL_CHECK(NL_NEW_ARRAY(context, "norms", count, &analysis->norm));
     for (int rule = 0; rule < NL_RULES; rule++)
-        NL_TRY(NL_NEW_ARRAY(context, "entropies", count, &analysis->entropy[rule]));
-    NL_TRY(NL_NEW_ARRAY(context, "attention maps", looks * options->query_count * analysis->tokens,
-                        &analysis->maps));
-    NL_TRY(NL_NEW_ARRAY(context, "times", options->times, &analysis->step));
-    NL_TRY(NL_NEW_ARRAY(context, "times", options->times, &analysis->t));
-cleanup:
-    return status;
+        NL_CHECK(NL_NEW_ARRAY(context, "entropies", count, &analysis->entropy[rule]));
+    NL_CHECK(NL_NEW_ARRAY(context, "attention maps",
+                          looks * options->query_count * analysis->tokens, &analysis->maps));
+    NL_CHECK(NL_NEW_ARRAY(context, "times", options->times, &analysis->step));
+    return NL_NEW_ARRAY(context, "times", options->times, &analysis->t);
 }
 
 static nl_status create(nl_context *context, const nl_config *config,

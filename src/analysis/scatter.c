@@ -91,7 +91,6 @@ static void draw_means(nl_canvas *canvas, const nl_panel *panel)
 /* number: of the panel, which is a layer's place in the options, or behind the last one all of them together. */
 static nl_status draw_panel(nl_canvas *canvas, const nl_scatter *scatter, int number)
 {
-    nl_status status;
     const nl_analysis *analysis = scatter->analysis;
     int layer = number < analysis->options.layer_count ? number : -1;
     int row = number / scatter->columns, column = number % scatter->columns;
@@ -112,7 +111,7 @@ static nl_status draw_panel(nl_canvas *canvas, const nl_scatter *scatter, int nu
     panel.count = nl_analysis_select(analysis, scatter->rule, (nl_selection){-1, layer, -1}, x, y);
     for (int64_t i = 0; analysis->tokens > 1 && i < panel.count; i++)
         y[i] /= log((double)analysis->tokens);
-    NL_TRY(nl_spearman(analysis->context, x, y, panel.count, &spearman));
+    NL_CHECK(nl_spearman(analysis->context, x, y, panel.count, &spearman));
     if (layer >= 0)
         snprintf(title, sizeof(title), "layer %d", analysis->options.layers[layer]);
     snprintf(correlation, sizeof(correlation), "r %.2f   \xCF\x81 %.2f",
@@ -125,8 +124,7 @@ static nl_status draw_panel(nl_canvas *canvas, const nl_scatter *scatter, int nu
     nl_canvas_text(canvas, panel.chart.left, top + 16, 0,
                    (nl_font){nl_font_label.size, NL_INK, true}, title);
     nl_canvas_text(canvas, panel.chart.right, top + 16, 1, nl_font_tick, correlation);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void draw_head(nl_canvas *canvas, const nl_scatter *scatter, double width)

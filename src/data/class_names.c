@@ -161,7 +161,6 @@ static void add(list *l, part item)
 static nl_status read_lines(const reading *r, part text)
 {
     const nl_encode_job *job = r->job;
-    nl_status status = NL_OK;
     list strangers = {.job = job, .what = "lines without a folder"};
     list again = {.job = job, .what = "folders with a second line, of which the first counts"};
     for (part line, head, name; text.length;) {
@@ -178,12 +177,11 @@ static nl_status read_lines(const reading *r, part text)
         else if (r->names[one->label])
             add(&again, head);
         else
-            NL_TRY(copy_name(job->context, name, &r->names[one->label]));
+            NL_CHECK(copy_name(job->context, name, &r->names[one->label]));
     }
     say_last(&strangers);
     say_last(&again);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status check_text(const nl_encode_job *job, part text)

@@ -52,25 +52,23 @@ static nl_status read_classes(nl_dataset *dataset, const nl_json *json)
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(json->object, "classes"), *item,
                 *name = NULL;
     nl_context *context = dataset->context;
-    nl_status status = NL_OK;
     int count = cJSON_IsArray(array) ? cJSON_GetArraySize(array) : -1, i = 0;
     if (count < 0 || count > MAX_CLASSES)
         return bad(json, "classes", "a list of [folder, name]");
     dataset->info.classes = count;
-    NL_TRY(NL_NEW_ARRAY(context, "names of classes", count, &dataset->class_ids));
-    NL_TRY(NL_NEW_ARRAY(context, "names of classes", count, &dataset->class_names));
-    NL_TRY(NL_NEW_ZEROS(context, "counts of classes", count, &dataset->class_counts));
+    NL_CHECK(NL_NEW_ARRAY(context, "names of classes", count, &dataset->class_ids));
+    NL_CHECK(NL_NEW_ARRAY(context, "names of classes", count, &dataset->class_names));
+    NL_CHECK(NL_NEW_ZEROS(context, "counts of classes", count, &dataset->class_counts));
     cJSON_ArrayForEach(item, array)
     {
         if (!pair(item, &dataset->class_ids[i], &name) || !cJSON_IsString(name))
-            NL_TRY(bad(json, "classes", "a list of [folder, name]"));
+            NL_CHECK(bad(json, "classes", "a list of [folder, name]"));
         dataset->class_names[i++] = name->valuestring;
     }
     dataset->info.class_ids = dataset->class_ids;
     dataset->info.class_names = dataset->class_names;
     dataset->info.class_counts = dataset->class_counts;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status read_shards(nl_dataset *dataset, const nl_json *json)
@@ -110,20 +108,17 @@ cleanup:
 
 static nl_status read_autoencoder(nl_dataset_info *info, const nl_json *json)
 {
-    nl_status status;
     int kind = 0;
     info->autoencoder_sha256 = "";
     info->latent_scale = 1;
-    NL_TRY(nl_json_choice(json, "autoencoder", autoencoder_names, &kind));
+    NL_CHECK(nl_json_choice(json, "autoencoder", autoencoder_names, &kind));
     if (kind != (int)info->kind)
-        NL_TRY(bad(json, "autoencoder",
-                   "\"none\" for pixels, \"tiny\" for latents, \"kl\" for moments"));
+        NL_CHECK(bad(json, "autoencoder",
+                     "\"none\" for pixels, \"tiny\" for latents, \"kl\" for moments"));
     info->autoencoder = autoencoder_names[kind];
-    NL_TRY(nl_json_string(json, "autoencoder_sha256", &info->autoencoder_sha256));
-    NL_TRY(nl_json_double(json, "latent_scale", 1e-6, 1e6, &info->latent_scale));
-    NL_TRY(nl_json_double(json, "latent_shift", -1e6, 1e6, &info->latent_shift));
-cleanup:
-    return status;
+    NL_CHECK(nl_json_string(json, "autoencoder_sha256", &info->autoencoder_sha256));
+    NL_CHECK(nl_json_double(json, "latent_scale", 1e-6, 1e6, &info->latent_scale));
+    return nl_json_double(json, "latent_shift", -1e6, 1e6, &info->latent_shift);
 }
 
 /* Whether an encode made parts of pictures, and did not say which in older versions. */
@@ -149,14 +144,13 @@ static nl_status read_pictures(nl_dataset *dataset, const nl_json *json)
 static nl_status read_geometry(nl_dataset *dataset, const nl_json *json)
 {
     nl_dataset_info *info = &dataset->info;
-    nl_status status;
     int image[2], shape[3];
-    NL_TRY(nl_json_bool(json, "flips", &info->flips));
-    NL_TRY(nl_json_bool(json, "crops", &dataset->crops));
+    NL_CHECK(nl_json_bool(json, "flips", &info->flips));
+    NL_CHECK(nl_json_bool(json, "crops", &dataset->crops));
     info->crops_known = dataset->crops || !was_cropped(json);
-    NL_TRY(read_pictures(dataset, json));
-    NL_TRY(read_sizes(json, "image_size", 2, NL_DATA_MAX_SIDE, image));
-    NL_TRY(read_sizes(json, "shape", 3, NL_DATA_MAX_SIDE, shape));
+    NL_CHECK(read_pictures(dataset, json));
+    NL_CHECK(read_sizes(json, "image_size", 2, NL_DATA_MAX_SIDE, image));
+    NL_CHECK(read_sizes(json, "shape", 3, NL_DATA_MAX_SIDE, shape));
     info->image_height = image[0];
     info->image_width = image[1];
     info->channels = shape[0];
@@ -165,46 +159,42 @@ static nl_status read_geometry(nl_dataset *dataset, const nl_json *json)
     info->sample_channels = shape[0] * (info->kind == NL_DATA_MOMENTS ? 2 : 1);
     bool pixels = info->kind == NL_DATA_PIXELS;
     if (pixels && (shape[0] != 3 || shape[1] != image[0] || shape[2] != image[1]))
-        NL_TRY(bad(json, "shape", "[3, height, width] of \"image_size\" for pixels"));
+        NL_CHECK(bad(json, "shape", "[3, height, width] of \"image_size\" for pixels"));
     if (pixels && !info->flips)
-        NL_TRY(bad(json, "flips", "true for pixels"));
+        NL_CHECK(bad(json, "flips", "true for pixels"));
     /* at most 2^43 and 2^45 */
     dataset->elements = (int64_t)info->sample_channels * info->height * info->width;
     dataset->sample_bytes = pixels ? dataset->elements : dataset->elements * (info->flips ? 4 : 2);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status read_json(nl_dataset *dataset, const nl_json *json)
 {
     nl_dataset_info *info = &dataset->info;
-    nl_status status;
     const char *format = NULL;
     int64_t version = 0;
     int kind = -1;
-    NL_TRY(nl_json_string(json, "format", &format));
+    NL_CHECK(nl_json_string(json, "format", &format));
     if (!format || strcmp(format, NL_DATASET_FORMAT) != 0)
-        NL_TRY(bad(json, "format",
-                   "\"" NL_DATASET_FORMAT "\": encode pictures with 'nalagen encode'"));
-    NL_TRY(nl_json_int(json, "version", 1, INT32_MAX, &version));
+        NL_CHECK(bad(json, "format",
+                     "\"" NL_DATASET_FORMAT "\": encode pictures with 'nalagen encode'"));
+    NL_CHECK(nl_json_int(json, "version", 1, INT32_MAX, &version));
     if (version != NL_DATASET_VERSION)
-        NL_TRY(
-            nl_fail(json->context, NL_ERROR_INPUT,
-                    "%s: version %lld of the format, this nalagen reads %d: encode again, or take "
-                    "a nalagen of the same age",
-                    json->where, (long long)version, NL_DATASET_VERSION));
-    NL_TRY(nl_json_known_keys(json, known_keys));
-    NL_TRY(nl_json_choice(json, "kind", nl_data_kind_names, &kind));
+        return nl_fail(
+            json->context, NL_ERROR_INPUT,
+            "%s: version %lld of the format, this nalagen reads %d: encode again, or take "
+            "a nalagen of the same age",
+            json->where, (long long)version, NL_DATASET_VERSION);
+    NL_CHECK(nl_json_known_keys(json, known_keys));
+    NL_CHECK(nl_json_choice(json, "kind", nl_data_kind_names, &kind));
     if (kind < 0)
-        NL_TRY(bad(json, "kind", "\"pixels\", \"latents\" or \"moments\""));
+        NL_CHECK(bad(json, "kind", "\"pixels\", \"latents\" or \"moments\""));
     info->kind = (nl_data_kind)kind;
-    NL_TRY(nl_json_int(json, "count", 1, INT64_C(1) << 40, &info->count));
-    NL_TRY(read_geometry(dataset, json));
-    NL_TRY(read_autoencoder(info, json));
-    NL_TRY(read_classes(dataset, json));
-    NL_TRY(read_shards(dataset, json));
-cleanup:
-    return status;
+    NL_CHECK(nl_json_int(json, "count", 1, INT64_C(1) << 40, &info->count));
+    NL_CHECK(read_geometry(dataset, json));
+    NL_CHECK(read_autoencoder(info, json));
+    NL_CHECK(read_classes(dataset, json));
+    return read_shards(dataset, json);
 }
 
 nl_status nl_dataset_parse(nl_context *context, const char *path, const char *text, int64_t size,
@@ -285,26 +275,24 @@ nl_status nl_dataset_attach(nl_dataset *dataset, nl_shard *shard, nl_checkpoint 
     int64_t n = shard->count;
     int64_t latents[] = {n, info->flips ? 2 : 1, info->sample_channels, info->height, info->width};
     int64_t rgb[] = {n, info->height, info->width, 3};
-    nl_status status;
-    NL_TRY(find_tensor(dataset, file, NL_SHARD_IMAGES, pixels ? NL_U8 : NL_F16, pixels ? 4 : 5,
-                       pixels ? rgb : latents, &shard->images));
-    NL_TRY(find_tensor(dataset, file, NL_SHARD_LABELS, NL_I32, 1, &n, &shard->labels));
+    NL_CHECK(find_tensor(dataset, file, NL_SHARD_IMAGES, pixels ? NL_U8 : NL_F16, pixels ? 4 : 5,
+                         pixels ? rgb : latents, &shard->images));
+    NL_CHECK(find_tensor(dataset, file, NL_SHARD_LABELS, NL_I32, 1, &n, &shard->labels));
     if (dataset->crops)
-        NL_TRY(find_tensor(dataset, file, NL_SHARD_CROPS, NL_F32, 2, (int64_t[]){n, NL_CROP_STORED},
-                           &shard->crops));
+        NL_CHECK(find_tensor(dataset, file, NL_SHARD_CROPS, NL_F32, 2,
+                             (int64_t[]){n, NL_CROP_STORED}, &shard->crops));
     if (nl_checkpoint_find(file, NL_SHARD_PICTURES))
-        NL_TRY(find_tensor(dataset, file, NL_SHARD_PICTURES, NL_I64, 1, &n, &shard->pictures));
-    NL_TRY(check_crops(dataset, shard, file->path));
+        NL_CHECK(find_tensor(dataset, file, NL_SHARD_PICTURES, NL_I64, 1, &n, &shard->pictures));
+    NL_CHECK(check_crops(dataset, shard, file->path));
     int classes = NL_MAX(info->classes, 1);
     for (int64_t i = 0; i < n; i++)
         if (label_at(shard, i) < 0 || label_at(shard, i) >= classes)
-            NL_TRY(nl_fail(dataset->context, NL_ERROR_INPUT,
+            return nl_fail(dataset->context, NL_ERROR_INPUT,
                            "%s: label %lld is %d, expected 0 to %d", file->path, (long long)i,
-                           label_at(shard, i), classes - 1));
+                           label_at(shard, i), classes - 1);
     nl_map_random(&file->mapping);
     shard->file = file;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 void nl_dataset_count(nl_dataset *dataset)

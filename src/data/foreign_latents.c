@@ -290,26 +290,24 @@ static nl_status write_shards(nl_taking *t)
 {
     nl_latents_options *o = &t->out;
     int64_t elements = (int64_t)o->channels * o->height * o->width * (o->moments ? 2 : 1);
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(t->context, "latents", NL_LATENTS_SHARD * elements, &t->room));
-    NL_TRY(NL_NEW_ARRAY(t->context, "labels", NL_LATENTS_SHARD, &t->of_shard));
+    NL_CHECK(NL_NEW_ARRAY(t->context, "latents", NL_LATENTS_SHARD * elements, &t->room));
+    NL_CHECK(NL_NEW_ARRAY(t->context, "labels", NL_LATENTS_SHARD, &t->of_shard));
     for (int64_t shard = 0; shard < nl_latents_shards(t->count); shard++) {
         int64_t first = shard * NL_LATENTS_SHARD, n = NL_MIN(t->count - first, NL_LATENTS_SHARD);
         for (int64_t i = 0; i < n; i++) {
-            NL_TRY(nl_check_cancelled(t->context));
-            NL_TRY(read_latent(t, first + i, t->room + i * elements));
+            NL_CHECK(nl_check_cancelled(t->context));
+            NL_CHECK(read_latent(t, first + i, t->room + i * elements));
             if (t->labels && !t->options->unconditional)
-                NL_TRY(read_label(t, first + i));
+                NL_CHECK(read_label(t, first + i));
             t->of_shard[i] = t->options->unconditional ? 0 : t->files[first + i].label;
         }
-        NL_TRY(nl_latents_write_shard(t->context, o, shard, t->room, t->of_shard));
+        NL_CHECK(nl_latents_write_shard(t->context, o, shard, t->room, t->of_shard));
         t->result->count = first + n;
-        NL_TRY(nl_report_progress(
+        NL_CHECK(nl_report_progress(
             t->context,
             &(nl_progress){.stage = "encoding", .image = first + n, .images = t->count}));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Classes "0", "1", ... and what they are called: the same. */

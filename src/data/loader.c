@@ -140,11 +140,10 @@ static nl_status make_batch(const nl_loader *loader, const nl_batch *batch)
 {
     const nl_loader_options *o = &loader->options;
     const nl_dataset *dataset = loader->dataset;
-    nl_status status = NL_OK;
     for (int64_t i = 0; i < batch->size; i++) {
         int64_t sample = first_sample(loader, batch->step) + i, index;
         draw(loader, sample, &index, &batch->flipped[i]);
-        NL_TRY(
+        NL_CHECK(
             nl_dataset_read(dataset, index, batch->flipped[i], batch->x + i * dataset->elements));
         bool drop = o->label_dropout > 0 &&
                     (double)nl_philox_uniform(o->seed, (uint64_t)sample, NL_STREAM_DROPOUT, 0) <=
@@ -154,8 +153,7 @@ static nl_status make_batch(const nl_loader *loader, const nl_batch *batch)
         batch->samples[i] = sample;
         nl_dataset_crop(dataset, index, batch->flipped[i], batch->crops + i * NL_CROP_NUMBERS);
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- The thread */

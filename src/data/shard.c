@@ -21,15 +21,13 @@ nl_status nl_shard_builder_create(const nl_encode_job *job, nl_shard_builder *bu
 {
     nl_context *context = job->context;
     int64_t n = job->shard_pictures;
-    nl_status status;
     *builder = (nl_shard_builder){0};
-    NL_TRY(NL_NEW_SIZED(context, "a shard", n, (size_t)job->sample_bytes, &builder->images));
-    NL_TRY(NL_NEW_ARRAY(context, "a shard's labels", n, &builder->labels));
-    NL_TRY(NL_NEW_ARRAY(context, "a shard's pictures", n, &builder->numbers));
+    NL_CHECK(NL_NEW_SIZED(context, "a shard", n, (size_t)job->sample_bytes, &builder->images));
+    NL_CHECK(NL_NEW_ARRAY(context, "a shard's labels", n, &builder->labels));
+    NL_CHECK(NL_NEW_ARRAY(context, "a shard's pictures", n, &builder->numbers));
     if (nl_encode_crops(job))
-        NL_TRY(NL_NEW_ARRAY(context, "a shard's crops", n * NL_CROP_STORED, &builder->crops));
-cleanup:
-    return status;
+        NL_CHECK(NL_NEW_ARRAY(context, "a shard's crops", n * NL_CROP_STORED, &builder->crops));
+    return NL_OK;
 }
 
 void nl_shard_builder_free(nl_context *context, nl_shard_builder *builder)
@@ -72,17 +70,16 @@ static nl_status pack(const nl_encode_job *job, const nl_chunk *chunk, float *sa
 static nl_status encode(const nl_encode_job *job, const nl_chunk *chunk, float *samples)
 {
     const nl_vae *vae = job->options->vae;
-    nl_status status = NL_OK;
     int64_t planes = chunk->good * job->orientations, bytes = 3 * (int64_t)job->height * job->width;
     int64_t batch;
-    NL_TRY(nl_vae_encode_batch(vae, job->height, job->width, &batch));
+    NL_CHECK(nl_vae_encode_batch(vae, job->height, job->width, &batch));
     for (int64_t first = 0; first < planes; first += batch) {
-        NL_TRY(nl_vae_encode_samples(vae, chunk->rgb + first * bytes, NL_MIN(batch, planes - first),
-                                     job->height, job->width, samples + first * job->elements));
-        NL_TRY(nl_encode_report(job, NL_MIN(first + batch, planes) / job->orientations));
+        NL_CHECK(nl_vae_encode_samples(vae, chunk->rgb + first * bytes,
+                                       NL_MIN(batch, planes - first), job->height, job->width,
+                                       samples + first * job->elements));
+        NL_CHECK(nl_encode_report(job, NL_MIN(first + batch, planes) / job->orientations));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_shard_append(const nl_encode_job *job, nl_shard_builder *builder, nl_chunk *chunk)

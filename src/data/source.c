@@ -25,32 +25,28 @@ static bool is_file(const char *path)
 
 static nl_status open_file(nl_source *source, const nl_source_options *options)
 {
-    nl_status status = NL_OK;
     bool found;
     if (!is_file(source->path))
         return refuse(source);
-    NL_TRY(nl_source_open_npz(source, options->unconditional, &found));
+    NL_CHECK(nl_source_open_npz(source, options->unconditional, &found));
     if (!found)
-        NL_TRY(nl_source_open_archive(source, options, &found));
+        NL_CHECK(nl_source_open_archive(source, options, &found));
     if (!found)
-        NL_TRY(nl_source_name_format(source));
+        NL_CHECK(nl_source_name_format(source));
     if (!found)
-        NL_TRY(refuse(source));
-cleanup:
-    return status;
+        NL_CHECK(refuse(source));
+    return NL_OK;
 }
 
 static nl_status open_folder(nl_source *source, const nl_source_options *options)
 {
-    nl_status status;
     bool found;
-    NL_TRY(nl_source_open_arrays(source, options->split, options->unconditional, &found));
+    NL_CHECK(nl_source_open_arrays(source, options->split, options->unconditional, &found));
     if (!found)
-        NL_TRY(nl_source_open_archive(source, options, &found));
+        NL_CHECK(nl_source_open_archive(source, options, &found));
     if (!found)
-        NL_TRY(nl_source_open_folder(source, options));
-cleanup:
-    return status;
+        NL_CHECK(nl_source_open_folder(source, options));
+    return NL_OK;
 }
 
 nl_status nl_source_open(nl_context *context, const char *path, const nl_source_options *options,
@@ -155,9 +151,7 @@ nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image 
         file->data + source->offset + (index - file->first) * source->record + source->pixels;
     int64_t area = (int64_t)source->height * source->width;
     *image = (nl_image){.height = source->height, .width = source->width};
-    nl_status status = NL_NEW_SIZED(source->context, "a picture", area, 3, &image->rgb);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_SIZED(source->context, "a picture", area, 3, &image->rgb));
     for (int64_t i = 0; i < area; i++)
         for (int c = 0; c < 3; c++)
             image->rgb[3 * i + c] = pixels[source->layout == NL_PLANES        ? c * area + i

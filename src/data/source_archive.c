@@ -64,13 +64,12 @@ static bool is_stray(const char *name)
 
 static nl_status add(nl_archive *a, nl_member member, const char *name)
 {
-    nl_status status = NL_OK;
     nl_member *larger;
     if (is_stray(name))
         return NL_OK;
     if (a->count == a->capacity) {
         int64_t capacity = a->capacity ? 2 * a->capacity : 1024;
-        NL_TRY(NL_NEW_ARRAY(a->context, "the files of an archive", capacity, &larger));
+        NL_CHECK(NL_NEW_ARRAY(a->context, "the files of an archive", capacity, &larger));
         if (a->count)
             memcpy(larger, a->members, (size_t)a->count * sizeof(*larger));
         nl_free(a->context, a->members);
@@ -82,11 +81,10 @@ static nl_status add(nl_archive *a, nl_member member, const char *name)
     member.stamp = a->stamp;
     member.picture = nl_is_picture_name(name) ||
                      (member.bytes && nl_image_kind_of(member.bytes, member.size) != NL_IMAGE_NONE);
-    NL_TRY(nl_format(a->context, &member.name, "%s%s%s", a->prefix ? a->prefix : "",
-                     a->prefix ? "/" : "", name));
+    NL_CHECK(nl_format(a->context, &member.name, "%s%s%s", a->prefix ? a->prefix : "",
+                       a->prefix ? "/" : "", name));
     a->members[a->count++] = member;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static bool is_tar(const char *name)
@@ -183,28 +181,26 @@ static nl_status read_archive(nl_archive *a, const char *folder, const char *nam
 {
     nl_source *source = a->source;
     nl_source_file *file = &source->files[source->file_count++];
-    nl_status status;
     char *path = NULL;
     int64_t size, links = 0;
-    NL_TRY(folder ? nl_path_join(a->context, folder, name, &path)
-                  : nl_strdup(a->context, name, &path));
+    NL_CHECK(folder ? nl_path_join(a->context, folder, name, &path)
+                    : nl_strdup(a->context, name, &path));
     *file = (nl_source_file){.path = path};
-    NL_TRY(nl_map_file(a->context, path, &file->mapping));
+    NL_CHECK(nl_map_file(a->context, path, &file->mapping));
     file->data = file->mapping.data;
     file->size = file->mapping.size;
     a->stamp = nl_source_stamp(path, &size);
     a->prefix = folder ? name : NULL;
     if (!memcmp(file->data, "PK", NL_MIN(file->size, 2)))
-        NL_TRY(take_zip(a, file));
+        NL_CHECK(take_zip(a, file));
     else if (nl_tar_recognizes(file->data, file->size) || file->size == 0)
-        NL_TRY(nl_tar_walk(a->context, path, file->data, file->size, take_file, a, &links));
+        NL_CHECK(nl_tar_walk(a->context, path, file->data, file->size, take_file, a, &links));
     else
-        NL_TRY(nl_fail(a->context, NL_ERROR_INPUT,
-                       "%s: not a tar archive: is it packed (gunzip, unzstd), or cut off?", path));
+        return nl_fail(a->context, NL_ERROR_INPUT,
+                       "%s: not a tar archive: is it packed (gunzip, unzstd), or cut off?", path);
     for (; links > 0; links--)
         nl_picture_walk_skip(&a->left, "a link or a device");
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- Labels by keys */
@@ -301,23 +297,21 @@ cleanup:
 static nl_status find_keys(const nl_archive *a, nl_keyed **keys, int64_t *count)
 {
     const bool cls[] = {true, false};
-    nl_status status;
     *count = 0;
-    NL_TRY(NL_NEW_ARRAY(a->context, "labels", a->count, keys));
+    NL_CHECK(NL_NEW_ARRAY(a->context, "labels", a->count, keys));
     for (int way = 0; way < 2 && *count == 0; way++)
         for (int64_t i = 0; i < a->count; i++) {
             const nl_member *m = &a->members[i];
             nl_keyed key = {.name = m->name, .length = key_length(m->name), .label = -1};
             if (m->picture || !ends_as(m, cls[way] ? ".cls" : ".json"))
                 continue;
-            NL_TRY(cls[way] ? read_cls(a, m, &key.label) : read_json(a, m, &key.label));
+            NL_CHECK(cls[way] ? read_cls(a, m, &key.label) : read_json(a, m, &key.label));
             if (key.label >= 0)
                 (*keys)[(*count)++] = key;
         }
     if (*count)
         qsort(*keys, (size_t)*count, sizeof(**keys), by_key);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* ---- Labels by folders */
@@ -351,10 +345,9 @@ static int by_text(const void *a, const void *b)
 static nl_status list_folders(const nl_archive *a, size_t skip, char ***folders, int64_t *count,
                               int64_t *loose)
 {
-    nl_status status;
     int64_t unique = 0;
     *count = *loose = 0;
-    NL_TRY(NL_NEW_ZEROS(a->context, "names of folders", a->pictures, folders));
+    NL_CHECK(NL_NEW_ZEROS(a->context, "names of folders", a->pictures, folders));
     for (int64_t i = 0; i < a->count; i++) {
         const nl_member *m = &a->members[i];
         const char *name = m->name + m->inside + skip, *slash = strchr(name, '/');
@@ -364,7 +357,7 @@ static nl_status list_folders(const nl_archive *a, size_t skip, char ***folders,
             ++*loose;
         else if (!*count || strlen((*folders)[*count - 1]) != (size_t)(slash - name) ||
                  strncmp((*folders)[*count - 1], name, (size_t)(slash - name)) != 0)
-            NL_TRY(
+            NL_CHECK(
                 nl_format(a->context, &(*folders)[(*count)++], "%.*s", (int)(slash - name), name));
     }
     if (*count)
@@ -379,8 +372,7 @@ static nl_status list_folders(const nl_archive *a, size_t skip, char ***folders,
             (*folders)[unique++] = kept;
         }
     *count = unique;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void free_folders(const nl_archive *a, char **folders, int64_t count)
@@ -395,9 +387,7 @@ static void free_folders(const nl_archive *a, char **folders, int64_t count)
 static nl_status add_picture(nl_archive *a, nl_member *member, int label)
 {
     nl_source *source = a->source;
-    nl_status status = nl_source_reserve(source);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_source_reserve(source));
     source->pictures[source->count++] = (nl_source_picture){.name = member->name,
                                                             .size = member->size,
                                                             .stamp = member->stamp,
@@ -420,7 +410,6 @@ static nl_status add_keyed(nl_archive *a, const nl_keyed *keys, int64_t count)
     nl_source *source = a->source;
     nl_keyed last = {.length = 0};
     int classes = 0;
-    nl_status status = NL_OK;
     source->format = "webdataset";
     qsort(a->members, (size_t)a->count, sizeof(*a->members), by_order);
     for (int64_t i = 0; i < a->count; i++) {
@@ -430,21 +419,19 @@ static nl_status add_keyed(nl_archive *a, const nl_keyed *keys, int64_t count)
             continue;
         const nl_keyed *found = bsearch(&key, keys, (size_t)count, sizeof(key), by_key);
         if (!found)
-            NL_TRY(nl_fail(a->context, NL_ERROR_INPUT,
+            return nl_fail(a->context, NL_ERROR_INPUT,
                            "%s: there is no label for %s: expected %.*s.cls beside it, as others "
                            "have it",
-                           source->path, m->name, (int)key.length, m->name));
+                           source->path, m->name, (int)key.length, m->name);
         if (last.length && !by_key(&last, &key)) {
             nl_picture_walk_skip(&a->left, m->name);
             continue;
         }
         last = key; /* the name becomes the picture's */
         classes = NL_MAX(classes, found->label + 1);
-        NL_TRY(add_picture(a, m, found->label));
+        NL_CHECK(add_picture(a, m, found->label));
     }
-    NL_TRY(nl_source_number_classes(source, classes));
-cleanup:
-    return status;
+    return nl_source_number_classes(source, classes);
 }
 
 /* Takes the pictures of one folder below `skip`, or all (split NULL), each with its class. */
@@ -623,25 +610,21 @@ cleanup:
 static nl_status open_all(nl_archive *a, const nl_listing *tars)
 {
     nl_source *source = a->source;
-    nl_status status;
     int64_t count = tars ? tars->count : 1;
-    NL_TRY(NL_NEW_ZEROS(a->context, "a list of files", count, &source->files));
+    NL_CHECK(NL_NEW_ZEROS(a->context, "a list of files", count, &source->files));
     if (!tars)
-        NL_TRY(read_archive(a, NULL, source->path));
+        NL_CHECK(read_archive(a, NULL, source->path));
     for (int64_t i = 0; tars && i < count; i++)
-        NL_TRY(read_archive(a, source->path, tars->names[i]));
+        NL_CHECK(read_archive(a, source->path, tars->names[i]));
     drop_earlier(a);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Whether a file is a tar or a zip, by its first bytes. */
 static nl_status is_archive(nl_context *context, const char *path, bool *found)
 {
     nl_mapping file;
-    nl_status status = nl_map_file(context, path, &file);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_map_file(context, path, &file));
     *found =
         nl_tar_recognizes(file.data, file.size) ||
         (file.size > 4 && (!memcmp(file.data, "PK\3\4", 4) || !memcmp(file.data, "PK\5\6", 4)));

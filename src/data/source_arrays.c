@@ -96,16 +96,14 @@ cleanup:
 nl_status nl_source_open_file(nl_context *context, const char *folder, const char *name,
                               nl_source_file *file)
 {
-    nl_status status;
     *file = (nl_source_file){0};
-    NL_TRY(nl_path_join(context, folder, name, &file->path));
-    NL_TRY(nl_map_file(context, file->path, &file->mapping));
+    NL_CHECK(nl_path_join(context, folder, name, &file->path));
+    NL_CHECK(nl_map_file(context, file->path, &file->mapping));
     if (ends(name, ".gz"))
         return unpack(context, file);
     file->data = file->mapping.data;
     file->size = file->mapping.size;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 void nl_source_close_file(nl_context *context, nl_source_file *file)
@@ -191,8 +189,7 @@ static nl_status open_cifar(nl_source *source, const nl_listing *listing, bool t
                             bool unconditional)
 {
     nl_context *context = source->context;
-    nl_status status;
-    NL_TRY(NL_NEW_ZEROS(context, "a list of files", listing->count, &source->files));
+    NL_CHECK(NL_NEW_ZEROS(context, "a list of files", listing->count, &source->files));
     source->format = "CIFAR-10";
     source->height = source->width = 32;
     source->layout = NL_PLANES;
@@ -203,34 +200,33 @@ static nl_status open_cifar(nl_source *source, const nl_listing *listing, bool t
         if (!(test ? is_cifar_test(name) : is_cifar_train(name)))
             continue;
         nl_source_file *file = &source->files[source->file_count++];
-        NL_TRY(nl_source_open_file(context, source->path, name, file));
+        NL_CHECK(nl_source_open_file(context, source->path, name, file));
         if (file->size == 0 || file->size % CIFAR_RECORD)
-            NL_TRY(
-                nl_fail(context, NL_ERROR_INPUT,
-                        "%s: %lld bytes are not a whole number of CIFAR-10 pictures of %d: is it "
-                        "cut off, or CIFAR-100?",
-                        file->path, (long long)file->size, CIFAR_RECORD));
+            return nl_fail(
+                context, NL_ERROR_INPUT,
+                "%s: %lld bytes are not a whole number of CIFAR-10 pictures of %d: is it "
+                "cut off, or CIFAR-100?",
+                file->path, (long long)file->size, CIFAR_RECORD);
         file->first = source->count;
         file->count = file->size / CIFAR_RECORD;
         source->count += file->count;
     }
-    NL_TRY(alloc_pictures(source));
+    NL_CHECK(alloc_pictures(source));
     for (int i = 0; i < source->file_count; i++) {
         const nl_source_file *file = &source->files[i];
         for (int64_t j = 0; j < file->count; j++) {
             int label = file->data[j * CIFAR_RECORD];
             if (label >= CIFAR_CLASSES)
-                NL_TRY(nl_fail(
+                return nl_fail(
                     context, NL_ERROR_INPUT,
                     "%s: the label of picture %lld is %d, expected 0 to 9: is it CIFAR-100?",
-                    file->path, (long long)j, label));
+                    file->path, (long long)j, label);
             source->pictures[file->first + j].label = unconditional ? 0 : label;
         }
     }
     if (!unconditional)
-        NL_TRY(name_cifar(source));
-cleanup:
-    return status;
+        NL_CHECK(name_cifar(source));
+    return NL_OK;
 }
 
 /* ---- IDX */
@@ -313,9 +309,7 @@ static nl_status open_idx(nl_source *source, const nl_listing *listing, bool tes
         images = !images && is_idx(name, "images") ? name : images;
         labels = !labels && is_idx(name, "labels") ? name : labels;
     }
-    nl_status status = open_images(source, images);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(open_images(source, images));
     if (labels)
         return read_labels(source, labels, unconditional);
     if (!unconditional)

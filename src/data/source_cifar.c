@@ -175,20 +175,18 @@ cleanup:
 nl_status nl_source_open_cifar_pickles(nl_source *source, const nl_listing *listing, bool test,
                                        bool unconditional)
 {
-    nl_status status;
     int classes = 0;
-    NL_TRY(NL_NEW_ZEROS(source->context, "a list of files", listing->count, &source->files));
+    NL_CHECK(NL_NEW_ZEROS(source->context, "a list of files", listing->count, &source->files));
     source->height = source->width = SIDE;
     source->layout = NL_PLANES;
     source->record = PLANES;
     for (int64_t i = 0; i < listing->count; i++)
         if (nl_is_cifar_pickle(listing->names[i], test))
-            NL_TRY(add_batch(source, listing->names[i], unconditional, &classes));
+            NL_CHECK(add_batch(source, listing->names[i], unconditional, &classes));
     source->format = classes == 10 ? "CIFAR-10" : "CIFAR-100";
     if (!unconditional) {
-        NL_TRY(nl_source_number_classes(source, classes));
-        NL_TRY(name_classes(source));
+        NL_CHECK(nl_source_number_classes(source, classes));
+        NL_CHECK(name_classes(source));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

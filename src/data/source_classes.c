@@ -13,9 +13,7 @@ nl_status nl_source_reserve(nl_source *source)
     if (source->count < source->capacity)
         return NL_OK;
     int64_t capacity = source->capacity ? 2 * source->capacity : 1024;
-    nl_status status = NL_NEW_ARRAY(source->context, "the list of pictures", capacity, &pictures);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(source->context, "the list of pictures", capacity, &pictures));
     if (source->count)
         memcpy(pictures, source->pictures, (size_t)source->count * sizeof(*source->pictures));
     nl_free(source->context, source->pictures);
@@ -42,13 +40,11 @@ uint64_t nl_source_stamp(const char *path, int64_t *size)
 
 nl_status nl_source_number_classes(nl_source *source, int classes)
 {
-    nl_status status;
-    NL_TRY(NL_NEW_ZEROS(source->context, "names of classes", classes, &source->class_ids));
+    NL_CHECK(NL_NEW_ZEROS(source->context, "names of classes", classes, &source->class_ids));
     source->classes = classes;
     for (int i = 0; i < classes; i++)
-        NL_TRY(nl_format(source->context, &source->class_ids[i], "%d", i));
-cleanup:
-    return status;
+        NL_CHECK(nl_format(source->context, &source->class_ids[i], "%d", i));
+    return NL_OK;
 }
 
 nl_status nl_source_one_class(nl_source *source)
@@ -59,9 +55,7 @@ nl_status nl_source_one_class(nl_source *source)
                        : !slash && source->archives ? source->path
                                                     : "pictures";
     size_t length = strlen(name);
-    nl_status status = NL_NEW(source->context, "names of classes", &source->class_ids);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW(source->context, "names of classes", &source->class_ids));
     for (int i = 0; i < NL_COUNT(endings) && source->archives; i++)
         if (length > 4 && !strcmp(name + length - 4, endings[i]))
             length -= 4;

@@ -78,7 +78,6 @@ static bool is_label(const cJSON *item, int64_t *label)
 static nl_status take_labels(nl_source *source, const nl_json *json, const cJSON *labels)
 {
     const cJSON *item;
-    nl_status status;
     int64_t label, classes = 0;
     drop_labels(source);
     cJSON_ArrayForEach(item, labels)
@@ -89,13 +88,11 @@ static nl_status take_labels(nl_source *source, const nl_json *json, const cJSON
                 source->context, NL_ERROR_INPUT,
                 "%s: \"labels\": expected [picture, class] with a whole number from 0 on",
                 json->where);
-        NL_TRY(set_label(source, json->where, name, (int)label));
+        NL_CHECK(set_label(source, json->where, name, (int)label));
         classes = NL_MAX(classes, label + 1);
     }
-    NL_TRY(check_labels(source, json->where));
-    NL_TRY(nl_source_number_classes(source, (int)classes));
-cleanup:
-    return status;
+    NL_CHECK(check_labels(source, json->where));
+    return nl_source_number_classes(source, (int)classes);
 }
 
 nl_status nl_source_take_labels(nl_source *source, const char *where, const char *text,

@@ -23,20 +23,19 @@ static nl_status open_array(nl_context *context, const nl_zip *zip, const nl_zip
 {
     int64_t offset;
     char name[200];
-    nl_status status = NL_OK;
     file->data = entry->data;
     if (entry->deflated) {
-        NL_TRY(NL_NEW_ARRAY(context, zip->where, entry->size, &file->unpacked));
-        NL_TRY(nl_zip_read(zip, entry, file->unpacked));
+        NL_CHECK(NL_NEW_ARRAY(context, zip->where, entry->size, &file->unpacked));
+        NL_CHECK(nl_zip_read(zip, entry, file->unpacked));
         file->data = file->unpacked;
     }
     snprintf(name, sizeof(name), "%.150s: %.*s", zip->where, (int)NL_MIN(entry->name_size, 40),
              entry->name);
-    NL_TRY(nl_npy_read_header(context, name, file->data, entry->size, entry->size, array, &offset));
+    NL_CHECK(
+        nl_npy_read_header(context, name, file->data, entry->size, entry->size, array, &offset));
     file->data += offset;
     file->size = entry->size - offset;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static int64_t label_of(const nl_array *array, const uint8_t *data, int64_t index)
@@ -80,26 +79,23 @@ static nl_status open_pictures(nl_source *source, const nl_zip *zip, const nl_zi
     nl_source_file *file = source->files;
     nl_array array;
     char found[128];
-    nl_status status;
-    NL_TRY(open_array(context, zip, entry, file, &array));
+    NL_CHECK(open_array(context, zip, entry, file, &array));
     const int64_t *s = array.shape;
     if (array.dtype != NL_U8 || array.ndim != 4 || s[3] != 3 || s[0] < 1 || s[1] < 1 || s[2] < 1 ||
         s[1] > MAX_SIDE || s[2] > MAX_SIDE)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT,
+        return nl_fail(context, NL_ERROR_INPUT,
                        "%s: %.*s is %s %s, expected U8 [N, height, width, 3]: RGB pictures%s",
                        source->path, (int)NL_MIN(entry->name_size, 40), entry->name,
                        nl_dtype_name(array.dtype),
                        nl_shape_text(array.ndim, s, found, sizeof(found)),
-                       array.ndim == 4 && s[1] == 3 ? " (not channels first)" : ""));
+                       array.ndim == 4 && s[1] == 3 ? " (not channels first)" : "");
     file->count = source->count = s[0];
     source->height = (int)s[1];
     source->width = (int)s[2];
     source->record = 3 * s[1] * s[2];
     source->layout = NL_INTERLEAVED;
     source->format = "arrays";
-    NL_TRY(NL_NEW_ZEROS(context, "the list of pictures", source->count, &source->pictures));
-cleanup:
-    return status;
+    return NL_NEW_ZEROS(context, "the list of pictures", source->count, &source->pictures);
 }
 
 nl_status nl_source_open_npz(nl_source *source, bool unconditional, bool *found)

@@ -92,9 +92,7 @@ static nl_status join(nl_context *context, const nl_bytes *pngs, int count, int 
     uint32_t number = 0;
     for (int i = 0; i < count; i++) /* more than it takes: a PNG is larger than its pixels */
         room += pngs[i].size + EXTRA + FCTL;
-    nl_status status = NL_NEW_ARRAY(context, "an animated PNG", room, &made->data);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "an animated PNG", room, &made->data));
     memcpy(made->data, pngs[0].data, head);
     uint8_t *data = put_chunk(made->data + head, "acTL", ACTL);
     put_u32(put_u32(data, (uint32_t)count), 0);

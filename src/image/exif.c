@@ -45,9 +45,7 @@ nl_status nl_image_turn(nl_context *context, nl_image *image)
     uint8_t *turned;
     if (orientation < 2)
         return NL_OK;
-    nl_status status = NL_NEW_SIZED(context, "a picture", (int64_t)height * width, 3, &turned);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_SIZED(context, "a picture", (int64_t)height * width, 3, &turned));
     bool down = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
     bool left = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
     for (int y = 0; y < new_height; y++)

@@ -61,9 +61,7 @@ static nl_status next_chunk(nl_context *context, const char *path, const nl_mapp
 /* Allocated UTF-8 of Latin-1 text. */
 static nl_status from_latin1(nl_context *context, const uint8_t *data, size_t size, char **text)
 {
-    nl_status status = NL_NEW_ARRAY(context, "PNG text", 2 * size + 1, text);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "PNG text", 2 * size + 1, text));
     char *to = *text;
     for (size_t i = 0; i < size && data[i]; i++) {
         if (data[i] < 128) {
@@ -79,9 +77,7 @@ static nl_status from_latin1(nl_context *context, const uint8_t *data, size_t si
 
 static nl_status from_bytes(nl_context *context, const uint8_t *data, size_t size, char **text)
 {
-    nl_status status = NL_NEW_ARRAY(context, "PNG text", size + 1, text);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "PNG text", size + 1, text));
     if (size)
         memcpy(*text, data, size);
     (*text)[size] = '\0';

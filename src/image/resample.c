@@ -53,9 +53,7 @@ static nl_status make_windows(nl_context *context, const nl_filter_kind *kind, i
     windows->taps = 2 * (int)ceil(support) + 1;
     int64_t per_output = (int64_t)(windows->taps + 2) * (int64_t)sizeof(int32_t);
     int64_t bytes = out * per_output + windows->taps * (int64_t)sizeof(double);
-    nl_status status = NL_NEW_SIZED(context, "weights of scaling", bytes, 1, &windows->block);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_SIZED(context, "weights of scaling", bytes, 1, &windows->block));
     double *exact = windows->block;
     windows->first = (int *)(exact + windows->taps);
     windows->count = windows->first + out;
@@ -180,30 +178,27 @@ static void crop(int64_t top, int64_t left, int height, int width, nl_image *ima
 
 nl_status nl_image_fit(nl_context *context, int height, int width, nl_image *image)
 {
-    nl_status status = NL_OK;
     while (image->height / 2 >= height && image->width / 2 >= width)
-        NL_TRY(nl_image_scale(context, NL_FILTER_BOX, image->height / 2, image->width / 2, image));
+        NL_CHECK(
+            nl_image_scale(context, NL_FILTER_BOX, image->height / 2, image->width / 2, image));
     double scale = fmax((double)height / image->height, (double)width / image->width);
     double rows = nearbyint(image->height * scale), columns = nearbyint(image->width * scale);
     if (!(rows * columns <= 1 << 28))
-        NL_TRY(
-            nl_fail(context, NL_ERROR_INPUT,
-                    "a picture of %d x %d pixels, with the short side as the size asked for, has "
-                    "more than 2^28: leave it out",
-                    image->width, image->height));
-    NL_TRY(nl_image_scale(context, NL_FILTER_BICUBIC, (int)rows, (int)columns, image));
+        return nl_fail(
+            context, NL_ERROR_INPUT,
+            "a picture of %d x %d pixels, with the short side as the size asked for, has "
+            "more than 2^28: leave it out",
+            image->width, image->height);
+    NL_CHECK(nl_image_scale(context, NL_FILTER_BICUBIC, (int)rows, (int)columns, image));
     crop((image->height - height) / 2, (image->width - width) / 2, height, width, image);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_image_fit_part(nl_context *context, int height, int width, double zoom, double down,
                             double right, nl_image *image, nl_image_part *part)
 {
     int rows = (int)lround(height * zoom), columns = (int)lround(width * zoom);
-    nl_status status = nl_image_fit(context, rows, columns, image);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_image_fit(context, rows, columns, image));
     long top = lround(down * (rows - height)), left = lround(right * (columns - width));
     *part = (nl_image_part){.side = sqrt((double)height / rows * width / columns),
                             .down = ((double)top + 0.5 * height) / rows - 0.5,

@@ -101,43 +101,42 @@ static nl_status resolve_guide(nl_context *context, const nl_config *guide,
 nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, const nl_config *guide,
                               const nl_sampling *given, nl_sampling *resolved)
 {
-    nl_status status = NL_OK;
     bool dit = config->architecture == NL_ARCH_DIT;
     char list[128];
     int method;
     *resolved = *given;
     if (!given->sampler)
         resolved->sampler = dit ? "ddpm" : config->flow_map ? "flow" : "heun";
-    NL_TRY(find_name(context, "sampler", resolved->sampler, nl_method_names, &method));
+    NL_CHECK(find_name(context, "sampler", resolved->sampler, nl_method_names, &method));
     if (dit != nl_method_is_diffusion((nl_method)method))
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
+        return nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
                        resolved->sampler, dit ? "DiT" : "SiT",
-                       nl_method_list(dit, list, sizeof(list))));
+                       nl_method_list(dit, list, sizeof(list)));
     if (method == NL_METHOD_FLOW && !config->flow_map)
-        NL_TRY(
-            nl_fail(context, NL_ERROR_USAGE,
-                    "sampler flow takes the steps that a flow map predicts, and this model is none "
-                    "(nalagen distill makes one): use heun"));
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "sampler flow takes the steps that a flow map predicts, and this model is none "
+            "(nalagen distill makes one): use heun");
     if (config->guided && given->cfg_scale > 0 && given->cfg_scale != 1)
-        NL_TRY(
-            nl_fail(context, NL_ERROR_USAGE,
-                    "a guidance scale of %g: guidance is inside this model's weights, and cannot "
-                    "be had twice; leave it out",
-                    nl_sampling_scale(given)));
-    NL_TRY(check_crop(context, config, given));
-    NL_TRY(check_internal_guidance(context, config, given));
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "a guidance scale of %g: guidance is inside this model's weights, and cannot "
+            "be had twice; leave it out",
+            nl_sampling_scale(given));
+    NL_CHECK(check_crop(context, config, given));
+    NL_CHECK(check_internal_guidance(context, config, given));
     if (given->steps < 0 || given->steps > INT_MAX)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "steps is %lld", (long long)given->steps));
+        return nl_fail(context, NL_ERROR_USAGE, "steps is %lld", (long long)given->steps);
     if (given->steps && !nl_methods[method].default_steps)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "%s chooses its steps: give --atol and --rtol",
-                       resolved->sampler));
+        return nl_fail(context, NL_ERROR_USAGE, "%s chooses its steps: give --atol and --rtol",
+                       resolved->sampler);
     if (!given->steps && !given->respacing)
         resolved->steps = nl_methods[method].default_steps;
     if (dit && !given->respacing) /* one that goes two levels at a time leaves the lowest out */
         resolved->steps =
             NL_MIN(resolved->steps,
                    config->diffusion_steps - (nl_methods[method].family == NL_FAMILY_MULTISTEP));
-    NL_TRY(resolve_guide(context, guide, given, resolved));
+    NL_CHECK(resolve_guide(context, guide, given, resolved));
     bool autoguided = guide && resolved->guide_scale != 1;
     if (given->cfg_scale <= 0 && (config->guided || config->flow_map || autoguided)) {
         resolved->cfg_scale = 1;
@@ -148,25 +147,23 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
             resolved->cfg_interval[0] = 0.1, resolved->cfg_interval[1] = 0.9;
     }
     if (config->no_null_class && resolved->cfg_scale != 1)
-        NL_TRY(nl_fail(
+        return nl_fail(
             context, NL_ERROR_USAGE,
             "the model has no null class (trained with class_dropout_prob 0), which guidance "
-            "needs: leave out --cfg-scale, or give 1"));
-cleanup:
-    return status;
+            "needs: leave out --cfg-scale, or give 1");
+    return NL_OK;
 }
 
 nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
                                  const nl_sampling *sampling, nl_sampler_options *options)
 {
-    nl_status status = NL_OK;
     int method, form = NL_SDE_SIGMA, last = NL_LAST_MEAN;
     nl_sampler_options_init(options);
-    NL_TRY(find_name(context, "sampler", sampling->sampler, nl_method_names, &method));
+    NL_CHECK(find_name(context, "sampler", sampling->sampler, nl_method_names, &method));
     if (sampling->sde_form)
-        NL_TRY(find_name(context, "sde_form", sampling->sde_form, nl_sde_form_names, &form));
+        NL_CHECK(find_name(context, "sde_form", sampling->sde_form, nl_sde_form_names, &form));
     if (sampling->last_step)
-        NL_TRY(find_name(context, "last_step", sampling->last_step, nl_last_step_names, &last));
+        NL_CHECK(find_name(context, "last_step", sampling->last_step, nl_last_step_names, &last));
     options->method = (nl_method)method;
     options->steps = (int)sampling->steps;
     options->respacing = sampling->respacing;
@@ -201,8 +198,7 @@ nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
         options->atol = sampling->atol;
     if (sampling->rtol != 0)
         options->rtol = sampling->rtol;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_sampling_check(nl_context *context, const nl_config *config,

@@ -94,12 +94,9 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
                          const float *s, const nl_tensor *labels, const nl_tensor *prediction)
 {
     nl_work *work = user;
-    nl_status status = NL_OK;
     if (work->observer && !work->shown)
-        NL_TRY(show(work, x, t[0], labels));
-    NL_TRY(ask(work, work->dit, x, t, t_count, s, labels, prediction));
-cleanup:
-    return status;
+        NL_CHECK(show(work, x, t[0], labels));
+    return ask(work, work->dit, x, t, t_count, s, labels, prediction);
 }
 
 /* Of picture i of the batch, or of the one that it is mixed with. */
@@ -114,16 +111,14 @@ static uint64_t seed_of(const nl_work *work, bool other, int64_t i)
 static nl_status draw(nl_work *work, bool other, uint64_t stream, const nl_tensor *y)
 {
     const int64_t *images = other ? work->others : work->images;
-    nl_status status = NL_OK;
     for (int64_t start = 0, end; start < work->count; start = end) {
         uint64_t seed = seed_of(work, other, start);
         for (end = start + 1; end < work->count && seed_of(work, other, end) == seed; end++) {
         }
-        NL_TRY(NL_OP(work->device, normal, .y = nl_tensor_rows(y, start, end - start), .seed = seed,
-                     .stream = stream, .images = images + start));
+        NL_CHECK(NL_OP(work->device, normal, .y = nl_tensor_rows(y, start, end - start),
+                       .seed = seed, .stream = stream, .images = images + start));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Noise of the batch. */
@@ -160,7 +155,6 @@ static nl_status step_noise(void *user, int k, const nl_tensor *noise)
 static nl_status step_done(void *user, int step, int steps, double t, const nl_tensor *x)
 {
     nl_work *work = user;
-    nl_status status = NL_OK;
     int every = work->request->preview_every;
     nl_progress progress = progress_of(work, "sampling", step, steps);
     (void)t;
@@ -169,14 +163,12 @@ static nl_status step_done(void *user, int step, int steps, double t, const nl_t
     if (work->device->measuring)
         return NL_OK;
     if (every > 0 && step % every == 0 && step != steps) {
-        NL_TRY(work->device->ops->download(work->device, work->preview, x->data,
-                                           work->elements * (int64_t)sizeof(float)));
+        NL_CHECK(work->device->ops->download(work->device, work->preview, x->data,
+                                             work->elements * (int64_t)sizeof(float)));
         progress.preview = work->preview;
         memcpy(progress.preview_shape, work->shape, sizeof(work->shape));
     }
-    NL_TRY(nl_report_progress(work->model->context, &progress));
-cleanup:
-    return status;
+    return nl_report_progress(work->model->context, &progress);
 }
 
 static nl_status start_noise(nl_work *work, const nl_tensor *x)
@@ -205,31 +197,29 @@ static nl_status mix_labels(nl_work *work, const nl_dit *dit, nl_dit *mixed)
     nl_device *device = work->device;
     const nl_request *request = work->request;
     const nl_tensor *table = &dit->label_table;
-    nl_status status = NL_OK;
     int64_t count = work->count;
     nl_tensor rows;
-    NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){count + 1, table->shape[1]}, &rows));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){count + 1, table->shape[1]}, &rows));
     for (int64_t i = 0; i < count; i++) {
         const nl_mix *mix = &request->mixes[work->first + i];
-        NL_TRY(NL_OP(device, combine, .terms = 2,
-                     .x = {nl_tensor_rows(table, request->labels[work->first + i], 1),
-                           nl_tensor_rows(table, mix->label, 1)},
-                     .coefficients = (double[]){1 - mix->part, mix->part},
-                     .y = nl_tensor_rows(&rows, i, 1)));
+        NL_CHECK(NL_OP(device, combine, .terms = 2,
+                       .x = {nl_tensor_rows(table, request->labels[work->first + i], 1),
+                             nl_tensor_rows(table, mix->label, 1)},
+                       .coefficients = (double[]){1 - mix->part, mix->part},
+                       .y = nl_tensor_rows(&rows, i, 1)));
     }
-    NL_TRY(NL_OP(device, combine, .terms = 1, .x = {nl_tensor_rows(table, table->shape[0] - 1, 1)},
-                 .coefficients = (double[]){1}, .y = nl_tensor_rows(&rows, count, 1)));
+    NL_CHECK(NL_OP(device, combine, .terms = 1,
+                   .x = {nl_tensor_rows(table, table->shape[0] - 1, 1)},
+                   .coefficients = (double[]){1}, .y = nl_tensor_rows(&rows, count, 1)));
     *mixed = *dit;
     mixed->label_table = rows;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The networks that the batch asks, and in work->labels which rows of their tables. */
 static nl_status set_labels(nl_work *work)
 {
     const nl_model *model = work->model;
-    nl_status status = NL_OK;
     int64_t count = work->count;
     bool mixes = work->request->mixes;
     work->dit = model->dit;
@@ -242,14 +232,13 @@ static nl_status set_labels(nl_work *work)
         return NL_OK;
     for (int64_t i = 0; i < count; i++)
         weigh_noise(work, i);
-    NL_TRY(mix_labels(work, model->dit, &work->mixed[0]));
+    NL_CHECK(mix_labels(work, model->dit, &work->mixed[0]));
     work->dit = &work->mixed[0];
     if (model->guide) {
-        NL_TRY(mix_labels(work, model->guide, &work->mixed[1]));
+        NL_CHECK(mix_labels(work, model->guide, &work->mixed[1]));
         work->guide = &work->mixed[1];
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* One batch: latents on the host. On a measuring device only its memory is worked out. */
@@ -342,25 +331,23 @@ static void free_batch(nl_work *work)
 static nl_status allocate_batch(nl_work *work, int64_t most)
 {
     nl_context *context = work->model->context;
-    nl_status status = NL_OK;
     int64_t pixels = 0;
     work->most = most;
-    NL_TRY(NL_NEW_ARRAY(context, "image indices", most, &work->images));
+    NL_CHECK(NL_NEW_ARRAY(context, "image indices", most, &work->images));
     if (work->request->mixes) {
-        NL_TRY(NL_NEW_ARRAY(context, "image indices", most, &work->others));
-        NL_TRY(NL_NEW_ARRAY(context, "weights of noise", 2 * most, &work->weights));
+        NL_CHECK(NL_NEW_ARRAY(context, "image indices", most, &work->others));
+        NL_CHECK(NL_NEW_ARRAY(context, "weights of noise", 2 * most, &work->weights));
     }
-    NL_TRY(NL_NEW_ARRAY(context, "labels", 2 * most, &work->labels));
-    NL_TRY(NL_NEW_ARRAY(context, "evaluations", most, &work->evaluations));
-    NL_TRY(NL_NEW_ARRAY(context, "latents", most * work->elements, &work->latents));
+    NL_CHECK(NL_NEW_ARRAY(context, "labels", 2 * most, &work->labels));
+    NL_CHECK(NL_NEW_ARRAY(context, "evaluations", most, &work->evaluations));
+    NL_CHECK(NL_NEW_ARRAY(context, "latents", most * work->elements, &work->latents));
     /* The measuring device downloads zeros into it and reads noise from nowhere. */
     if (work->model->vae) {
         int64_t factor = nl_vae_factor(work->model->vae);
         pixels = work->shape[1] * factor * work->shape[2] * factor;
-        NL_TRY(NL_NEW_SIZED(context, "pictures", most * pixels, 3, &work->rgb));
+        NL_CHECK(NL_NEW_SIZED(context, "pictures", most * pixels, 3, &work->rgb));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Larger ones gain nothing: the products of a layer are large enough. */
@@ -457,14 +444,13 @@ static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_pi
                          void *user)
 {
     nl_model *model = work->model;
-    nl_status status = NL_OK;
     int factor = model->vae ? nl_vae_factor(model->vae) : 0;
     int64_t height = work->shape[1] * factor, width = work->shape[2] * factor;
     if (model->vae) {
         nl_progress progress = progress_of(work, "decoding", nl_sampler_steps(work->sampler),
                                            nl_sampler_steps(work->sampler));
-        NL_TRY(nl_report_progress(model->context, &progress));
-        NL_TRY(decode(work, height * width * 3));
+        NL_CHECK(nl_report_progress(model->context, &progress));
+        NL_CHECK(decode(work, height * width * 3));
         nl_log(model->context, NL_LOG_DEBUG, "%lld pictures", (long long)work->count);
     }
     for (int64_t i = 0; i < work->count; i++) {
@@ -476,10 +462,9 @@ static nl_status deliver(nl_work *work, nl_status (*picture)(void *, const nl_pi
                            .latents = work->latents + i * work->elements,
                            .evaluations = work->evaluations[i]};
         memcpy(made.latent_shape, work->shape, sizeof(work->shape));
-        NL_TRY(picture(user, &made));
+        NL_CHECK(picture(user, &made));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status run_batches(nl_work *work, nl_status (*picture)(void *, const nl_picture *),

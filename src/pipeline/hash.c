@@ -98,7 +98,6 @@ nl_status nl_file_sha256(nl_context *context, const char *path, char hex[65])
 static nl_status checkpoint_sha256(const nl_checkpoint *checkpoint, bool fresh, char hex[65])
 {
     nl_context *context = checkpoint->context;
-    nl_status status = NL_OK;
     nl_sha256 sha;
     if (checkpoint->shard_count == 0)
         return file_sha256(context, checkpoint->path, fresh, hex);
@@ -106,12 +105,11 @@ static nl_status checkpoint_sha256(const nl_checkpoint *checkpoint, bool fresh, 
         return file_sha256(context, checkpoint->shards[0]->path, fresh, hex);
     nl_sha256_init(&sha);
     for (int i = 0; i < checkpoint->shard_count; i++) {
-        NL_TRY(file_sha256(context, checkpoint->shards[i]->path, fresh, hex));
+        NL_CHECK(file_sha256(context, checkpoint->shards[i]->path, fresh, hex));
         nl_sha256_update(&sha, hex, 64);
     }
     nl_sha256_hex(&sha, hex);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_checkpoint_sha256(const nl_checkpoint *checkpoint, char hex[65])

@@ -95,10 +95,9 @@ static nl_status open_checkpoint(nl_model *model, const nl_model_options *option
                                  nl_checkpoint **checkpoint)
 {
     nl_context *context = model->context;
-    nl_status status = NL_OK;
     nl_sha256 sha;
     if (!options->data) {
-        NL_TRY(find_checkpoint(context, options->path, &model->path));
+        NL_CHECK(find_checkpoint(context, options->path, &model->path));
         return nl_dit_open(context, model->path, options->key, checkpoint);
     }
     if (options->key || options->data_size > INT64_MAX)
@@ -106,14 +105,13 @@ static nl_status open_checkpoint(nl_model *model, const nl_model_options *option
                        "weights in memory: expected no key and their size, found %s%s",
                        options->key ? "key " : "a size beyond all memory",
                        options->key ? options->key : "");
-    NL_TRY(nl_strdup(context, options->path ? options->path : "weights in memory", &model->path));
-    NL_TRY(nl_dit_open_memory(context, model->path, options->data, (int64_t)options->data_size,
-                              checkpoint));
+    NL_CHECK(nl_strdup(context, options->path ? options->path : "weights in memory", &model->path));
+    NL_CHECK(nl_dit_open_memory(context, model->path, options->data, (int64_t)options->data_size,
+                                checkpoint));
     nl_sha256_init(&sha);
     nl_sha256_update(&sha, options->data, options->data_size);
     nl_sha256_hex(&sha, model->sha256);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_model **out)

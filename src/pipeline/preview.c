@@ -20,21 +20,19 @@ nl_status nl_preview_bytes(const nl_model *model, const int shape[3], int64_t *b
 {
     nl_device measuring;
     nl_tensor latents, rgb, pixels;
-    nl_status status = NL_OK;
     *bytes = 0;
     if (!is_tiny(model))
         return NL_OK;
     int64_t factor = nl_vae_factor(model->vae);
     int64_t rgb_shape[] = {1, shape[1] * factor, shape[2] * factor, 3};
     nl_device_measuring(model->context->device, &measuring);
-    NL_TRY(nl_arena_tensor(&measuring, NL_F32, 4, (int64_t[]){1, shape[0], shape[1], shape[2]},
-                           &latents));
-    NL_TRY(nl_arena_tensor(&measuring, NL_F32, 4, rgb_shape, &rgb));
-    NL_TRY(nl_arena_tensor(&measuring, NL_U8, 4, rgb_shape, &pixels));
-    NL_TRY(nl_vae_decode(model->vae, &measuring, &latents, &rgb));
+    NL_CHECK(nl_arena_tensor(&measuring, NL_F32, 4, (int64_t[]){1, shape[0], shape[1], shape[2]},
+                             &latents));
+    NL_CHECK(nl_arena_tensor(&measuring, NL_F32, 4, rgb_shape, &rgb));
+    NL_CHECK(nl_arena_tensor(&measuring, NL_U8, 4, rgb_shape, &pixels));
+    NL_CHECK(nl_vae_decode(model->vae, &measuring, &latents, &rgb));
     *bytes = measuring.arena_peak;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void linear_preview(const float *latent, int channels, int64_t pixels, uint8_t *rgb)

@@ -80,22 +80,20 @@ static nl_status set_scale(nl_model *model, const char *path)
     bool tiny = nl_vae_get_kind(vae) == NL_VAE_TINY;
     bool said = config->latent_said && tiny == (config->autoencoder == NL_AUTOENCODER_TINY);
     double scale = config->latent_scale, shift = config->latent_shift, own, own_shift;
-    nl_status status = NL_OK;
     if (!said)
-        NL_TRY(nl_vae_latent_scale(vae, &scale, &shift));
+        NL_CHECK(nl_vae_latent_scale(vae, &scale, &shift));
     else if (nl_vae_says_scale(vae))
-        NL_TRY(nl_vae_latent_scale(vae, &own, &own_shift));
+        NL_CHECK(nl_vae_latent_scale(vae, &own, &own_shift));
     if (said && nl_vae_says_scale(vae) &&
         (fabs(own - scale) > 1e-6 * fabs(own) || fabs(own_shift - shift) > 1e-6))
-        NL_TRY(
-            nl_fail(model->context, NL_ERROR_INPUT,
-                    "%s says latent_scale %g and latent_shift %g, config.json of the autoencoder "
-                    "%s scaling_factor %g and shift_factor %g: give the autoencoder that it was "
-                    "trained with (--vae), or what is right with --config",
-                    model->path, scale, shift, path, own, own_shift));
+        return nl_fail(
+            model->context, NL_ERROR_INPUT,
+            "%s says latent_scale %g and latent_shift %g, config.json of the autoencoder "
+            "%s scaling_factor %g and shift_factor %g: give the autoencoder that it was "
+            "trained with (--vae), or what is right with --config",
+            model->path, scale, shift, path, own, own_shift);
     nl_vae_set_scale(vae, scale, shift);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The model's own word, or else the autoencoder's. */
@@ -159,9 +157,7 @@ static nl_status need_vae(const nl_model *model)
 nl_status nl_decode(nl_model *model, const float *latents, int count, int latent_height,
                     int latent_width, uint8_t *rgb)
 {
-    nl_status status = need_vae(model);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(need_vae(model));
     if (count < 1 || latent_height < 1 || latent_width < 1)
         return nl_fail(model->context, NL_ERROR_USAGE, "decode: %d latents of %d x %d", count,
                        latent_height, latent_width);
@@ -171,9 +167,7 @@ nl_status nl_decode(nl_model *model, const float *latents, int count, int latent
 nl_status nl_encode(nl_model *model, const uint8_t *rgb, int count, int height, int width,
                     float *latents)
 {
-    nl_status status = need_vae(model);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(need_vae(model));
     int factor = nl_vae_factor(model->vae);
     if (count < 1 || height < 1 || width < 1 || height % factor || width % factor)
         return nl_fail(model->context, NL_ERROR_USAGE,

@@ -132,22 +132,19 @@ static nl_status write_xml(nl_writer *writer, const char *text)
 static nl_status write_svg(nl_writer *writer, const char *svg, const char *words)
 {
     static const char numbered[] = " id=\"surface";
-    nl_status status;
     const char *start = strstr(svg, "<svg"), *body = start ? strchr(start, '>') : NULL;
     body = body ? body + 1 : svg;
-    NL_TRY(nl_writer_write(writer, svg, (size_t)(body - svg)));
-    NL_TRY(nl_writer_printf(writer, "\n<desc>"));
-    NL_TRY(write_xml(writer, words));
-    NL_TRY(nl_writer_printf(writer, "</desc>"));
+    NL_CHECK(nl_writer_write(writer, svg, (size_t)(body - svg)));
+    NL_CHECK(nl_writer_printf(writer, "\n<desc>"));
+    NL_CHECK(write_xml(writer, words));
+    NL_CHECK(nl_writer_printf(writer, "</desc>"));
     const char *number = strstr(body, numbered);
     const char *behind = number ? strchr(number + sizeof(numbered), '"') : NULL;
     if (behind) {
-        NL_TRY(nl_writer_write(writer, body, (size_t)(number - body)));
+        NL_CHECK(nl_writer_write(writer, body, (size_t)(number - body)));
         body = behind + 1;
     }
-    NL_TRY(nl_writer_write(writer, body, strlen(body)));
-cleanup:
-    return status;
+    return nl_writer_write(writer, body, strlen(body));
 }
 
 static nl_status write_vectors(nl_context *context, const nl_drawing *drawing, bool pdf,

@@ -132,7 +132,6 @@ static nl_status draw(void *user, nl_canvas *canvas)
 {
     const nl_figure *figure = user;
     const nl_plot_options *options = figure->options;
-    nl_status status;
     nl_chart chart = {.left = NL_MARGIN,
                       .right = (double)options->width - NL_MARGIN - 6,
                       .bottom = (double)options->height - NL_MARGIN + 4,
@@ -145,12 +144,11 @@ static nl_status draw(void *user, nl_canvas *canvas)
     bool steps = !strcmp(options->over, "step"); /* a run begins at the axis */
     nl_axis_pad(&chart.x, steps ? 0 : 0.02, 0.02);
     nl_axis_pad(&chart.y, 0.04, 0.04);
-    NL_TRY(draw_legend(canvas, figure, chart.right, &chart.top));
+    NL_CHECK(draw_legend(canvas, figure, chart.right, &chart.top));
     nl_chart_make_room(canvas, &chart);
     nl_chart_draw(canvas, &chart);
     draw_series(canvas, &chart, figure);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status read_series(nl_context *context, const char *run, const nl_plot_options *options,

@@ -72,16 +72,14 @@ cleanup:
 
 nl_status nl_diffusion_plan(nl_sampler *sampler)
 {
-    nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
     nl_noise_schedule schedule = {options->schedule, options->diffusion_steps, options->beta_start,
                                   options->beta_end};
-    NL_TRY(options->rho != 0 ? plan_rho(sampler, &schedule) : plan_kept(sampler, &schedule));
-    NL_TRY(NL_NEW_ARRAY(sampler->context, "timesteps", sampler->steps, &sampler->timesteps));
+    NL_CHECK(options->rho != 0 ? plan_rho(sampler, &schedule) : plan_kept(sampler, &schedule));
+    NL_CHECK(NL_NEW_ARRAY(sampler->context, "timesteps", sampler->steps, &sampler->timesteps));
     for (int i = 0; i < sampler->steps; i++)
         sampler->timesteps[i] = sampler->levels[i].timestep;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* From level i to the one below: y = sqrt(a') x_0 + sqrt(1 - a' - s^2) eps + s noise. */
@@ -174,28 +172,26 @@ nl_status nl_diffusion_prediction(nl_run *run, nl_tensor *prediction)
 
 nl_status nl_diffusion_run(nl_run *run)
 {
-    nl_status status = NL_OK;
     const nl_sampler *sampler = run->sampler;
     const nl_sample_job *job = run->job;
     bool needs_noise = nl_sampler_needs_noise(sampler);
     nl_tensor prediction, noise = {0};
-    NL_TRY(nl_diffusion_prediction(run, &prediction));
+    NL_CHECK(nl_diffusion_prediction(run, &prediction));
     if (needs_noise)
-        NL_TRY(nl_run_tensor(run, &noise));
+        NL_CHECK(nl_run_tensor(run, &noise));
     for (int k = 0; k < sampler->steps; k++) {
         int i = sampler->options.reverse ? k : sampler->steps - 1 - k;
         nl_diffusion_step_args args = step_args(sampler, i);
         nl_run_set_time(run, sampler->timesteps[i]);
-        NL_TRY(nl_run_evaluate(run, &run->x, &prediction));
+        NL_CHECK(nl_run_evaluate(run, &run->x, &prediction));
         if (needs_noise && i > 0) { /* the last step is the mean */
-            NL_TRY(job->noise.call(job->noise.user, k, &noise));
+            NL_CHECK(job->noise.call(job->noise.user, k, &noise));
             args.noise = noise;
         }
         args.x = args.y = run->x;
         args.prediction = prediction;
-        NL_TRY(nl_op_diffusion_step(job->device, &args));
-        NL_TRY(nl_run_step_done(run, k + 1, sampler->timesteps[i]));
+        NL_CHECK(nl_op_diffusion_step(job->device, &args));
+        NL_CHECK(nl_run_step_done(run, k + 1, sampler->timesteps[i]));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -57,21 +57,20 @@ typedef struct nl_solver {
 
 static nl_status solver_create(nl_run *run, nl_solver *solver)
 {
-    nl_status status = NL_OK;
     nl_context *context = run->job->device->context;
     int64_t batch = run->batch, doubles;
     *solver = (nl_solver){.run = run};
     for (int stage = 0; stage < STAGES; stage++)
-        NL_TRY(nl_run_tensor(run, &solver->k[stage]));
-    NL_TRY(nl_run_tensor(run, &solver->stage));
-    NL_TRY(nl_run_tensor(run, &solver->scratch));
+        NL_CHECK(nl_run_tensor(run, &solver->k[stage]));
+    NL_CHECK(nl_run_tensor(run, &solver->stage));
+    NL_CHECK(nl_run_tensor(run, &solver->scratch));
     if (!nl_mul_size(batch, 3 + NL_MAX_TERMS, &doubles))
         return nl_fail(context, NL_ERROR_INTERNAL, "dopri5: %lld images", (long long)batch);
-    NL_TRY(NL_NEW_ZEROS(context, "step control", doubles, &solver->t));
+    NL_CHECK(NL_NEW_ZEROS(context, "step control", doubles, &solver->t));
     solver->h = solver->t + batch;
     solver->norm = solver->h + batch;
     solver->coefficients = solver->norm + batch;
-    NL_TRY(NL_NEW_ZEROS(context, "step control", (size_t)batch * 3, &solver->active));
+    NL_CHECK(NL_NEW_ZEROS(context, "step control", (size_t)batch * 3, &solver->active));
     solver->accepted = solver->active + batch;
     solver->arrived = solver->accepted + batch;
     for (int64_t image = 0; image < batch; image++) {
@@ -82,8 +81,7 @@ static nl_status solver_create(nl_run *run, nl_solver *solver)
         solver->active[image] = true;
     }
     run->active = solver->active;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static void solver_destroy(nl_solver *solver)
@@ -97,7 +95,6 @@ static void solver_destroy(nl_solver *solver)
 /* k = drift(x, t + c h) */
 static nl_status evaluate(nl_solver *solver, double c, const nl_tensor *x, const nl_tensor *k)
 {
-    nl_status status = NL_OK;
     nl_run *run = solver->run;
     const nl_sampler_options *options = &run->sampler->options;
     int64_t batch = run->batch;
@@ -108,12 +105,11 @@ static nl_status evaluate(nl_solver *solver, double c, const nl_tensor *x, const
         solver->coefficients[image] = form.x;
         solver->coefficients[batch + image] = form.f;
     }
-    NL_TRY(nl_run_evaluate(run, x, k));
+    NL_CHECK(nl_run_evaluate(run, x, k));
     if (options->prediction != NL_PREDICTION_VELOCITY)
-        NL_TRY(NL_OP(run->job->device, combine, .terms = 2, .x = {*x, *k},
-                     .coefficients = solver->coefficients, .per_image = true, .y = *k));
-cleanup:
-    return status;
+        NL_CHECK(NL_OP(run->job->device, combine, .terms = 2, .x = {*x, *k},
+                       .coefficients = solver->coefficients, .per_image = true, .y = *k));
+    return NL_OK;
 }
 
 /* y = base + h sum_i weights_i k_i; without base, the sum alone. weights: those of one image after
@@ -143,7 +139,6 @@ static nl_status weigh(nl_solver *solver, const nl_tensor *base, int stages, con
 static nl_status scaled_norm(nl_solver *solver, const nl_tensor *x, const nl_tensor *a,
                              const nl_tensor *b)
 {
-    nl_status status = NL_OK;
     const nl_sampler_options *options = &solver->run->sampler->options;
     int64_t batch = solver->run->batch;
     double squares = 0;
@@ -151,38 +146,36 @@ static nl_status scaled_norm(nl_solver *solver, const nl_tensor *x, const nl_ten
         .x = *x, .a = *a, .atol = options->atol, .rtol = options->rtol, .rms = solver->norm};
     if (b)
         args.b = *b;
-    NL_TRY(nl_op_scaled_norm(solver->run->job->device, &args));
+    NL_CHECK(nl_op_scaled_norm(solver->run->job->device, &args));
     if (!options->batch_control)
         return NL_OK;
     for (int64_t image = 0; image < batch; image++)
         squares += solver->norm[image] * solver->norm[image];
     for (int64_t image = 0; image < batch; image++)
         solver->norm[image] = sqrt(squares / (double)batch);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Hairer, Norsett, Wanner I, II.4, order 4. Leaves h; costs one evaluation beside k[0]. */
 static nl_status first_step(nl_solver *solver, double *d0, double *d1)
 {
-    nl_status status = NL_OK;
     nl_run *run = solver->run;
     int64_t batch = run->batch;
     static const double one[] = {1}, minus_one_and_one[] = {-1, 1};
-    NL_TRY(scaled_norm(solver, &run->x, &run->x, NULL));
+    NL_CHECK(scaled_norm(solver, &run->x, &run->x, NULL));
     for (int64_t image = 0; image < batch; image++)
         d0[image] = solver->norm[image];
-    NL_TRY(scaled_norm(solver, &solver->k[0], &run->x, NULL));
+    NL_CHECK(scaled_norm(solver, &solver->k[0], &run->x, NULL));
     for (int64_t image = 0; image < batch; image++) {
         d1[image] = solver->norm[image];
         bool tiny = d0[image] < 1e-5 || d1[image] < 1e-5;
         solver->h[image] = tiny ? 1e-6 : 0.01 * d0[image] / d1[image];
     }
-    NL_TRY(weigh(solver, &run->x, 1, one, 0, &solver->stage));
-    NL_TRY(evaluate(solver, 1, &solver->stage, &solver->k[1]));
-    NL_TRY(NL_OP(run->job->device, combine, .terms = 2, .x = {solver->k[0], solver->k[1]},
-                 .coefficients = minus_one_and_one, .y = solver->scratch));
-    NL_TRY(scaled_norm(solver, &solver->scratch, &run->x, NULL));
+    NL_CHECK(weigh(solver, &run->x, 1, one, 0, &solver->stage));
+    NL_CHECK(evaluate(solver, 1, &solver->stage, &solver->k[1]));
+    NL_CHECK(NL_OP(run->job->device, combine, .terms = 2, .x = {solver->k[0], solver->k[1]},
+                   .coefficients = minus_one_and_one, .y = solver->scratch));
+    NL_CHECK(scaled_norm(solver, &solver->scratch, &run->x, NULL));
     for (int64_t image = 0; image < batch; image++) {
         double h0 = solver->h[image], largest = fmax(d1[image], solver->norm[image] / h0);
         double h1 = largest <= 1e-15 ? fmax(1e-6, 1e-3 * h0) : pow(0.01 / largest, 1.0 / 5);
@@ -192,8 +185,7 @@ static nl_status first_step(nl_solver *solver, double *d0, double *d1)
                            "dopri5, step 1, t = %g: the network's prediction holds NaN or infinity",
                            solver->t[image]);
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Quartic through y, y(t + h / 2), y(t + h) and both drifts, at t + x h, as weights of the stages. */
@@ -211,7 +203,6 @@ static void interpolation(double x, double weights[STAGES])
 static nl_status copy_images(nl_solver *solver, const bool *marked, const nl_tensor *to,
                              const nl_tensor *from)
 {
-    nl_status status = NL_OK;
     nl_device *device = solver->run->job->device;
     int64_t batch = solver->run->batch;
     for (int64_t first = 0, end; first < batch; first = end) {
@@ -221,28 +212,24 @@ static nl_status copy_images(nl_solver *solver, const bool *marked, const nl_ten
             continue;
         nl_tensor rows = nl_tensor_rows(to, first, end - first);
         nl_tensor source = nl_tensor_rows(from, first, end - first);
-        NL_TRY(device->ops->copy(device, rows.data, source.data, nl_tensor_bytes(&rows)));
+        NL_CHECK(device->ops->copy(device, rows.data, source.data, nl_tensor_bytes(&rows)));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Six evaluations; solver->norm is the error's. */
 static nl_status try_step(nl_solver *solver)
 {
-    nl_status status = NL_OK;
     const nl_tensor *x = &solver->run->x;
     double error[STAGES];
     for (int stage = 1; stage < STAGES; stage++) {
-        NL_TRY(weigh(solver, x, stage, dormand_prince.a[stage], 0, &solver->stage));
-        NL_TRY(evaluate(solver, dormand_prince.c[stage], &solver->stage, &solver->k[stage]));
+        NL_CHECK(weigh(solver, x, stage, dormand_prince.a[stage], 0, &solver->stage));
+        NL_CHECK(evaluate(solver, dormand_prince.c[stage], &solver->stage, &solver->k[stage]));
     }
     for (int stage = 0; stage < STAGES; stage++)
         error[stage] = dormand_prince.b[stage] - fourth_order[stage];
-    NL_TRY(weigh(solver, NULL, STAGES, error, 0, &solver->scratch));
-    NL_TRY(scaled_norm(solver, &solver->scratch, x, &solver->stage));
-cleanup:
-    return status;
+    NL_CHECK(weigh(solver, NULL, STAGES, error, 0, &solver->scratch));
+    return scaled_norm(solver, &solver->scratch, x, &solver->stage);
 }
 
 /* h' = h clamp(0.9 ratio^(-1/5), low, 10), low = 1 after a step within tolerance, else 0.2. */
@@ -259,7 +246,6 @@ static double next_step(double h, double ratio)
  * t1 on the quartic. */
 static nl_status accept(nl_solver *solver, double *weights)
 {
-    nl_status status = NL_OK;
     nl_run *run = solver->run;
     double end = run->sampler->t1;
     bool any_arrived = false;
@@ -271,13 +257,12 @@ static nl_status accept(nl_solver *solver, double *weights)
         interpolation(solver->arrived[image] ? (end - t) / h : 0, weights + image * STAGES);
     }
     if (any_arrived)
-        NL_TRY(weigh(solver, &run->x, STAGES, weights, STAGES, &solver->scratch));
-    NL_TRY(copy_images(solver, solver->accepted, &run->x, &solver->stage));
-    NL_TRY(copy_images(solver, solver->accepted, &solver->k[0], &solver->k[STAGES - 1]));
+        NL_CHECK(weigh(solver, &run->x, STAGES, weights, STAGES, &solver->scratch));
+    NL_CHECK(copy_images(solver, solver->accepted, &run->x, &solver->stage));
+    NL_CHECK(copy_images(solver, solver->accepted, &solver->k[0], &solver->k[STAGES - 1]));
     if (any_arrived)
-        NL_TRY(copy_images(solver, solver->arrived, &run->x, &solver->scratch));
-cleanup:
-    return status;
+        NL_CHECK(copy_images(solver, solver->arrived, &run->x, &solver->scratch));
+    return NL_OK;
 }
 
 /* Times and steps after accept; *earliest is where the last image stands. */

@@ -99,7 +99,6 @@ cleanup:
 static nl_status copy_where(nl_guidance *guidance, acts_at at, bool wanted, const float *t,
                             const nl_tensor *from, const nl_tensor *to)
 {
-    nl_status status = NL_OK;
     nl_device *device = guidance->device;
     int64_t batch = to->shape[0];
     for (int64_t first = 0, count; first < batch; first += count + 1) {
@@ -110,10 +109,9 @@ static nl_status copy_where(nl_guidance *guidance, acts_at at, bool wanted, cons
             continue;
         nl_tensor source = nl_tensor_rows(from, first, count);
         nl_tensor target = nl_tensor_rows(to, first, count);
-        NL_TRY(device->ops->copy(device, target.data, source.data, nl_tensor_bytes(&target)));
+        NL_CHECK(device->ops->copy(device, target.data, source.data, nl_tensor_bytes(&target)));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* prediction: with classifier-free guidance; both [2B, ...] from the arena: its first half the prediction for the
@@ -121,16 +119,14 @@ cleanup:
 static nl_status guide_by_class(nl_guidance *guidance, const nl_tensor *x, const float *t,
                                 const float *s, const nl_tensor *both, const nl_tensor *prediction)
 {
-    nl_status status = NL_OK;
     int64_t channels = x->shape[1];
     if (guidance->channels > 0)
         channels = NL_MIN(channels, guidance->channels);
-    NL_TRY(evaluate_both(guidance, x, t, s, both));
-    NL_TRY(NL_OP(guidance->device, guide, .prediction = *both, .y = *prediction,
-                 .scale = (float)guidance->scale, .channels = channels));
-    NL_TRY(copy_where(guidance, guided_at, false, t, both, prediction)); /* of the first half */
-cleanup:
-    return status;
+    NL_CHECK(evaluate_both(guidance, x, t, s, both));
+    NL_CHECK(NL_OP(guidance->device, guide, .prediction = *both, .y = *prediction,
+                   .scale = (float)guidance->scale, .channels = channels));
+    NL_CHECK(copy_where(guidance, guided_at, false, t, both, prediction)); /* of the first half */
+    return NL_OK;
 }
 
 /* Adds the other network's term. both: its first half is the prediction for the classes, the second is free. */
@@ -138,21 +134,18 @@ static nl_status guide_by_network(nl_guidance *guidance, const nl_tensor *x, con
                                   const float *s, bool by_class, const nl_tensor *both,
                                   const nl_tensor *prediction)
 {
-    nl_status status = NL_OK;
     nl_device *device = guidance->device;
     int64_t batch = x->shape[0];
     nl_tensor own = nl_tensor_rows(both, 0, batch), other = nl_tensor_rows(both, batch, batch);
     nl_tensor guided;
-    NL_TRY(evaluate_alone(guidance, guidance->guide, x, t, s, &other));
-    NL_TRY(nl_arena_tensor(device, NL_F32, prediction->ndim, prediction->shape, &guided));
-    NL_TRY(NL_OP(device, guide, .prediction = *both, .y = guided,
-                 .scale = (float)guidance->guide_scale, .channels = x->shape[1]));
+    NL_CHECK(evaluate_alone(guidance, guidance->guide, x, t, s, &other));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, prediction->ndim, prediction->shape, &guided));
+    NL_CHECK(NL_OP(device, guide, .prediction = *both, .y = guided,
+                   .scale = (float)guidance->guide_scale, .channels = x->shape[1]));
     if (by_class)
-        NL_TRY(NL_OP(device, combine, .terms = 3, .x = {guided, *prediction, own},
-                     .coefficients = (const double[]){1, 1, -1}, .y = guided));
-    NL_TRY(copy_where(guidance, autoguided_at, true, t, &guided, prediction));
-cleanup:
-    return status;
+        NL_CHECK(NL_OP(device, combine, .terms = 3, .x = {guided, *prediction, own},
+                       .coefficients = (const double[]){1, 1, -1}, .y = guided));
+    return copy_where(guidance, autoguided_at, true, t, &guided, prediction);
 }
 
 static nl_status guide(void *user, const nl_tensor *x, const float *t, const float *s,

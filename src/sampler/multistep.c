@@ -73,19 +73,18 @@ static void corrector(const nl_sampler *sampler, int i, double weights[TERMS])
 
 nl_status nl_multistep_run(nl_run *run)
 {
-    nl_status status = NL_OK;
     const nl_sampler *sampler = run->sampler;
     const nl_sample_job *job = run->job;
     bool needs_noise = nl_sampler_needs_noise(sampler);
     bool corrects = sampler->options.method == NL_METHOD_UNIPC;
     nl_tensor prediction, noise = {0}, start = run->x, m[3]; /* m[0] is the newest */
-    NL_TRY(nl_diffusion_prediction(run, &prediction));
+    NL_CHECK(nl_diffusion_prediction(run, &prediction));
     for (int i = 0; i < 3; i++)
-        NL_TRY(nl_run_tensor(run, &m[i]));
+        NL_CHECK(nl_run_tensor(run, &m[i]));
     if (needs_noise)
-        NL_TRY(nl_run_tensor(run, &noise));
+        NL_CHECK(nl_run_tensor(run, &noise));
     if (corrects) /* the state where a step starts outlives the prediction where it ends */
-        NL_TRY(nl_run_tensor(run, &start));
+        NL_CHECK(nl_run_tensor(run, &start));
     for (int k = 0; k < sampler->steps; k++) {
         int i = sampler->steps - 1 - k;
         double weights[TERMS] = {1};
@@ -96,22 +95,21 @@ nl_status nl_multistep_run(nl_run *run)
         args.prediction = prediction;
         args.y = m[0];
         nl_run_set_time(run, sampler->timesteps[i]);
-        NL_TRY(nl_run_evaluate(run, &run->x, &prediction));
-        NL_TRY(nl_op_diffusion_step(job->device, &args));
+        NL_CHECK(nl_run_evaluate(run, &run->x, &prediction));
+        NL_CHECK(nl_op_diffusion_step(job->device, &args));
         if (corrects && k > 0) {
             corrector(sampler, i + 1, weights);
-            NL_TRY(nl_run_combine(run, TERMS, (nl_tensor[]){start, m[1], m[2], m[0]}, weights,
-                                  &start));
+            NL_CHECK(nl_run_combine(run, TERMS, (nl_tensor[]){start, m[1], m[2], m[0]}, weights,
+                                    &start));
         } else if (corrects) {
-            NL_TRY(nl_run_combine(run, 1, &run->x, weights, &start));
+            NL_CHECK(nl_run_combine(run, 1, &run->x, weights, &start));
         }
         predictor(sampler, i, weights);
         if (weights[OF_NOISE] != 0)
-            NL_TRY(job->noise.call(job->noise.user, k, &noise));
-        NL_TRY(
+            NL_CHECK(job->noise.call(job->noise.user, k, &noise));
+        NL_CHECK(
             nl_run_combine(run, TERMS, (nl_tensor[]){start, m[0], m[1], noise}, weights, &run->x));
-        NL_TRY(nl_run_step_done(run, k + 1, sampler->timesteps[i]));
+        NL_CHECK(nl_run_step_done(run, k + 1, sampler->timesteps[i]));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

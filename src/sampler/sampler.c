@@ -42,26 +42,24 @@ static nl_status check_range(nl_context *context, const char *what, double value
 
 static nl_status check_diffusion_options(nl_context *context, const nl_sampler_options *options)
 {
-    nl_status status = NL_OK;
     bool below =
         nl_methods[options->method].family == NL_FAMILY_MULTISTEP; /* timestep 0 is left out */
     if (!options->respacing)
-        NL_TRY(check_range(context, "steps", options->steps, 1, options->diffusion_steps - below));
+        NL_CHECK(
+            check_range(context, "steps", options->steps, 1, options->diffusion_steps - below));
     if (options->reverse && options->method != NL_METHOD_DDIM)
         return nl_fail(context, NL_ERROR_USAGE, "%s does not run from data to noise: choose ddim",
                        nl_method_names[options->method]);
     if (options->method == NL_METHOD_DDIM)
-        NL_TRY(check_range(context, "eta", options->eta, 0, 1));
+        NL_CHECK(check_range(context, "eta", options->eta, 0, 1));
     if (options->reverse && options->eta != 0)
         return nl_fail(context, NL_ERROR_USAGE,
                        "eta is %g: ddim from data to noise draws no noise, choose 0", options->eta);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status check_transport_options(nl_context *context, const nl_sampler_options *options)
 {
-    nl_status status = NL_OK;
     const char *method = nl_method_names[options->method];
     if (options->respacing)
         return nl_fail(
@@ -72,29 +70,26 @@ static nl_status check_transport_options(nl_context *context, const nl_sampler_o
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s does not run from data to noise: that takes a DiT and ddim", method);
     if (options->sample_eps >= 0 || isnan(options->sample_eps))
-        NL_TRY(check_range(context, "sample_eps", options->sample_eps, 0, 0.4));
+        NL_CHECK(check_range(context, "sample_eps", options->sample_eps, 0, 0.4));
     if (nl_methods[options->method].family == NL_FAMILY_ADAPTIVE) {
-        NL_TRY(check_range(context, "atol", options->atol, 1e-12, 1e3));
-        NL_TRY(check_range(context, "rtol", options->rtol, 0, 1e3));
+        NL_CHECK(check_range(context, "atol", options->atol, 1e-12, 1e3));
+        NL_CHECK(check_range(context, "rtol", options->rtol, 0, 1e3));
         return NL_OK;
     }
     int fewest = 1;
     if (nl_method_is_sde(options->method)) {
-        NL_TRY(check_range(context, "sde_norm", options->sde_norm, 0, 1e3));
+        NL_CHECK(check_range(context, "sde_norm", options->sde_norm, 0, 1e3));
         if (options->last_step != NL_LAST_NONE) {
-            NL_TRY(check_range(context, "last_step_size", options->last_step_size, 1e-6, 0.5));
+            NL_CHECK(check_range(context, "last_step_size", options->last_step_size, 1e-6, 0.5));
             fewest = 2; /* the last step counts */
         }
     }
-    NL_TRY(check_range(context, "steps", options->steps, fewest, MAX_STEPS));
-cleanup:
-    return status;
+    return check_range(context, "steps", options->steps, fewest, MAX_STEPS);
 }
 
 /* What places the steps, of those methods that have steps to place. */
 static nl_status check_grid(nl_context *context, const nl_sampler_options *options)
 {
-    nl_status status = NL_OK;
     nl_family family = nl_methods[options->method].family;
     bool levels = family == NL_FAMILY_MULTISTEP;
     bool times = !nl_method_is_diffusion(options->method) && family != NL_FAMILY_ADAPTIVE;
@@ -114,11 +109,10 @@ static nl_status check_grid(nl_context *context, const nl_sampler_options *optio
                        "rho %g and %s both say where steps lie: choose one", options->rho,
                        shifted ? "time_shift" : "respacing");
     if (shifted)
-        NL_TRY(check_range(context, "time_shift", options->time_shift, 0.01, 100));
+        NL_CHECK(check_range(context, "time_shift", options->time_shift, 0.01, 100));
     if (by_rho)
-        NL_TRY(check_range(context, "rho", options->rho, 1, 100));
-cleanup:
-    return status;
+        NL_CHECK(check_range(context, "rho", options->rho, 1, 100));
+    return NL_OK;
 }
 
 nl_status nl_sampler_create(nl_context *context, const nl_sampler_options *options,
@@ -174,11 +168,10 @@ const int *nl_sampler_timesteps(const nl_sampler *sampler, int *count)
 /* Step number `step`, which was queued, or 0: is it done, and is the state finite? */
 static nl_status wait_for_step(nl_run *run, int step)
 {
-    nl_status status = NL_OK;
     int slot = step % 2;
     if (step == 0)
         return NL_OK;
-    NL_TRY(nl_download_wait(run->job->device, slot));
+    NL_CHECK(nl_download_wait(run->job->device, slot));
     if (run->seen[slot] == 0)
         return NL_OK;
     char of[32] = "";
@@ -188,8 +181,7 @@ static nl_status wait_for_step(nl_run *run, int step)
                    "%s, step %d%s, t = %g: the latents hold NaN or infinity; try dtype f32, a "
                    "smaller guidance scale or more steps",
                    nl_method_names[run->sampler->options.method], step, of, run->reached[slot]);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_sampler_run(const nl_sampler *sampler, const nl_sample_job *job, const nl_tensor *x)
@@ -254,20 +246,18 @@ void nl_run_set_time(nl_run *run, double t)
  * never further ahead: what is said about progress is true and Ctrl-C acts at once. */
 nl_status nl_run_step_done(nl_run *run, int step, double t)
 {
-    nl_status status = NL_OK;
     const nl_sample_job *job = run->job;
     nl_device *device = job->device;
-    NL_TRY(NL_OP(device, finite, .x = run->x, .found = run->bad, .mark = step));
-    NL_TRY(nl_download_start(device, step % 2, &run->seen[step % 2], run->bad.data,
-                             sizeof(run->seen[0])));
+    NL_CHECK(NL_OP(device, finite, .x = run->x, .found = run->bad, .mark = step));
+    NL_CHECK(nl_download_start(device, step % 2, &run->seen[step % 2], run->bad.data,
+                               sizeof(run->seen[0])));
     run->queued = step;
     run->reached[step % 2] = t;
-    NL_TRY(wait_for_step(run, nl_device_queues(device) ? step - 1 : step));
-    NL_TRY(nl_check_cancelled(device->context));
+    NL_CHECK(wait_for_step(run, nl_device_queues(device) ? step - 1 : step));
+    NL_CHECK(nl_check_cancelled(device->context));
     if (job->step)
-        NL_TRY(job->step(job->user, step, run->sampler->steps, t, &run->x));
-cleanup:
-    return status;
+        NL_CHECK(job->step(job->user, step, run->sampler->steps, t, &run->x));
+    return NL_OK;
 }
 
 nl_status nl_run_tensor(nl_run *run, nl_tensor *tensor)

@@ -39,14 +39,13 @@ static nl_status drift_at(const nl_sampler *sampler, double t, nl_drift *drift)
 /* The step that ends an SDE at t1, as one linear form. */
 static nl_status plan_last(nl_sampler *sampler)
 {
-    nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
     double t = sampler->t1, size = options->last_step_size;
     nl_drift drift;
     nl_path_point point = nl_path_at(options->path, t);
     nl_linear_form score = nl_path_score(options->path, options->prediction, t);
     nl_linear_form velocity = nl_path_velocity(options->path, options->prediction, t);
-    NL_TRY(drift_at(sampler, t, &drift));
+    NL_CHECK(drift_at(sampler, t, &drift));
     if (options->last_step == NL_LAST_MEAN) {
         sampler->last.form = (nl_linear_form){1 + size * drift.form.x, size * drift.form.f};
     } else if (options->last_step == NL_LAST_EULER) {
@@ -57,9 +56,7 @@ static nl_status plan_last(nl_sampler *sampler)
                                               variance * score.f / point.alpha};
     }
     sampler->last.t = t;
-    NL_TRY(nl_transport_check(sampler, t, sampler->last.form));
-cleanup:
-    return status;
+    return nl_transport_check(sampler, t, sampler->last.form);
 }
 
 /* Where step k of `move_count` begins on a grid that is not even; the ends are the path's. */
@@ -101,14 +98,13 @@ static bool begins_anew(const nl_sampler *sampler, int k)
 
 static nl_status plan_moves(nl_sampler *sampler)
 {
-    nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
     const nl_method_row *method = &nl_methods[options->method];
     bool sde = nl_method_is_sde(options->method), adams = method->family == NL_FAMILY_ADAMS;
     int count = sampler->move_count;
     bool even = options->time_shift == 1 && options->rho == 0;
     double h = (sampler->t1 - sampler->t0) / count, t = sampler->t0;
-    NL_TRY(NL_NEW_ARRAY(sampler->context, "sampling plan", count, &sampler->moves));
+    NL_CHECK(NL_NEW_ARRAY(sampler->context, "sampling plan", count, &sampler->moves));
     for (int k = 0; k < count; k++) {
         bool last = k == count - 1;
         nl_move *move = &sampler->moves[k];
@@ -123,7 +119,7 @@ static nl_status plan_moves(nl_sampler *sampler)
         for (int stage = 0; stage < move->tableau->stages; stage++) {
             double c = move->tableau->c[stage];
             bool end = last && c == 1; /* without rounding */
-            NL_TRY(drift_at(sampler, end ? sampler->t1 : t + c * h, &move->drift[stage]));
+            NL_CHECK(drift_at(sampler, end ? sampler->t1 : t + c * h, &move->drift[stage]));
         }
         if (sde)
             move->noise = sqrt(
@@ -131,13 +127,11 @@ static nl_status plan_moves(nl_sampler *sampler)
                 nl_path_diffusion(options->path, options->sde_form, options->sde_norm, move->t));
         t = next;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_transport_plan(nl_sampler *sampler)
 {
-    nl_status status = NL_OK;
     const nl_sampler_options *options = &sampler->options;
     bool sde = nl_method_is_sde(options->method);
     bool last_step = sde && options->last_step != NL_LAST_NONE;
@@ -146,31 +140,28 @@ nl_status nl_transport_plan(nl_sampler *sampler)
                      &sampler->t1);
     if (nl_methods[options->method].family == NL_FAMILY_ADAPTIVE) {
         nl_drift drift;
-        NL_TRY(drift_at(sampler, sampler->t0, &drift));
-        NL_TRY(drift_at(sampler, sampler->t1, &drift));
+        NL_CHECK(drift_at(sampler, sampler->t0, &drift));
+        NL_CHECK(drift_at(sampler, sampler->t1, &drift));
         return NL_OK;
     }
     sampler->steps = options->steps;
     sampler->move_count = options->steps - last_step;
-    NL_TRY(plan_moves(sampler));
+    NL_CHECK(plan_moves(sampler));
     if (last_step)
-        NL_TRY(plan_last(sampler));
-cleanup:
-    return status;
+        NL_CHECK(plan_last(sampler));
+    return NL_OK;
 }
 
 /* Evaluates the network at drift->t into k, and makes the drift of it. */
 static nl_status evaluate_drift(nl_run *run, const nl_drift *drift, const nl_tensor *x,
                                 const nl_tensor *k)
 {
-    nl_status status = NL_OK;
     nl_run_set_time(run, drift->t);
-    NL_TRY(nl_run_evaluate(run, x, k));
+    NL_CHECK(nl_run_evaluate(run, x, k));
     if (drift->form.x != 0 || drift->form.f != 1)
-        NL_TRY(NL_OP(run->job->device, combine, .terms = 2, .x = {*x, *k},
-                     .coefficients = (double[]){drift->form.x, drift->form.f}, .y = *k));
-cleanup:
-    return status;
+        NL_CHECK(NL_OP(run->job->device, combine, .terms = 2, .x = {*x, *k},
+                       .coefficients = (double[]){drift->form.x, drift->form.f}, .y = *k));
+    return NL_OK;
 }
 
 /* y = x + h sum_j weights_j k_j (+ scale noise) */
@@ -201,7 +192,6 @@ typedef struct nl_workspace {
 /* Euler-Maruyama adds the noise after its drift, Heun before its first. */
 static nl_status run_move(nl_run *run, int index, const nl_workspace *work)
 {
-    nl_status status = NL_OK;
     const nl_move *move = &run->sampler->moves[index];
     const nl_tableau *tableau = move->tableau;
     const nl_sample_job *job = run->job;
@@ -209,59 +199,55 @@ static nl_status run_move(nl_run *run, int index, const nl_workspace *work)
     bool last = index == run->sampler->move_count - 1;
     run->s = (float)(last ? run->sampler->t1 : move->t + move->h);
     if (nl_sampler_needs_noise(run->sampler))
-        NL_TRY(job->noise.call(job->noise.user, index, &work->noise));
+        NL_CHECK(job->noise.call(job->noise.user, index, &work->noise));
     if (nl_method_is_sde(run->sampler->options.method) &&
         tableau->stages > 1) { /* every stage starts from the state with its noise */
-        NL_TRY(advance(run, 0, 0, NULL, NULL, noise, &work->noise, &run->x));
+        NL_CHECK(advance(run, 0, 0, NULL, NULL, noise, &work->noise, &run->x));
         noise = 0;
     }
     for (int stage = 0; stage < tableau->stages; stage++) {
         const nl_tensor *x = stage ? &work->stage : &run->x;
         if (stage)
-            NL_TRY(advance(run, move->h, stage, tableau->a[stage], work->k, 0, NULL, x));
-        NL_TRY(evaluate_drift(run, &move->drift[stage], x, &work->k[stage]));
+            NL_CHECK(advance(run, move->h, stage, tableau->a[stage], work->k, 0, NULL, x));
+        NL_CHECK(evaluate_drift(run, &move->drift[stage], x, &work->k[stage]));
     }
     if (move->before != 0)
         return advance(run, move->h, 2, (double[]){1 - move->before, move->before},
                        (nl_tensor[]){work->k[0], work->before}, 0, NULL, &run->x);
-    NL_TRY(
-        advance(run, move->h, tableau->stages, tableau->b, work->k, noise, &work->noise, &run->x));
-cleanup:
-    return status;
+    return advance(run, move->h, tableau->stages, tableau->b, work->k, noise, &work->noise,
+                   &run->x);
 }
 
 nl_status nl_transport_run(nl_run *run)
 {
-    nl_status status = NL_OK;
     const nl_sampler *sampler = run->sampler;
     nl_device *device = run->job->device;
     int stages = sampler->moves[0].tableau->stages;
     nl_workspace work = {0};
     for (int stage = 0; stage < stages; stage++)
-        NL_TRY(nl_run_tensor(run, &work.k[stage]));
+        NL_CHECK(nl_run_tensor(run, &work.k[stage]));
     if (stages > 1)
-        NL_TRY(nl_run_tensor(run, &work.stage));
+        NL_CHECK(nl_run_tensor(run, &work.stage));
     if (nl_sampler_needs_noise(sampler))
-        NL_TRY(nl_run_tensor(run, &work.noise));
+        NL_CHECK(nl_run_tensor(run, &work.noise));
     if (nl_methods[sampler->options.method].family == NL_FAMILY_ADAMS)
-        NL_TRY(nl_run_tensor(run, &work.before));
+        NL_CHECK(nl_run_tensor(run, &work.before));
     for (int index = 0; index < sampler->move_count; index++) {
         const nl_move *move = &sampler->moves[index];
-        NL_TRY(run_move(run, index, &work));
+        NL_CHECK(run_move(run, index, &work));
         if (index + 1 < sampler->move_count &&
             move[1].before != 0) /* k[0] stays in its place: nl_replay */
-            NL_TRY(device->ops->copy(device, work.before.data, work.k[0].data,
-                                     nl_tensor_bytes(&work.before)));
-        NL_TRY(nl_run_step_done(run, index + 1, move->t + move->h));
+            NL_CHECK(device->ops->copy(device, work.before.data, work.k[0].data,
+                                       nl_tensor_bytes(&work.before)));
+        NL_CHECK(nl_run_step_done(run, index + 1, move->t + move->h));
     }
     if (sampler->steps > sampler->move_count) {
         nl_run_set_time(run, sampler->last.t);
-        NL_TRY(nl_run_evaluate(run, &run->x, &work.k[0]));
-        NL_TRY(NL_OP(run->job->device, combine, .terms = 2, .x = {run->x, work.k[0]},
-                     .coefficients = (double[]){sampler->last.form.x, sampler->last.form.f},
-                     .y = run->x));
-        NL_TRY(nl_run_step_done(run, sampler->steps, 1));
+        NL_CHECK(nl_run_evaluate(run, &run->x, &work.k[0]));
+        NL_CHECK(NL_OP(run->job->device, combine, .terms = 2, .x = {run->x, work.k[0]},
+                       .coefficients = (double[]){sampler->last.form.x, sampler->last.form.f},
+                       .y = run->x));
+        NL_CHECK(nl_run_step_done(run, sampler->steps, 1));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -43,11 +43,10 @@ static bool is_range(const char *item, long *first, long *last)
 static nl_status add_item(nl_context *context, const nl_config *config, const nl_class_index *names,
                           const char *item, nl_classes *classes, int *room)
 {
-    nl_status status = NL_OK;
     long first, last;
     int label = 0;
     if (!is_range(item, &first, &last)) {
-        NL_TRY(nl_config_class(context, config, names, item, &label));
+        NL_CHECK(nl_config_class(context, config, names, item, &label));
         return add_class(context, classes, room, label);
     }
     if (first > last || last >= classes->classes)
@@ -55,9 +54,8 @@ static nl_status add_item(nl_context *context, const nl_config *config, const nl
                        "--class %s: expected a rising range within 0 to %d", item,
                        classes->classes - 1);
     for (long i = first; i <= last; i++)
-        NL_TRY(add_class(context, classes, room, (int)i));
-cleanup:
-    return status;
+        NL_CHECK(add_class(context, classes, room, (int)i));
+    return NL_OK;
 }
 
 /* A name may hold commas: the whole text is tried as one class first. */

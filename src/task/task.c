@@ -62,15 +62,12 @@ nl_status nl_task_plan(nl_context *context, const nl_config *config, const nl_co
                        const nl_task_options *options, int64_t usual, nl_task *task)
 {
     nl_sampling given = nl_sampling_of(options);
-    nl_status status = NL_OK;
     *task = (nl_task){.options = *options};
-    NL_TRY(nl_sampling_resolve(context, config, guide, &given, &task->sampling));
-    NL_TRY(nl_sampling_check(context, config, &task->sampling));
-    NL_TRY(nl_classes_parse(context, config, options->classes, &task->classes));
+    NL_CHECK(nl_sampling_resolve(context, config, guide, &given, &task->sampling));
+    NL_CHECK(nl_sampling_check(context, config, &task->sampling));
+    NL_CHECK(nl_classes_parse(context, config, options->classes, &task->classes));
     task->count = options->n ? options->n : usual ? usual : NL_MAX(task->classes.count, 1);
-    NL_TRY(plan_walk(context, config, task));
-cleanup:
-    return status;
+    return plan_walk(context, config, task);
 }
 
 void nl_task_free(nl_context *context, nl_task *task)

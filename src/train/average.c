@@ -165,14 +165,13 @@ cleanup:
 static nl_status read_combination(void *user, int64_t source, float *values)
 {
     nl_averaging *averaging = user;
-    nl_status status = NL_OK;
     const nl_entry *first = &averaging->snapshots[0].file->entries[source];
     int64_t count = nl_entry_count(first);
     memset(averaging->sum, 0, (size_t)count * sizeof(double));
     for (int i = 0; i < averaging->count; i++) {
         const nl_snapshot *snapshot = &averaging->snapshots[i];
-        NL_TRY(nl_check_cancelled(averaging->context));
-        NL_TRY(
+        NL_CHECK(nl_check_cancelled(averaging->context));
+        NL_CHECK(
             nl_entry_read(snapshot->file, nl_checkpoint_find(snapshot->file, first->name), values));
         for (int64_t j = 0; j < count; j++)
             averaging->sum[j] += snapshot->coefficient * values[j];
@@ -181,9 +180,7 @@ static nl_status read_combination(void *user, int64_t source, float *values)
         values[j] = (float)averaging->sum[j];
     nl_progress progress = {
         .stage = "averaging", .step = ++averaging->tensors_read, .steps = averaging->tensor_count};
-    NL_TRY(nl_report_progress(averaging->context, &progress));
-cleanup:
-    return status;
+    return nl_report_progress(averaging->context, &progress);
 }
 
 static nl_status write_model(nl_averaging *averaging)

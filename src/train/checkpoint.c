@@ -120,28 +120,23 @@ static nl_status read_averages(const nl_json *json, nl_run_point *point)
 {
     double decays[NL_MAX_EMA] = {0}, widths[NL_MAX_EMA] = {0};
     int count;
-    nl_status status;
-    NL_TRY(read_numbers(json, "ema_decay", decays, &point->ema_count));
-    NL_TRY(read_numbers(json, "ema_sigma_rel", widths, &count));
+    NL_CHECK(read_numbers(json, "ema_decay", decays, &point->ema_count));
+    NL_CHECK(read_numbers(json, "ema_sigma_rel", widths, &count));
     for (int i = 0; i < point->ema_count; i++)
         point->ema[i] = (nl_average){decays[i], widths[i]};
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status read_matching(const nl_json *json, nl_run_point *point)
 {
-    nl_status status = NL_OK;
     const int64_t most = INT64_C(1) << 53;
     point->matches = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json->object, "matches"));
-    NL_TRY(nl_json_int(json, "fake_applied", 0, INT32_MAX, &point->fake_applied));
-    NL_TRY(nl_json_int(json, "fake_skipped_now", 0, INT32_MAX, &point->fake_skipped_now));
-    NL_TRY(nl_json_int(json, "fake_updates", 0, most, &point->fake_updates));
-    NL_TRY(nl_json_double(json, "fake_sum", -DBL_MAX, DBL_MAX, &point->fake_sum));
-    NL_TRY(nl_json_int(json, "matched_steps", 0, most, &point->matched_steps));
-    NL_TRY(nl_json_double(json, "match_sum", -DBL_MAX, DBL_MAX, &point->match_sum));
-cleanup:
-    return status;
+    NL_CHECK(nl_json_int(json, "fake_applied", 0, INT32_MAX, &point->fake_applied));
+    NL_CHECK(nl_json_int(json, "fake_skipped_now", 0, INT32_MAX, &point->fake_skipped_now));
+    NL_CHECK(nl_json_int(json, "fake_updates", 0, most, &point->fake_updates));
+    NL_CHECK(nl_json_double(json, "fake_sum", -DBL_MAX, DBL_MAX, &point->fake_sum));
+    NL_CHECK(nl_json_int(json, "matched_steps", 0, most, &point->matched_steps));
+    return nl_json_double(json, "match_sum", -DBL_MAX, DBL_MAX, &point->match_sum);
 }
 
 nl_status nl_parse_point(nl_context *context, const char *path, const char *text,
@@ -322,7 +317,6 @@ static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *fi
                             const nl_run_point *point)
 {
     nl_context *context = state->device->context;
-    nl_status status;
     nl_config config;
     if (point->ema_count != state->ema_count)
         return nl_fail(context, NL_ERROR_USAGE,
@@ -336,16 +330,15 @@ static nl_status check_kind(const nl_train_state *state, const nl_checkpoint *fi
                        "first step or never; to start from its weights, give it as --init with "
                        "another --out",
                        file->path, point->matches ? "with" : "without");
-    NL_TRY(nl_config_from_checkpoint(file, NULL, &config));
+    NL_CHECK(nl_config_from_checkpoint(file, NULL, &config));
     const char *key = nl_config_difference(&config, &state->master->config);
     nl_config_free(context, &config);
     if (key)
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+        return nl_fail(context, NL_ERROR_USAGE,
                        "%s: of another model than --model and --config ask for (\"%s\" differs): "
                        "such a run cannot be resumed; choose another --out",
-                       file->path, key));
-cleanup:
-    return status;
+                       file->path, key);
+    return NL_OK;
 }
 
 nl_status nl_load_point(nl_train_state *state, const char *path, nl_run_point *point)

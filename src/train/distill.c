@@ -86,20 +86,16 @@ void nl_distill_fill(const nl_distill_options *options, double alpha, const doub
 
 nl_status nl_guided_take(double guidance, nl_device *device, const nl_tensor *x, nl_guided *guided)
 {
-    nl_status status = NL_OK;
     int64_t shape[4] = {2 * x->shape[0], x->shape[1], x->shape[2], x->shape[3]};
     if (guidance == 1)
         return NL_OK;
-    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &guided->both));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &guided->of_both));
-cleanup:
-    return status;
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &guided->both));
+    return nl_arena_tensor(device, NL_F32, 4, shape, &guided->of_both);
 }
 
 nl_status nl_guided_velocity(const nl_guided *g, nl_device *device, const nl_tensor *x,
                              const nl_tensor *velocity)
 {
-    nl_status status = NL_OK;
     int64_t n = x->shape[0];
     nl_tensor times = nl_tensor_rows(&g->times, 0, n), labels = nl_tensor_rows(&g->labels, 0, n);
     if (!g->both.data)
@@ -107,13 +103,11 @@ nl_status nl_guided_velocity(const nl_guided *g, nl_device *device, const nl_ten
                                      velocity);
     for (int half = 0; half < 2; half++) {
         nl_tensor to = nl_tensor_rows(&g->both, half * n, n);
-        NL_TRY(device->ops->copy(device, to.data, x->data, nl_tensor_bytes(x)));
+        NL_CHECK(device->ops->copy(device, to.data, x->data, nl_tensor_bytes(x)));
     }
-    NL_TRY(nl_dit_forward_guided(g->teacher, device, &g->both, &g->times, &g->labels, NULL,
-                                 g->internal, &g->of_both));
-    NL_TRY(NL_OP(device, diffuse, .data = nl_tensor_rows(&g->of_both, 0, n),
+    NL_CHECK(nl_dit_forward_guided(g->teacher, device, &g->both, &g->times, &g->labels, NULL,
+                                   g->internal, &g->of_both));
+    return NL_OP(device, diffuse, .data = nl_tensor_rows(&g->of_both, 0, n),
                  .noise = nl_tensor_rows(&g->of_both, n, n), .coefficients = g->guide,
-                 .y = *velocity));
-cleanup:
-    return status;
+                 .y = *velocity);
 }

@@ -31,7 +31,6 @@ static void add(nl_dump *dump, nl_dtype dtype, int ndim, const int64_t *shape, c
 /* The names, then the tensors in the same order: "0.latents", "0.noise", "0.t", "0.labels", ..., "weights.NAME". */
 static nl_status list_tensors(nl_dump *dump, int64_t steps)
 {
-    nl_status status = NL_OK;
     nl_context *context = dump->trainer->context;
     const nl_config *config = &dump->trainer->config;
     const nl_dit *master = dump->trainer->state.master;
@@ -39,8 +38,8 @@ static nl_status list_tensors(nl_dump *dump, int64_t steps)
     int64_t shape[4] = {dump->feed.size, config->in_channels, config->input_height,
                         config->input_width};
     char step[24];
-    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", most, &dump->headers));
-    NL_TRY(NL_NEW_ARRAY(context, "names of tensors", most, &dump->names));
+    NL_CHECK(NL_NEW_ARRAY(context, "names of tensors", most, &dump->headers));
+    NL_CHECK(NL_NEW_ARRAY(context, "names of tensors", most, &dump->names));
     for (int64_t k = 0; k < steps; k++) {
         snprintf(step, sizeof(step), "%lld", (long long)k);
         add(dump, NL_F32, 4, shape, step, "latents");
@@ -53,8 +52,7 @@ static nl_status list_tensors(nl_dump *dump, int64_t steps)
     for (int i = 0; i < master->param_count; i++)
         add(dump, NL_F32, master->params[i].ndim, master->params[i].shape, "weights",
             master->params[i].name);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status write_tensor(nl_dump *dump, const nl_tensor *tensor)

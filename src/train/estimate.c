@@ -7,35 +7,29 @@ enum { WARM_UP = 3, TIMED = 10 };
 
 nl_status nl_trainer_time(nl_trainer *trainer, int steps, double *seconds)
 {
-    nl_status status = NL_OK;
     nl_device *device = trainer->device;
     bool stop = false;
-    NL_TRY(device->ops->sync(device));
+    NL_CHECK(device->ops->sync(device));
     double start = nl_seconds();
     for (int i = 0; i < steps; i++) {
         if (i == 0 || trainer->group->size == 1) /* ranks wait for each other to ask */
-            NL_TRY(nl_trainer_ask_stop(trainer, &stop));
+            NL_CHECK(nl_trainer_ask_stop(trainer, &stop));
         if (stop)
-            NL_TRY(nl_fail(trainer->context, NL_CANCELLED, "cancelled"));
-        NL_TRY(nl_trainer_step(trainer));
+            return nl_fail(trainer->context, NL_CANCELLED, "cancelled");
+        NL_CHECK(nl_trainer_step(trainer));
     }
-    NL_TRY(device->ops->sync(device));
+    NL_CHECK(device->ops->sync(device));
     int64_t nanoseconds = (int64_t)(1e9 * (nl_seconds() - start) / steps);
-    NL_TRY(nl_group_maximum(trainer->group, &nanoseconds));
+    NL_CHECK(nl_group_maximum(trainer->group, &nanoseconds));
     *seconds = 1e-9 * (double)nanoseconds;
-    NL_TRY(nl_trainer_collect(trainer));
-cleanup:
-    return status;
+    return nl_trainer_collect(trainer);
 }
 
 static nl_status time_step(nl_trainer *trainer, double *seconds)
 {
-    nl_status status;
-    double warm;
-    NL_TRY(nl_trainer_time(trainer, WARM_UP, &warm));
-    NL_TRY(nl_trainer_time(trainer, warm > 10 ? 1 : TIMED, seconds));
-cleanup:
-    return status;
+    double warm = 0;
+    NL_CHECK(nl_trainer_time(trainer, WARM_UP, &warm));
+    return nl_trainer_time(trainer, warm > 10 ? 1 : TIMED, seconds);
 }
 
 void nl_trainer_match_now(nl_trainer *trainer)
@@ -45,11 +39,10 @@ void nl_trainer_match_now(nl_trainer *trainer)
 
 nl_status nl_trainer_dry_run(nl_trainer *trainer)
 {
-    nl_status status = NL_OK;
     nl_context *context = trainer->context;
     double seconds, matching, from = trainer->options->match_from;
     char figure[NL_FIGURE], images[NL_FIGURE];
-    NL_TRY(time_step(trainer, &seconds));
+    NL_CHECK(time_step(trainer, &seconds));
     double rate = (double)trainer->point.batch / seconds,
            peak = nl_peak_flops(trainer->device) * trainer->group->size;
     nl_log(context, NL_LOG_INFO, "time: %s a step, %s, %.3g TFLOP/s", nl_time_text(seconds, figure),
@@ -60,7 +53,7 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
                300 * nl_forward_flops(&trainer->config) * rate / peak, peak / 1e12);
     if (trainer->state.fake) {
         nl_trainer_match_now(trainer);
-        NL_TRY(time_step(trainer, &matching));
+        NL_CHECK(time_step(trainer, &matching));
         nl_log(context, NL_LOG_INFO, "with distribution matching: %s a step, %s",
                nl_time_text(matching, figure),
                nl_rate_text((double)trainer->point.batch / matching, "image", images));
@@ -71,6 +64,5 @@ nl_status nl_trainer_dry_run(nl_trainer *trainer)
                (long long)trainer->steps, nl_plural(trainer->steps, "step", "steps"),
                nl_time_text((double)trainer->steps * seconds, figure));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

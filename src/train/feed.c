@@ -108,9 +108,7 @@ static nl_status draw_times(nl_feed *feed)
         nl_loss_draw(feed->loss, o->times_seed, samples, n, t, coefficients, variational);
         return NL_OK;
     }
-    nl_status status = NL_NEW_ARRAY(feed->device->context, "times", 2 * n, &times);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(feed->device->context, "times", 2 * n, &times));
     const nl_distill_feed *d = &feed->distill;
     nl_distill_rows rows = {.times = in_slot(feed, &d->times),
                             .later = in_slot(feed, &d->later),
@@ -129,14 +127,13 @@ static nl_status draw_times(nl_feed *feed)
 
 nl_status nl_feed_next(nl_feed *feed)
 {
-    nl_status status = NL_OK;
     nl_device *device = feed->device;
     if (feed->part == feed->options.parts) {
-        NL_TRY(nl_loader_next(feed->loader, &feed->batch));
+        NL_CHECK(nl_loader_next(feed->loader, &feed->batch));
         feed->part = 0;
     }
     if (feed->slot == SLOTS) {
-        NL_TRY(device->ops->sync(device));
+        NL_CHECK(device->ops->sync(device));
         feed->slot = 0;
     }
     feed->first = feed->part * feed->size;
@@ -150,11 +147,10 @@ nl_status nl_feed_next(nl_feed *feed)
     if (feed->options.crops)
         memcpy(in_slot(feed, &feed->crops), feed->batch.crops + feed->first * NL_CROP_NUMBERS,
                (size_t)nl_tensor_bytes(&feed->crops));
-    NL_TRY(draw_times(feed));
-    NL_TRY(device->ops->upload(device, feed->memory, feed->staging + feed->slot * feed->slot_bytes,
-                               feed->slot_bytes));
+    NL_CHECK(draw_times(feed));
+    NL_CHECK(device->ops->upload(device, feed->memory,
+                                 feed->staging + feed->slot * feed->slot_bytes, feed->slot_bytes));
     feed->slot++;
     feed->part++;
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -98,17 +98,15 @@ static int part_of(int64_t left)
 static nl_status mpi_all_reduce_sum(nl_group *group, const nl_tensor *x)
 {
     float *values = x->data;
-    nl_status status = NL_OK;
     for (int64_t left = nl_tensor_count(x); left > 0;) {
         int part = part_of(left);
-        NL_TRY(check(group,
-                     mpi.Allreduce(MPI_IN_PLACE, values, part, mpi.float32, mpi.sum, mpi.world),
-                     "a sum over processes"));
+        NL_CHECK(check(group,
+                       mpi.Allreduce(MPI_IN_PLACE, values, part, mpi.float32, mpi.sum, mpi.world),
+                       "a sum over processes"));
         values += part;
         left -= part;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status mpi_join(nl_group *group)
@@ -131,16 +129,14 @@ static nl_status mpi_barrier(nl_group *group)
 static nl_status mpi_broadcast(nl_group *group, int root, void *data, int64_t bytes)
 {
     uint8_t *at = data;
-    nl_status status = NL_OK;
     for (int64_t left = bytes; left > 0;) {
         int part = part_of(left);
-        NL_TRY(check(group, mpi.Bcast(at, part, mpi.byte, root, mpi.world),
-                     "sending to all processes"));
+        NL_CHECK(check(group, mpi.Bcast(at, part, mpi.byte, root, mpi.world),
+                       "sending to all processes"));
         at += part;
         left -= part;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Does not come back: what went wrong is said before, and the launcher gets time to pass it on. */
@@ -165,26 +161,24 @@ static const nl_group_ops ops = {"mpi",       mpi_all_reduce_sum, mpi_join,  mpi
 
 nl_status nl_group_open_mpi(nl_group *group)
 {
-    nl_status status = NL_OK;
     int already = 0, provided, rank, size;
-    NL_TRY(load(group->context));
-    NL_TRY(check(group, mpi.Initialized(&already), "starting"));
+    NL_CHECK(load(group->context));
+    NL_CHECK(check(group, mpi.Initialized(&already), "starting"));
     if (!already)
-        NL_TRY(
+        NL_CHECK(
             check(group, mpi.Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "starting"));
     mpi.Comm_set_errhandler(mpi.world, mpi.errors_return);
-    NL_TRY(check(group, mpi.Comm_rank(mpi.world, &rank), "asking for the rank"));
-    NL_TRY(check(group, mpi.Comm_size(mpi.world, &size), "asking for the size"));
+    NL_CHECK(check(group, mpi.Comm_rank(mpi.world, &rank), "asking for the rank"));
+    NL_CHECK(check(group, mpi.Comm_size(mpi.world, &size), "asking for the size"));
     if (size != group->size)
-        NL_TRY(
-            nl_fail(group->context, NL_ERROR_DEVICE,
-                    "the launcher started %d processes, and MPI (another one than this build's?) "
-                    "sees %d",
-                    group->size, size));
+        return nl_fail(
+            group->context, NL_ERROR_DEVICE,
+            "the launcher started %d processes, and MPI (another one than this build's?) "
+            "sees %d",
+            group->size, size);
     group->rank = rank;
     group->ops = &ops;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 #else

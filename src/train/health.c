@@ -62,22 +62,20 @@ static nl_status search_block(nl_device *device, const nl_config *config,
                               const nl_block_saved *block, int index, char *name)
 {
     static const char *const kinds[] = {"attention", "MLP"};
-    nl_status status = NL_OK;
     char what[NAME_SIZE];
     for (int kind = 0; kind < NL_BRANCHES; kind++) {
         const nl_branch_saved *branch = &block->branches[kind];
         snprintf(what, sizeof(what), "blocks.%d: the input of the %s", index, kinds[kind]);
-        NL_TRY(search_one(device, &branch->x, what, name));
+        NL_CHECK(search_one(device, &branch->x, what, name));
         for (int i = 0; nl_branch_kept_name(config, kind, i); i++) {
             snprintf(what, sizeof(what), "blocks.%d: the %s", index,
                      nl_branch_kept_name(config, kind, i));
-            NL_TRY(search_one(device, &branch->kept[i], what, name));
+            NL_CHECK(search_one(device, &branch->kept[i], what, name));
         }
         snprintf(what, sizeof(what), "blocks.%d: the output of the %s", index, kinds[kind]);
-        NL_TRY(search_one(device, &branch->out, what, name));
+        NL_CHECK(search_one(device, &branch->out, what, name));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The forward pass of the last batch once more. */

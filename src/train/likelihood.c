@@ -75,7 +75,6 @@ static nl_status combine(nl_likelihood *work, int terms, const nl_tensor *const 
 /* One step of the trapezoidal rule from t to t - h; integral += that of the divergence. */
 static nl_status step(nl_likelihood *work, double t, double h)
 {
-    nl_status status = NL_OK;
     const nl_config *config = &work->dit->config;
     nl_flow *flow = &work->flow;
     nl_linear_form a = nl_path_velocity(config->path, config->prediction, t);
@@ -85,19 +84,17 @@ static nl_status step(nl_likelihood *work, double t, double h)
             work->context, NL_ERROR_USAGE,
             "the drift divides by zero between t = %g and %g: choose a sample_eps above 0", t,
             t - h);
-    NL_TRY(nl_flow_evaluate(flow, &work->x, t, &work->first, work->divergence));
+    NL_CHECK(nl_flow_evaluate(flow, &work->x, t, &work->first, work->divergence));
     for (int64_t i = 0; i < work->batch; i++)
         work->integral[i] += h / 2 * (a.x * (double)work->elements + a.f * work->divergence[i]);
-    NL_TRY(combine(work, 2, (const nl_tensor *[]){&work->x, &work->first},
-                   (double[]){1 - h * a.x, -h * a.f}, &work->half));
-    NL_TRY(nl_flow_evaluate(flow, &work->half, t - h, &work->second, work->divergence));
+    NL_CHECK(combine(work, 2, (const nl_tensor *[]){&work->x, &work->first},
+                     (double[]){1 - h * a.x, -h * a.f}, &work->half));
+    NL_CHECK(nl_flow_evaluate(flow, &work->half, t - h, &work->second, work->divergence));
     for (int64_t i = 0; i < work->batch; i++)
         work->integral[i] += h / 2 * (b.x * (double)work->elements + b.f * work->divergence[i]);
-    NL_TRY(
-        combine(work, 4, (const nl_tensor *[]){&work->x, &work->first, &work->half, &work->second},
-                (double[]){1 - h / 2 * a.x, -h / 2 * a.f, -h / 2 * b.x, -h / 2 * b.f}, &work->x));
-cleanup:
-    return status;
+    return combine(work, 4,
+                   (const nl_tensor *[]){&work->x, &work->first, &work->half, &work->second},
+                   (double[]){1 - h / 2 * a.x, -h / 2 * a.f, -h / 2 * b.x, -h / 2 * b.f}, &work->x);
 }
 
 /* +1 or -1 by (seed, image, repetition, element). */
@@ -195,7 +192,6 @@ static nl_status add_probe(nl_likelihood *work)
 
 static nl_status take_memory(nl_likelihood *work)
 {
-    nl_status status = NL_OK;
     nl_device *device = work->device;
     const nl_config *config = &work->dit->config;
     int64_t shape[4] = {work->batch, config->in_channels, config->input_height,
@@ -204,14 +200,13 @@ static nl_status take_memory(nl_likelihood *work)
                               &work->second, &work->flow.probe, &work->flow.dx};
     work->flow.device = device;
     for (int i = 0; i < NL_COUNT(all); i++)
-        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, all[i]));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 1, shape, &work->flow.t));
-    NL_TRY(nl_arena_tensor(device, NL_I32, 1, shape, &work->flow.labels));
+        NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, all[i]));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 1, shape, &work->flow.t));
+    NL_CHECK(nl_arena_tensor(device, NL_I32, 1, shape, &work->flow.labels));
     if (config->crop_conditioning)
-        NL_TRY(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){work->batch, NL_CROP_NUMBERS},
-                               &work->flow.crop));
-cleanup:
-    return status;
+        NL_CHECK(nl_arena_tensor(device, NL_F32, 2, (int64_t[]){work->batch, NL_CROP_NUMBERS},
+                                 &work->flow.crop));
+    return NL_OK;
 }
 
 static nl_status reserve(nl_likelihood *work)
@@ -284,10 +279,9 @@ cleanup:
 /* The batch with one probe, from the data to the noise. */
 static nl_status run_probe(nl_likelihood *work, int64_t first, int64_t count, int64_t repetition)
 {
-    nl_status status = NL_OK;
     const nl_likelihood_options *options = work->options;
     double h = (work->t1 - work->t0) / (double)options->steps;
-    NL_TRY(load_batch(work, first, count, repetition));
+    NL_CHECK(load_batch(work, first, count, repetition));
     for (int64_t k = 0; k < options->steps; k++) {
         nl_progress progress = {.stage = "likelihood",
                                 .step = repetition * options->steps + k,
@@ -295,28 +289,24 @@ static nl_status run_probe(nl_likelihood *work, int64_t first, int64_t count, in
                                 .image = first,
                                 .images = count,
                                 .batch = work->batch};
-        NL_TRY(nl_report_progress(work->context, &progress));
-        NL_TRY(step(work, work->t1 - (double)k * h, h));
+        NL_CHECK(nl_report_progress(work->context, &progress));
+        NL_CHECK(step(work, work->t1 - (double)k * h, h));
     }
-    NL_TRY(add_probe(work));
-cleanup:
-    return status;
+    return add_probe(work);
 }
 
 static nl_status run(nl_likelihood *work, int64_t count)
 {
-    nl_status status = NL_OK;
     for (int64_t first = 0; first < count; first += work->batch) {
         memset(work->bits, 0, (size_t)work->batch * sizeof(*work->bits));
         for (int64_t repetition = 0; repetition < work->options->probes; repetition++)
-            NL_TRY(run_probe(work, first, count, repetition));
+            NL_CHECK(run_probe(work, first, count, repetition));
         for (int64_t b = 0; b < NL_MIN(work->batch, count - first); b++) {
             work->sum += work->bits[b];
             work->square += work->bits[b] * work->bits[b];
         }
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_measure_likelihood(nl_context *context, const nl_likelihood_options *options,

@@ -7,7 +7,6 @@ enum { TENSORS = 9 };
 
 nl_status nl_matched_take(const nl_matcher *matcher, nl_device *device, nl_matched *m)
 {
-    nl_status status = NL_OK;
     const nl_config *config = &matcher->student->model->config;
     int64_t shape[4] = {matcher->options.size, config->in_channels, config->input_height,
                         config->input_width};
@@ -19,10 +18,8 @@ nl_status nl_matched_take(const nl_matcher *matcher, nl_device *device, nl_match
                                  .guide = matcher->guide,
                                  .internal = matcher->options.internal}};
     for (int i = 0; i < TENSORS; i++)
-        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, tensors[i]));
-    NL_TRY(nl_guided_take(matcher->options.guidance, device, &m->x, &m->guided));
-cleanup:
-    return status;
+        NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, tensors[i]));
+    return nl_guided_take(matcher->options.guidance, device, &m->x, &m->guided);
 }
 
 /* Labels, and times of the noisy samples, without the second half. */
@@ -40,22 +37,21 @@ static nl_tensor times_of(const nl_matcher *matcher)
 static nl_status generate(const nl_matcher *matcher, nl_device *device, const nl_matched *m,
                           nl_dit_saved *saved)
 {
-    nl_status status = NL_OK;
     const nl_dit *student = matcher->student->model;
     nl_tensor labels = labels_of(matcher);
-    NL_TRY(nl_dit_forward(student, device, &m->noise, &matcher->first, &labels, NULL, &m->u, NULL));
-    NL_TRY(NL_OP(device, diffuse, .data = m->noise, .noise = m->u, .coefficients = matcher->start,
-                 .y = m->start));
-    NL_TRY(saved ? nl_dit_forward_saving(student, device, &m->start, &matcher->last, &labels, NULL,
+    NL_CHECK(
+        nl_dit_forward(student, device, &m->noise, &matcher->first, &labels, NULL, &m->u, NULL));
+    NL_CHECK(NL_OP(device, diffuse, .data = m->noise, .noise = m->u, .coefficients = matcher->start,
+                   .y = m->start));
+    NL_CHECK(saved
+                 ? nl_dit_forward_saving(student, device, &m->start, &matcher->last, &labels, NULL,
                                          matcher->options.checkpointing, NULL, &m->u, NULL, saved)
                  : nl_dit_forward(student, device, &m->start, &matcher->last, &labels, NULL, &m->u,
                                   NULL));
-    NL_TRY(NL_OP(device, diffuse, .data = m->start, .noise = m->u, .coefficients = matcher->end,
-                 .y = m->x));
-    NL_TRY(NL_OP(device, diffuse, .data = m->x, .noise = m->other, .coefficients = matcher->mix,
-                 .y = m->mixed));
-cleanup:
-    return status;
+    NL_CHECK(NL_OP(device, diffuse, .data = m->start, .noise = m->u, .coefficients = matcher->end,
+                   .y = m->x));
+    return NL_OP(device, diffuse, .data = m->x, .noise = m->other, .coefficients = matcher->mix,
+                 .y = m->mixed);
 }
 
 nl_status nl_match_student(const nl_matcher *matcher, nl_device *device, const nl_matched *m,

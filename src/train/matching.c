@@ -122,10 +122,9 @@ static void *in_slot(const nl_matcher *matcher, const nl_tensor *tensor)
 
 nl_status nl_matcher_next(nl_matcher *m, const int64_t *samples, const int32_t *labels, int draw)
 {
-    nl_status status = NL_OK;
     nl_device *device = m->device;
     if (m->slot == SLOTS) {
-        NL_TRY(device->ops->sync(device));
+        NL_CHECK(device->ops->sync(device));
         m->slot = 0;
     }
     nl_matching_rows rows = {.first = in_slot(m, &m->first),
@@ -138,21 +137,17 @@ nl_status nl_matcher_next(nl_matcher *m, const int64_t *samples, const int32_t *
                              .guide = in_slot(m, &m->guide)};
     nl_matching_fill(&m->options, samples, labels, m->teacher->config.num_classes, m->options.size,
                      draw, &rows);
-    NL_TRY(device->ops->upload(device, m->memory, m->staging + m->slot * m->slot_bytes,
-                               m->slot_bytes));
+    NL_CHECK(device->ops->upload(device, m->memory, m->staging + m->slot * m->slot_bytes,
+                                 m->slot_bytes));
     m->slot++;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_matched_draw(const nl_matcher *matcher, nl_device *device, const int64_t *samples,
                           int draw, const nl_matched *matched)
 {
-    nl_status status = NL_OK;
-    NL_TRY(NL_OP(device, normal, .y = matched->noise, .seed = matcher->options.seed,
-                 .stream = stream_of(draw, 1), .images = samples));
-    NL_TRY(NL_OP(device, normal, .y = matched->other, .seed = matcher->options.seed,
-                 .stream = stream_of(draw, 2), .images = samples));
-cleanup:
-    return status;
+    NL_CHECK(NL_OP(device, normal, .y = matched->noise, .seed = matcher->options.seed,
+                   .stream = stream_of(draw, 1), .images = samples));
+    return NL_OP(device, normal, .y = matched->other, .seed = matcher->options.seed,
+                 .stream = stream_of(draw, 2), .images = samples);
 }

@@ -25,65 +25,59 @@ static nl_tensor *distilled(nl_noised *noised, int index)
 nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device *device,
                          nl_noised *noised)
 {
-    nl_status status = NL_OK;
     int64_t shape[4] = {feed->size, config->in_channels, config->input_height, config->input_width};
     *noised = (nl_noised){0};
     if (has_moments(feed, config))
-        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->posterior));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->data));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->noise));
-    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->x));
+        NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->posterior));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->data));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->noise));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->x));
     for (int i = 0; feed->options.teacher && i < DISTILLED; i++)
-        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, distilled(noised, i)));
+        NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, distilled(noised, i)));
     shape[1] *= learns_variance(config) ? 2 : 1;
-    NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->prediction));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->prediction));
     if (config->middle_head)
-        NL_TRY(nl_arena_tensor(device, NL_F32, 4, shape, &noised->middle));
+        NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->middle));
     if (feed->options.teacher) {
         noised->guided = (nl_guided){.teacher = feed->options.teacher,
                                      .times = feed->distill.teacher_times,
                                      .labels = feed->distill.teacher_labels,
                                      .guide = feed->distill.guide,
                                      .internal = feed->options.distill.internal};
-        NL_TRY(nl_guided_take(feed->options.distill.guidance, device, &noised->x, &noised->guided));
+        NL_CHECK(
+            nl_guided_take(feed->options.distill.guidance, device, &noised->x, &noised->guided));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_noised_draw(const nl_feed *feed, nl_device *device, uint64_t seed,
                          const nl_noised *noised)
 {
-    nl_status status = NL_OK;
     const int64_t *samples = nl_feed_samples(feed);
-    NL_TRY(NL_OP(device, normal, .y = noised->noise, .seed = seed, .stream = NL_STREAM_TRAIN_NOISE,
-                 .images = samples));
+    NL_CHECK(NL_OP(device, normal, .y = noised->noise, .seed = seed,
+                   .stream = NL_STREAM_TRAIN_NOISE, .images = samples));
     if (noised->posterior.data)
-        NL_TRY(NL_OP(device, normal, .y = noised->posterior, .seed = seed,
-                     .stream = NL_STREAM_POSTERIOR, .images = samples));
-cleanup:
-    return status;
+        NL_CHECK(NL_OP(device, normal, .y = noised->posterior, .seed = seed,
+                       .stream = NL_STREAM_POSTERIOR, .images = samples));
+    return NL_OK;
 }
 
 nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *device,
                         const nl_noised *noised)
 {
-    nl_status status = NL_OK;
     const nl_config *config = &student->config;
-    NL_TRY(NL_OP(device, latents, .x = feed->x, .noise = noised->posterior, .y = noised->data,
-                 .scale = (float)config->latent_scale,
-                 .shift = (float)(-config->latent_scale * config->latent_shift)));
-    NL_TRY(NL_OP(device, diffuse, .data = noised->data, .noise = noised->noise,
-                 .coefficients = feed->coefficients, .y = noised->x));
+    NL_CHECK(NL_OP(device, latents, .x = feed->x, .noise = noised->posterior, .y = noised->data,
+                   .scale = (float)config->latent_scale,
+                   .shift = (float)(-config->latent_scale * config->latent_shift)));
+    NL_CHECK(NL_OP(device, diffuse, .data = noised->data, .noise = noised->noise,
+                   .coefficients = feed->coefficients, .y = noised->x));
     if (!feed->options.teacher)
-        goto cleanup;
-    NL_TRY(nl_guided_velocity(&noised->guided, device, &noised->x, &noised->velocity));
-    NL_TRY(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
-                 .coefficients = feed->distill.move, .y = noised->moved));
-    NL_TRY(nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,
-                          NULL, &noised->onward, NULL));
-cleanup:
-    return status;
+        return NL_OK;
+    NL_CHECK(nl_guided_velocity(&noised->guided, device, &noised->x, &noised->velocity));
+    NL_CHECK(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
+                   .coefficients = feed->distill.move, .y = noised->moved));
+    return nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,
+                          NULL, &noised->onward, NULL);
 }
 
 const nl_tensor *nl_noised_times(const nl_feed *feed)
@@ -95,21 +89,20 @@ nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device
                          const nl_noised *noised, const nl_tensor *loss,
                          const nl_tensor *dprediction, float gradient_scale)
 {
-    nl_status status = NL_OK;
     const nl_tensor none = {0};
     bool distill = feed->options.teacher != NULL;
-    NL_TRY(NL_OP(device, regression_loss, .prediction = noised->prediction,
-                 .data = distill ? noised->velocity : noised->data,
-                 .noise = distill ? noised->onward : noised->noise,
-                 .coefficients = distill ? feed->distill.target : feed->coefficients, .loss = *loss,
-                 .dprediction = dprediction ? *dprediction : none, .gradient_scale = gradient_scale,
-                 .adaptive = distill ? (float)feed->options.distill.adaptive : 0));
+    NL_CHECK(NL_OP(device, regression_loss, .prediction = noised->prediction,
+                   .data = distill ? noised->velocity : noised->data,
+                   .noise = distill ? noised->onward : noised->noise,
+                   .coefficients = distill ? feed->distill.target : feed->coefficients,
+                   .loss = *loss, .dprediction = dprediction ? *dprediction : none,
+                   .gradient_scale = gradient_scale,
+                   .adaptive = distill ? (float)feed->options.distill.adaptive : 0));
     if (learns_variance(config))
-        NL_TRY(NL_OP(device, variational_loss, .prediction = noised->prediction, .x = noised->x,
-                     .data = noised->data, .coefficients = feed->variational,
-                     .predicts_x_start = config->predicts == NL_PREDICTS_X_START, .loss = *loss,
-                     .dprediction = dprediction ? *dprediction : none,
-                     .gradient_scale = gradient_scale));
-cleanup:
-    return status;
+        NL_CHECK(NL_OP(device, variational_loss, .prediction = noised->prediction, .x = noised->x,
+                       .data = noised->data, .coefficients = feed->variational,
+                       .predicts_x_start = config->predicts == NL_PREDICTS_X_START, .loss = *loss,
+                       .dprediction = dprediction ? *dprediction : none,
+                       .gradient_scale = gradient_scale));
+    return NL_OK;
 }

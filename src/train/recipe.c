@@ -137,13 +137,11 @@ static const char *model_for(const nl_dataset_info *info)
 static nl_status start(nl_context *context, const nl_dataset_info *info, nl_train_options *options)
 {
     bool fits = false;
-    nl_status status = NL_OK;
     if (options->model || options->init)
         return NL_OK;
-    NL_TRY(fits_shipped(context, info, &fits));
+    NL_CHECK(fits_shipped(context, info, &fits));
     *(fits ? &options->init : &options->model) = fits ? nl_shipped_model : model_for(info);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* What the network is trained as: of the model that is named, or of the weights that come first. */

@@ -21,33 +21,29 @@ static nl_status reduce_ready(nl_reducer *reducer)
 static nl_status gradients_ready(void *user, int64_t first, int64_t count)
 {
     nl_reducer *reducer = user;
-    nl_status status = NL_OK;
     bool below = first + count == reducer->first;
     bool above = first == reducer->first + reducer->count;
     if (reducer->count > 0 && !below && !above)
-        NL_TRY(reduce_ready(reducer));
+        NL_CHECK(reduce_ready(reducer));
     if (reducer->count == 0 || below)
         reducer->first = first;
     reducer->count += count;
     if (reducer->count >= BUCKET)
-        NL_TRY(reduce_ready(reducer));
-cleanup:
-    return status;
+        NL_CHECK(reduce_ready(reducer));
+    return NL_OK;
 }
 
 nl_status nl_reduced_backward(nl_group *group, const nl_dit *dit, nl_device *device,
                               const nl_dit_saved *saved, const nl_tensor *dprediction,
                               const nl_tensor *dmiddle, nl_dit *gradients)
 {
-    nl_status status = NL_OK;
     nl_reducer reducer = {.group = group, .flat = nl_dit_flat(gradients)};
     bool reduce = group && group->size > 1;
-    NL_TRY(nl_dit_backward(dit, device, saved, dprediction, dmiddle, gradients, NULL,
-                           reduce ? gradients_ready : NULL, &reducer));
+    NL_CHECK(nl_dit_backward(dit, device, saved, dprediction, dmiddle, gradients, NULL,
+                             reduce ? gradients_ready : NULL, &reducer));
     if (!reduce)
         return NL_OK;
-    NL_TRY(reduce_ready(&reducer));
-    NL_TRY(nl_group_join(group)); /* a recording ends with nothing under way */
-cleanup:
-    return status;
+    NL_CHECK(reduce_ready(&reducer));
+    NL_CHECK(nl_group_join(group)); /* a recording ends with nothing under way */
+    return NL_OK;
 }

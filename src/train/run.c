@@ -41,9 +41,7 @@ static void tell(const nl_trainer *trainer, double rate)
 
 static nl_status write_log(nl_trainer *trainer)
 {
-    nl_status status = nl_trainer_collect(trainer);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_trainer_collect(trainer));
     nl_run_point *point = &trainer->point;
     enum { OF_MATCHING = 2, NUMBERS = 9 + OF_MATCHING };
     double finite = (double)point->finite_steps, rate = rate_now(trainer);
@@ -126,18 +124,16 @@ static bool due(const nl_trainer *trainer, int64_t every)
 static nl_status agree(nl_trainer *trainer, bool *stop)
 {
     enum { EVERY = 8 }; /* steps: the ranks wait for each other */
-    nl_status status = NL_OK;
     *stop = false;
     if (trainer->group->size > 1 && trainer->agreed && trainer->point.step % EVERY)
         return NL_OK;
     int64_t microseconds = (int64_t)(1e6 * nl_trainer_seconds(trainer));
-    NL_TRY(nl_trainer_ask_stop(trainer, stop));
+    NL_CHECK(nl_trainer_ask_stop(trainer, stop));
     if (trainer->options->minutes > 0)
-        NL_TRY(nl_group_maximum(trainer->group, &microseconds));
+        NL_CHECK(nl_group_maximum(trainer->group, &microseconds));
     trainer->elapsed = 1e-6 * (double)microseconds;
     trainer->agreed = true;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static bool is_out_of_patience(const nl_trainer *trainer)

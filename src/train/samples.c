@@ -24,9 +24,7 @@ static nl_status take(void *user, const nl_picture *picture)
     uint8_t *copy;
     if (!picture->rgb)
         return NL_OK;
-    nl_status status = NL_NEW_ARRAY(grid->context, "a picture", bytes, &copy);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(grid->context, "a picture", bytes, &copy));
     memcpy(copy, picture->rgb, (size_t)bytes);
     grid->pictures[grid->count++] = copy;
     grid->height = picture->height;

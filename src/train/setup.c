@@ -102,9 +102,7 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
 nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 {
     bool endless = !options->steps && !options->epochs && options->minutes <= 0;
-    nl_status status = check_ranges(context, options);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(check_ranges(context, options));
     if (options->teacher && !options->data && (options->dry_run || options->profile))
         return nl_fail(context, NL_ERROR_USAGE,
                        "--dry-run and --profile draw no samples of the teacher: give --data");

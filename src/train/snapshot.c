@@ -54,9 +54,7 @@ static nl_status thin_out(nl_trainer *trainer, const char *folder)
     int64_t every = spacing(trainer->options, trainer->point.step);
     char **paths;
     int count;
-    nl_status status = nl_list_points(context, folder, &paths, &count);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_list_points(context, folder, &paths, &count));
     for (int i = 0; i < count; i++) {
         int64_t step = nl_point_step(paths[i]);
         if (step % every && step < trainer->point.step && unlink(paths[i]) != 0)

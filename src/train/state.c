@@ -14,12 +14,11 @@ static int64_t aligned(int64_t bytes)
 /* The small tensors, in one allocation. */
 static nl_status create_numbers(nl_train_state *state)
 {
-    nl_status status = NL_OK;
     nl_device *device = state->device;
     int64_t table = state->segment_count * (int64_t)sizeof(nl_segment);
     int64_t hyper = NL_HYPER_COLUMNS * (int64_t)sizeof(float);
     state->bytes = aligned(table) + aligned(hyper) + aligned(sizeof(nl_step_report));
-    NL_TRY(device->ops->alloc(device, "the optimiser's numbers", state->bytes, &state->memory));
+    NL_CHECK(device->ops->alloc(device, "the optimiser's numbers", state->bytes, &state->memory));
     char *at = state->memory;
     state->segment_table = nl_tensor_of(at, NL_U8, 1, &table);
     at += aligned(table);
@@ -30,11 +29,9 @@ static nl_status create_numbers(nl_train_state *state)
     state->counter =
         nl_tensor_of(at + offsetof(nl_step_report, applied), NL_I32, 1, (int64_t[]){2});
     nl_step_report nothing = {0};
-    NL_TRY(device->ops->upload(device, state->segment_table.data, state->segments, table));
-    NL_TRY(device->ops->upload(device, state->loss.data, &nothing, sizeof(nothing)));
-    NL_TRY(device->ops->sync(device));
-cleanup:
-    return status;
+    NL_CHECK(device->ops->upload(device, state->segment_table.data, state->segments, table));
+    NL_CHECK(device->ops->upload(device, state->loss.data, &nothing, sizeof(nothing)));
+    return device->ops->sync(device);
 }
 
 nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count,
@@ -85,12 +82,9 @@ void nl_state_free(nl_train_state *state)
 
 nl_status nl_state_start(nl_train_state *state)
 {
-    nl_status status = NL_OK;
     for (int i = 0; i < state->ema_count; i++)
-        NL_TRY(nl_dit_copy(state->master, state->ema[i]));
-    NL_TRY(nl_state_show_weights(state));
-cleanup:
-    return status;
+        NL_CHECK(nl_dit_copy(state->master, state->ema[i]));
+    return nl_state_show_weights(state);
 }
 
 nl_config nl_state_fake_config(const nl_config *student)
@@ -206,24 +200,20 @@ cleanup:
 nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
                                 const nl_config *from)
 {
-    nl_status status = NL_OK;
     bool others = nl_config_other_class(from, &state->master->config) >= 0;
     for (int i = 0; i < state->master->param_count; i++) {
         const nl_param *param = &state->master->params[i];
-        NL_TRY(others && !strcmp(param->name, label_table)
-                   ? take_classes(state, checkpoint, param, from)
-                   : take_parameter(state, checkpoint, param));
+        NL_CHECK(others && !strcmp(param->name, label_table)
+                     ? take_classes(state, checkpoint, param, from)
+                     : take_parameter(state, checkpoint, param));
     }
-    NL_TRY(nl_state_start(state));
-cleanup:
-    return status;
+    return nl_state_start(state);
 }
 
 nl_status nl_state_update(nl_train_state *state)
 {
-    nl_status status = NL_OK;
     nl_tensor gradient = nl_dit_flat(state->gradient);
-    NL_TRY(NL_OP(state->device, gradient_norm, .x = gradient, .norm = state->norm));
+    NL_CHECK(NL_OP(state->device, gradient_norm, .x = gradient, .norm = state->norm));
     nl_adamw_args update = {.master = nl_dit_flat(state->master),
                             .first = nl_dit_flat(state->first),
                             .second = nl_dit_flat(state->second),
@@ -237,9 +227,7 @@ nl_status nl_state_update(nl_train_state *state)
                             .segment_table = state->segment_table};
     for (int i = 0; i < state->ema_count; i++)
         update.ema[i] = nl_dit_flat(state->ema[i]);
-    NL_TRY(nl_op_adamw(state->device, &update));
-cleanup:
-    return status;
+    return nl_op_adamw(state->device, &update);
 }
 
 nl_status nl_state_show_average(nl_train_state *state, int index)

@@ -65,16 +65,13 @@ static const float middle_weight = 0.5f;
 /* Its gradient alone: what is reported is the head's loss. */
 static nl_status middle_loss(const nl_part *part, const nl_tensor *dmiddle)
 {
-    nl_status status;
     const nl_stepper *stepper = part->stepper;
     nl_noised noised = part->noised;
     nl_tensor loss;
     noised.prediction = noised.middle;
-    NL_TRY(nl_arena_tensor(part->device, NL_F32, 1, stepper->part_loss.shape, &loss));
-    NL_TRY(nl_noised_loss(stepper->feed, &stepper->state->model->config, part->device, &noised,
-                          &loss, dmiddle, middle_weight * stepper->gradient_scale));
-cleanup:
-    return status;
+    NL_CHECK(nl_arena_tensor(part->device, NL_F32, 1, stepper->part_loss.shape, &loss));
+    return nl_noised_loss(stepper->feed, &stepper->state->model->config, part->device, &noised,
+                          &loss, dmiddle, middle_weight * stepper->gradient_scale);
 }
 
 static nl_status run_part(void *user)
@@ -126,44 +123,32 @@ static nl_status run_match_fake(void *user)
 {
     const nl_part *part = user;
     nl_stepper *stepper = part->stepper;
-    nl_status status = NL_OK;
     if (part->zero)
-        NL_TRY(NL_OP(part->device, zero, .x = nl_dit_flat(stepper->state->fake->gradient)));
-    NL_TRY(nl_match_fake(stepper->matcher, part->device, &part->matched, &stepper->part_loss,
-                         part->reduce ? stepper->group : NULL));
-cleanup:
-    return status;
+        NL_CHECK(NL_OP(part->device, zero, .x = nl_dit_flat(stepper->state->fake->gradient)));
+    return nl_match_fake(stepper->matcher, part->device, &part->matched, &stepper->part_loss,
+                         part->reduce ? stepper->group : NULL);
 }
 
 /* mean [1] of losses, summed over the ranks. */
 static nl_status sum_losses(nl_stepper *stepper, nl_tensor losses, nl_tensor mean)
 {
-    nl_status status = NL_OK;
-    NL_TRY(NL_OP(stepper->device, mean, .x = losses, .y = mean));
-    NL_TRY(nl_group_all_reduce_sum(stepper->group, &mean));
-    NL_TRY(nl_group_join(stepper->group));
-cleanup:
-    return status;
+    NL_CHECK(NL_OP(stepper->device, mean, .x = losses, .y = mean));
+    NL_CHECK(nl_group_all_reduce_sum(stepper->group, &mean));
+    return nl_group_join(stepper->group);
 }
 
 static nl_status run_update(void *user)
 {
     nl_stepper *stepper = user;
-    nl_status status = NL_OK;
-    NL_TRY(sum_losses(stepper, stepper->losses, stepper->state->loss));
-    NL_TRY(nl_state_update(stepper->state));
-cleanup:
-    return status;
+    NL_CHECK(sum_losses(stepper, stepper->losses, stepper->state->loss));
+    return nl_state_update(stepper->state);
 }
 
 static nl_status run_update_fake(void *user)
 {
     nl_stepper *stepper = user;
-    nl_status status = NL_OK;
-    NL_TRY(sum_losses(stepper, stepper->match_losses, stepper->state->fake->loss));
-    NL_TRY(nl_state_update(stepper->state->fake));
-cleanup:
-    return status;
+    NL_CHECK(sum_losses(stepper, stepper->match_losses, stepper->state->fake->loss));
+    return nl_state_update(stepper->state->fake);
 }
 
 static nl_status run_match_loss(void *user)
@@ -261,50 +246,45 @@ cleanup:
 /* The fake's updates first: it follows the student as that is now. */
 static nl_status step_matching(nl_stepper *stepper, const nl_step_numbers *numbers)
 {
-    nl_status status = NL_OK;
     nl_device *device = stepper->device;
     nl_train_state *fake = stepper->state->fake;
     nl_step_result *result = &stepper->results[stepper->used];
     if (numbers->stage == NL_MATCHING_NONE)
         return NL_OK;
-    NL_TRY(device->ops->upload(device, fake->hyper.data, numbers->fake, sizeof(numbers->fake)));
+    NL_CHECK(device->ops->upload(device, fake->hyper.data, numbers->fake, sizeof(numbers->fake)));
     for (int i = 0; i < stepper->matcher->options.updates; i++) {
-        NL_TRY(step_draw(stepper, NL_STEP_MATCH_FAKE, 1 + i));
-        NL_TRY(replay(stepper, NL_STEP_UPDATE_FAKE, NULL));
+        NL_CHECK(step_draw(stepper, NL_STEP_MATCH_FAKE, 1 + i));
+        NL_CHECK(replay(stepper, NL_STEP_UPDATE_FAKE, NULL));
     }
-    NL_TRY(device->ops->copy(device, &result->fake, fake->loss.data, sizeof(result->fake)));
+    NL_CHECK(device->ops->copy(device, &result->fake, fake->loss.data, sizeof(result->fake)));
     if (numbers->stage == NL_MATCHING_FAKE)
         return NL_OK;
-    NL_TRY(step_draw(stepper, NL_STEP_MATCH_STUDENT, 0));
-    NL_TRY(replay(stepper, NL_STEP_MATCH_LOSS, NULL));
-    NL_TRY(device->ops->copy(device, &result->match, stepper->match.data, sizeof(result->match)));
-cleanup:
-    return status;
+    NL_CHECK(step_draw(stepper, NL_STEP_MATCH_STUDENT, 0));
+    NL_CHECK(replay(stepper, NL_STEP_MATCH_LOSS, NULL));
+    return device->ops->copy(device, &result->match, stepper->match.data, sizeof(result->match));
 }
 
 nl_status nl_stepper_measure(nl_stepper *stepper, int64_t *bytes)
 {
-    nl_status status = NL_OK;
     nl_device measuring;
     nl_device_measuring(stepper->device, &measuring);
     int64_t mark = nl_arena_mark(&measuring);
     nl_part part = {.stepper = stepper, .device = &measuring, .zero = true};
-    NL_TRY(nl_noised_take(stepper->feed, &stepper->state->model->config, &measuring, &part.noised));
-    NL_TRY(run_part(&part));
+    NL_CHECK(
+        nl_noised_take(stepper->feed, &stepper->state->model->config, &measuring, &part.noised));
+    NL_CHECK(run_part(&part));
     nl_arena_release(&measuring, mark);
     if (stepper->matcher) {
-        NL_TRY(nl_matched_take(stepper->matcher, &measuring, &part.matched));
-        NL_TRY(run_match_fake(&part));
-        NL_TRY(run_match_student(&part));
+        NL_CHECK(nl_matched_take(stepper->matcher, &measuring, &part.matched));
+        NL_CHECK(run_match_fake(&part));
+        NL_CHECK(run_match_student(&part));
     }
     *bytes = measuring.arena_peak;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_stepper_run(nl_stepper *stepper, const nl_step_numbers *given)
 {
-    nl_status status = NL_OK;
     nl_device *device = stepper->device;
     int parts = stepper->feed->options.parts;
     if (stepper->used == stepper->slots)
@@ -313,17 +293,16 @@ nl_status nl_stepper_run(nl_stepper *stepper, const nl_step_numbers *given)
     nl_step_numbers *numbers = &stepper->numbers[stepper->used];
     *numbers = *given; /* which stays until it is on the device */
     bool both = numbers->stage == NL_MATCHING_BOTH;
-    NL_TRY(device->ops->upload(device, stepper->state->hyper.data, numbers->student,
-                               sizeof(numbers->student)));
+    NL_CHECK(device->ops->upload(device, stepper->state->hyper.data, numbers->student,
+                                 sizeof(numbers->student)));
     for (int i = 0; i < parts; i++)
-        NL_TRY(step_part(stepper, i, i == parts - 1 && !both));
-    NL_TRY(step_matching(stepper, numbers));
-    NL_TRY(replay(stepper, NL_STEP_UPDATE, NULL));
-    NL_TRY(device->ops->copy(device, &stepper->results[stepper->used].student,
-                             stepper->state->loss.data, sizeof(nl_step_report)));
+        NL_CHECK(step_part(stepper, i, i == parts - 1 && !both));
+    NL_CHECK(step_matching(stepper, numbers));
+    NL_CHECK(replay(stepper, NL_STEP_UPDATE, NULL));
+    NL_CHECK(device->ops->copy(device, &stepper->results[stepper->used].student,
+                               stepper->state->loss.data, sizeof(nl_step_report)));
     stepper->used++;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_result *results, int *count)

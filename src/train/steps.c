@@ -35,7 +35,6 @@ nl_status nl_trainer_step(nl_trainer *trainer)
                     [NL_HYPER_DECAY] = (float)options->decay,
                     [NL_HYPER_CLIP] = (float)options->clip},
         .stage = nl_matching_stage_at(&trainer->matcher.options, done)};
-    nl_status status = NL_OK;
     memcpy(numbers.fake, numbers.student, sizeof(numbers.fake));
     of_fake.rate = options->fake_rate > 0 ? options->fake_rate : options->rate;
     numbers.fake[NL_HYPER_RATE] = (float)nl_train_rate(&of_fake, step, done);
@@ -43,12 +42,11 @@ nl_status nl_trainer_step(nl_trainer *trainer)
         numbers.student[NL_HYPER_EMA + i] =
             (float)nl_train_ema_decay(options, &trainer->point.ema[i], step);
     if (trainer->stepper.used == trainer->stepper.slots)
-        NL_TRY(nl_trainer_collect(trainer));
+        NL_CHECK(nl_trainer_collect(trainer));
     trainer->feed.done = done;
-    NL_TRY(nl_stepper_run(&trainer->stepper, &numbers));
+    NL_CHECK(nl_stepper_run(&trainer->stepper, &numbers));
     trainer->point.step++;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* What a step says of matching; whether the fake is to be given up. */
@@ -74,9 +72,7 @@ nl_status nl_trainer_collect(nl_trainer *trainer)
 {
     int count;
     nl_run_point *point = &trainer->point;
-    nl_status status = nl_stepper_collect(&trainer->stepper, trainer->results, &count);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_stepper_collect(&trainer->stepper, trainer->results, &count));
     for (int i = 0; i < count; i++) {
         const nl_step_report *report = &trainer->results[i].student;
         if (add_matching(trainer, &trainer->results[i]))

@@ -65,11 +65,10 @@ cleanup:
 static nl_status name_classes(nl_context *context, const nl_config *config, const char ***ids,
                               const char ***names, char (**numbers)[12])
 {
-    nl_status status = NL_OK;
     int count = config->num_classes;
-    NL_TRY(NL_NEW_ARRAY(context, "names of classes", count, ids));
-    NL_TRY(NL_NEW_ARRAY(context, "names of classes", count, names));
-    NL_TRY(NL_NEW_ARRAY(context, "numbers of classes", count, numbers));
+    NL_CHECK(NL_NEW_ARRAY(context, "names of classes", count, ids));
+    NL_CHECK(NL_NEW_ARRAY(context, "names of classes", count, names));
+    NL_CHECK(NL_NEW_ARRAY(context, "numbers of classes", count, numbers));
     for (int i = 0; i < count; i++) {
         const nl_class_name *name = config->class_names ? &config->class_names[i] : NULL;
         snprintf((*numbers)[i], sizeof((*numbers)[i]), "%d", i);
@@ -78,8 +77,7 @@ static nl_status name_classes(nl_context *context, const nl_config *config, cons
                                          : (*numbers)[i];
         (*names)[i] = name && name->name ? name->name : (*ids)[i];
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status draw(nl_trainer *trainer, const nl_latents_options *latents)

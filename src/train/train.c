@@ -269,11 +269,8 @@ cleanup:
 static nl_status take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
                               nl_config *from)
 {
-    nl_status status;
-    NL_TRY(nl_config_from_checkpoint(checkpoint, NULL, from));
-    NL_TRY(nl_state_take_weights(state, checkpoint, from));
-cleanup:
-    return status;
+    NL_CHECK(nl_config_from_checkpoint(checkpoint, NULL, from));
+    return nl_state_take_weights(state, checkpoint, from);
 }
 
 static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init,
@@ -331,16 +328,14 @@ static nl_status create_states(const nl_trainer *trainer, nl_device *device, nl_
                                nl_train_state *fake)
 {
     const nl_train_options *options = trainer->options;
-    nl_status status = NL_OK;
     nl_config config = nl_state_fake_config(&trainer->config);
-    NL_TRY(nl_state_create(device, &trainer->config, trainer->point.ema_count,
-                           options->patience > 0, options->seed, options->query_scale, state));
+    NL_CHECK(nl_state_create(device, &trainer->config, trainer->point.ema_count,
+                             options->patience > 0, options->seed, options->query_scale, state));
     if (trainer->point.matches) {
-        NL_TRY(nl_state_create(device, &config, 0, false, options->seed, 1, fake));
+        NL_CHECK(nl_state_create(device, &config, 0, false, options->seed, 1, fake));
         state->fake = fake;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status open_matcher(const nl_trainer *trainer, nl_train_state *state, int64_t size,
@@ -367,7 +362,6 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
                             nl_matcher *matcher, nl_stepper *stepper)
 {
     const nl_train_options *options = trainer->options;
-    nl_status status = NL_OK;
     nl_feed_options of_feed = {
         .loader = {.seed = options->seed,
                    .batch = options->batch,
@@ -388,14 +382,12 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
                     .floor = options->alpha_floor,
                     .settled = trainer->settled,
                     .adaptive = options->adaptive}};
-    NL_TRY(nl_feed_open(state->device, trainer->data, trainer->loss, &of_feed, feed));
+    NL_CHECK(nl_feed_open(state->device, trainer->data, trainer->loss, &of_feed, feed));
     if (state->fake)
-        NL_TRY(open_matcher(trainer, state, feed->size, matcher));
-    NL_TRY(nl_stepper_open(trainer->group, state, feed, state->fake ? matcher : NULL, options->seed,
+        NL_CHECK(open_matcher(trainer, state, feed->size, matcher));
+    return nl_stepper_open(trainer->group, state, feed, state->fake ? matcher : NULL, options->seed,
                            options->checkpointing, (float)options->dropout, trainer->slots,
-                           stepper));
-cleanup:
-    return status;
+                           stepper);
 }
 
 /* What the run takes, found out by beginning it on a device without memory; refused where there is less. */
@@ -563,11 +555,10 @@ static void close_trainer(nl_trainer *trainer)
 static nl_status train(nl_trainer *trainer)
 {
     const nl_train_options *options = trainer->options;
-    nl_status status;
-    NL_TRY(open_trainer(trainer));
-    NL_TRY(nl_arena_reserve(trainer->device, trainer->arena));
+    NL_CHECK(open_trainer(trainer));
+    NL_CHECK(nl_arena_reserve(trainer->device, trainer->arena));
     if (trainer->validation)
-        NL_TRY(nl_trainer_try_validation(trainer));
+        NL_CHECK(nl_trainer_try_validation(trainer));
     trainer->started = trainer->clock = nl_seconds();
     trainer->first_step = trainer->clock_step = trainer->point.step;
     trainer->elapsed = trainer->point.seconds;
@@ -575,12 +566,10 @@ static nl_status train(nl_trainer *trainer)
         return nl_trainer_dry_run(trainer);
     if (options->profile)
         return nl_trainer_profile(trainer);
-    NL_TRY(by_first_rank(trainer, begin_folder));
+    NL_CHECK(by_first_rank(trainer, begin_folder));
     if (options->dump && trainer->point.step == 0)
-        NL_TRY(nl_trainer_dump(trainer));
-    NL_TRY(nl_trainer_run(trainer));
-cleanup:
-    return status;
+        NL_CHECK(nl_trainer_dump(trainer));
+    return nl_trainer_run(trainer);
 }
 
 static void describe(const nl_trainer *trainer, nl_training *training)

@@ -22,25 +22,19 @@ static nl_status forward(nl_validation *validation)
     const nl_config *config = &trainer->config;
     nl_device *device = validation->device;
     nl_feed *feed = &validation->feed;
-    nl_status status = NL_OK;
-    NL_TRY(nl_noised_mix(feed, trainer->state.model, device, &validation->noised));
-    NL_TRY(nl_dit_forward(trainer->state.model, device, &validation->noised.x,
-                          nl_noised_times(feed), &feed->labels, nl_feed_crop(feed),
-                          &validation->noised.prediction, NULL));
-    NL_TRY(nl_noised_loss(feed, config, device, &validation->noised, &validation->loss, NULL, 0));
-cleanup:
-    return status;
+    NL_CHECK(nl_noised_mix(feed, trainer->state.model, device, &validation->noised));
+    NL_CHECK(nl_dit_forward(trainer->state.model, device, &validation->noised.x,
+                            nl_noised_times(feed), &feed->labels, nl_feed_crop(feed),
+                            &validation->noised.prediction, NULL));
+    return nl_noised_loss(feed, config, device, &validation->noised, &validation->loss, NULL, 0);
 }
 
 static nl_status take_memory(nl_validation *validation)
 {
-    nl_status status = NL_OK;
-    NL_TRY(nl_noised_take(&validation->feed, &validation->trainer->config, validation->device,
-                          &validation->noised));
-    NL_TRY(
-        nl_arena_tensor(validation->device, NL_F32, 1, &validation->feed.size, &validation->loss));
-cleanup:
-    return status;
+    NL_CHECK(nl_noised_take(&validation->feed, &validation->trainer->config, validation->device,
+                            &validation->noised));
+    return nl_arena_tensor(validation->device, NL_F32, 1, &validation->feed.size,
+                           &validation->loss);
 }
 
 static nl_status reserve(nl_validation *validation)
@@ -62,21 +56,19 @@ cleanup:
 static nl_status add_batch(nl_validation *validation, int64_t count, float *losses, double *sum,
                            double *number)
 {
-    nl_status status = NL_OK;
     nl_feed *feed = &validation->feed;
     nl_device *device = validation->device;
-    NL_TRY(nl_feed_next(feed));
-    NL_TRY(nl_noised_draw(feed, device, SEED, &validation->noised));
-    NL_TRY(forward(validation));
-    NL_TRY(device->ops->download(device, losses, validation->loss.data,
-                                 nl_tensor_bytes(&validation->loss)));
+    NL_CHECK(nl_feed_next(feed));
+    NL_CHECK(nl_noised_draw(feed, device, SEED, &validation->noised));
+    NL_CHECK(forward(validation));
+    NL_CHECK(device->ops->download(device, losses, validation->loss.data,
+                                   nl_tensor_bytes(&validation->loss)));
     for (int64_t i = 0; i < feed->size; i++)
         if (nl_feed_samples(feed)[i] < count) {
             *sum += losses[i];
             ++*number;
         }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status sum_over_ranks(nl_trainer *trainer, double *sum, double *number)
@@ -171,21 +163,19 @@ cleanup:
 static nl_status judge(nl_trainer *trainer, double loss)
 {
     nl_run_point *point = &trainer->point;
-    nl_status status = NL_OK;
     int64_t better = point->best_step ? loss < point->best_loss : isfinite(loss);
     if (!trainer->state.best)
         return NL_OK;
-    NL_TRY(nl_group_maximum(trainer->group,
-                            &better)); /* one word for all, whatever the sum's last bit */
+    NL_CHECK(nl_group_maximum(trainer->group,
+                              &better)); /* one word for all, whatever the sum's last bit */
     point->worse++;
     if (!better)
         return NL_OK;
-    NL_TRY(nl_dit_copy(trainer->state.ema[0], trainer->state.best));
+    NL_CHECK(nl_dit_copy(trainer->state.ema[0], trainer->state.best));
     point->best_step = point->step;
     point->best_loss = loss;
     point->worse = 0;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_trainer_validate(nl_trainer *trainer, bool again)

@@ -57,8 +57,7 @@ nl_status nl_arrays_begin(nl_arrays_writer *w, const char *name, const nl_array 
 {
     uint8_t record[NL_NPZ_RECORD];
     nl_npz_member member;
-    nl_status status;
-    NL_TRY(end_array(w));
+    NL_CHECK(end_array(w));
     if (w->count == MOST_ARRAYS || !nl_npz_make_member(name, array, w->offset, &member))
         return nl_fail(w->context, NL_ERROR_INTERNAL,
                        "array %s of type %s, number %d of an archive", name,
@@ -66,9 +65,7 @@ nl_status nl_arrays_begin(nl_arrays_writer *w, const char *name, const nl_array 
     member.zip.crc_follows = true;
     w->left = member.zip.size - member.header_size;
     w->members[w->count++] = member.zip;
-    NL_TRY(emit(w, record, nl_npz_put_member(&member, record)));
-cleanup:
-    return status;
+    return emit(w, record, nl_npz_put_member(&member, record));
 }
 
 nl_status nl_arrays_write(nl_arrays_writer *w, const void *data, int64_t bytes)
@@ -85,12 +82,9 @@ static nl_status write_directory(nl_arrays_writer *w)
 {
     uint8_t record[NL_NPZ_RECORD];
     int64_t start = w->offset;
-    nl_status status = NL_OK;
     for (int i = 0; i < w->count; i++)
-        NL_TRY(emit(w, record, nl_zip_put_central(&w->members[i], record)));
-    NL_TRY(emit(w, record, nl_zip_put_end(w->count, start, w->offset - start, 0, record)));
-cleanup:
-    return status;
+        NL_CHECK(emit(w, record, nl_zip_put_central(&w->members[i], record)));
+    return emit(w, record, nl_zip_put_end(w->count, start, w->offset - start, 0, record));
 }
 
 nl_status nl_arrays_commit(nl_arrays_writer **writer)

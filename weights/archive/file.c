@@ -63,9 +63,7 @@ nl_status nl_npz_sync(const nl_npz_file *file)
 nl_status nl_npz_reserve(const nl_npz_file *file, int64_t size)
 {
     int error = 0;
-    nl_status status = nl_npz_step(file->context, file->path);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_npz_step(file->context, file->path));
     while (fallocate(file->fd, 0, 0, size) != 0)
         if ((error = errno) != EINTR)
             break;

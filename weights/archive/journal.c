@@ -47,7 +47,6 @@ static void take_header(nl_journal *journal, const uint8_t *header)
 nl_status nl_journal_begin(nl_journal *journal, const nl_npz_options *options)
 {
     const nl_npz_file *file = &journal->file;
-    nl_status status = NL_OK;
     uint8_t header[NL_JOURNAL_HEADER];
     int64_t size;
     make_header(options, header);
@@ -56,14 +55,13 @@ nl_status nl_journal_begin(nl_journal *journal, const nl_npz_options *options)
         !nl_add_size(size, journal->records, &size))
         return nl_fail(file->context, NL_ERROR_USAGE, "%s: %lld pictures are too many", file->path,
                        (long long)options->count);
-    NL_TRY(nl_npz_step(file->context, file->path));
+    NL_CHECK(nl_npz_step(file->context, file->path));
     if (ftruncate(file->fd, 0) != 0)
-        NL_TRY(nl_fail(file->context, NL_ERROR_WRITE, "%s: cannot be emptied", file->path));
-    NL_TRY(nl_npz_reserve(file, size));
-    NL_TRY(nl_npz_put(file, options->parameters, strlen(options->parameters), NL_JOURNAL_HEADER));
-    NL_TRY(nl_npz_put(file, header, sizeof(header), 0)); /* last: it makes the file a journal */
-cleanup:
-    return status;
+        return nl_fail(file->context, NL_ERROR_WRITE, "%s: cannot be emptied", file->path);
+    NL_CHECK(nl_npz_reserve(file, size));
+    NL_CHECK(nl_npz_put(file, options->parameters, strlen(options->parameters), NL_JOURNAL_HEADER));
+    NL_CHECK(nl_npz_put(file, header, sizeof(header), 0)); /* last: it makes the file a journal */
+    return NL_OK;
 }
 
 static nl_status refuse(const nl_journal *journal, const char *key, const char *there,

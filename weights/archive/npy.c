@@ -95,13 +95,12 @@ static nl_status read_shape(nl_npy_header *header)
 static nl_status read_header(nl_npy_header *header)
 {
     enum { DESCR = 1, ORDER = 2, SHAPE = 4 };
-    nl_status status = NL_OK;
     int seen = 0;
     if (!take(header, "{"))
         return bad_header(header, "{");
     while (!take(header, "}")) {
         char key[16];
-        NL_TRY(read_string(header, key, sizeof(key)));
+        NL_CHECK(read_string(header, key, sizeof(key)));
         int which = strcmp(key, "descr") == 0           ? DESCR
                     : strcmp(key, "fortran_order") == 0 ? ORDER
                     : strcmp(key, "shape") == 0         ? SHAPE
@@ -112,9 +111,9 @@ static nl_status read_header(nl_npy_header *header)
         if (!take(header, ":"))
             return bad_header(header, "a colon after a key");
         if (which == DESCR)
-            NL_TRY(read_string(header, header->descr, sizeof(header->descr)));
+            NL_CHECK(read_string(header, header->descr, sizeof(header->descr)));
         else if (which == SHAPE)
-            NL_TRY(read_shape(header));
+            NL_CHECK(read_shape(header));
         else if (take(header, "True"))
             header->fortran_order = true;
         else if (!take(header, "False"))
@@ -127,8 +126,7 @@ static nl_status read_header(nl_npy_header *header)
         return bad_header(header, "nothing behind }");
     if (seen != (DESCR | ORDER | SHAPE))
         return bad_header(header, "the keys 'descr', 'fortran_order', 'shape', once each");
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status find_type(const nl_npy_header *header, nl_dtype *dtype)
@@ -173,11 +171,10 @@ nl_status nl_npy_read_header(nl_context *context, const char *name, const void *
                              int64_t available, int64_t size, nl_array *array, int64_t *offset)
 {
     nl_npy_header header = {.context = context, .path = name, .shape = {1, 1, 1, 1, 1}};
-    nl_status status;
-    NL_TRY(find_header(&header, data, available));
+    NL_CHECK(find_header(&header, data, available));
     *offset = header.end - (const char *)data;
-    NL_TRY(read_header(&header));
-    NL_TRY(find_type(&header, &array->dtype));
+    NL_CHECK(read_header(&header));
+    NL_CHECK(find_type(&header, &array->dtype));
     if (header.fortran_order && header.ndim > 1)
         return nl_fail(context, NL_ERROR_INPUT,
                        "%s: the array is in Fortran order; save it in C order "
@@ -198,8 +195,7 @@ nl_status nl_npy_read_header(nl_context *context, const char *name, const void *
     }
     array->ndim = header.ndim;
     memcpy(array->shape, header.shape, sizeof(array->shape));
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *data, int64_t size,
@@ -208,9 +204,7 @@ nl_status nl_npy_open_memory(nl_context *context, const char *name, const void *
     int64_t offset;
     nl_array array;
     memset(npy, 0, sizeof(*npy));
-    nl_status status = nl_npy_read_header(context, name, data, size, size, &array, &offset);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_npy_read_header(context, name, data, size, size, &array, &offset));
     npy->data = (const char *)data + offset;
     npy->dtype = array.dtype;
     npy->ndim = array.ndim;

@@ -76,23 +76,20 @@ static bool lay_out(const nl_npz_options *options, nl_npz_layout *layout)
 
 static nl_status create(nl_context *context, const nl_npz_options *options, nl_npz **npz)
 {
-    nl_status status = NL_OK;
     nl_npz *made = NULL;
-    NL_TRY(check_options(context, options));
-    NL_TRY(NL_NEW(context, "an archive", &made));
+    NL_CHECK(check_options(context, options));
+    NL_CHECK(NL_NEW(context, "an archive", &made));
     *made = (nl_npz){.context = context, .count = options->count, .force = options->force};
     made->part = made->journal.file = (nl_npz_file){.context = context, .fd = -1};
     *npz = made;
-    NL_TRY(nl_strdup(context, options->path, &made->path));
-    NL_TRY(nl_strdup(context, options->parameters, &made->parameters));
-    NL_TRY(nl_format(context, &made->part.path, "%s.part", options->path));
-    NL_TRY(nl_format(context, &made->journal.file.path, "%s.journal", options->path));
+    NL_CHECK(nl_strdup(context, options->path, &made->path));
+    NL_CHECK(nl_strdup(context, options->parameters, &made->parameters));
+    NL_CHECK(nl_format(context, &made->part.path, "%s.part", options->path));
+    NL_CHECK(nl_format(context, &made->journal.file.path, "%s.journal", options->path));
     if (!lay_out(options, &made->layout))
-        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "%s: %lld pictures of %d x %d are too many",
-                       options->path, (long long)options->count, options->height, options->width));
-    NL_TRY(NL_NEW_ARRAY(context, "a picture", made->layout.picture_bytes, &made->picture));
-cleanup:
-    return status;
+        return nl_fail(context, NL_ERROR_USAGE, "%s: %lld pictures of %d x %d are too many",
+                       options->path, (long long)options->count, options->height, options->width);
+    return NL_NEW_ARRAY(context, "a picture", made->layout.picture_bytes, &made->picture);
 }
 
 static void close_file(nl_npz_file *file)
@@ -198,16 +195,14 @@ nl_status nl_npz_done(nl_npz *npz, int64_t *done)
 {
     nl_journal_entry entries[NL_JOURNAL_CHUNK];
     bool there[NL_JOURNAL_CHUNK];
-    nl_status status = NL_OK;
     *done = npz->finished ? npz->count : 0;
     for (int64_t first = 0; first < npz->count && !npz->finished; first += NL_JOURNAL_CHUNK) {
         int64_t count = NL_MIN(npz->count - first, NL_JOURNAL_CHUNK);
-        NL_TRY(nl_journal_entries(&npz->journal, first, count, entries, there));
+        NL_CHECK(nl_journal_entries(&npz->journal, first, count, entries, there));
         for (int64_t i = 0; i < count; i++)
             *done += there[i];
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* Room for the whole archive; none of the two files is left without it. */
@@ -240,23 +235,20 @@ static nl_status begin(nl_npz *npz, const nl_npz_options *options)
 
 static nl_status go_on(nl_npz *npz)
 {
-    nl_status status = NL_OK;
     struct stat info;
     int64_t done;
     bool whole = lstat(npz->part.path, &info) == 0 && S_ISREG(info.st_mode) &&
                  info.st_size == npz->layout.size;
     if (whole)
         return open_part(npz, 0);
-    NL_TRY(nl_npz_done(npz, &done));
+    NL_CHECK(nl_npz_done(npz, &done));
     if (done == 0) /* the process that began died before it had made the file */
         return make_part(npz);
-    status = nl_fail(npz->context, NL_ERROR_WRITE,
-                     "%s: expected a file of %lld bytes, which %s says holds %lld pictures: begin "
-                     "anew with --force",
-                     npz->part.path, (long long)npz->layout.size, npz->journal.file.path,
-                     (long long)done);
-cleanup:
-    return status;
+    return nl_fail(npz->context, NL_ERROR_WRITE,
+                   "%s: expected a file of %lld bytes, which %s says holds %lld pictures: begin "
+                   "anew with --force",
+                   npz->part.path, (long long)npz->layout.size, npz->journal.file.path,
+                   (long long)done);
 }
 
 /* Under the setup lock. */
@@ -353,13 +345,10 @@ nl_status nl_npz_has(nl_npz *npz, int64_t index, bool *there)
 nl_status nl_npz_write(nl_npz *npz, int64_t index, int label, const uint8_t *rgb)
 {
     nl_journal_entry entry = {.crc = picture_crc(npz, rgb), .label = label};
-    nl_status status = NL_OK;
-    NL_TRY(check_index(npz, index));
-    NL_TRY(
+    NL_CHECK(check_index(npz, index));
+    NL_CHECK(
         nl_npz_put(&npz->part, rgb, (size_t)npz->layout.picture_bytes, picture_offset(npz, index)));
-    NL_TRY(nl_journal_note(&npz->journal, index, entry));
-cleanup:
-    return status;
+    return nl_journal_note(&npz->journal, index, entry);
 }
 
 /* Writes the labels and works both members' checksums out, a piece of the journal at a time. */
@@ -369,49 +358,44 @@ static nl_status write_labels(nl_npz *npz, bool *whole)
     bool there[NL_JOURNAL_CHUNK];
     uint8_t labels[NL_JOURNAL_CHUNK * 8];
     nl_npz_member *pictures = &npz->layout.members[0], *label = &npz->layout.members[1];
-    nl_status status = NL_OK;
     uLong joining = crc32_combine_gen(npz->layout.picture_bytes);
     uLong crc = pictures->zip.crc, label_crc = label->zip.crc;
     *whole = true;
     for (int64_t first = 0; first < npz->count; first += NL_JOURNAL_CHUNK) {
         int64_t count = NL_MIN(npz->count - first, NL_JOURNAL_CHUNK);
-        NL_TRY(nl_journal_entries(&npz->journal, first, count, entries, there));
+        NL_CHECK(nl_journal_entries(&npz->journal, first, count, entries, there));
         for (int64_t i = 0; i < count; i++) {
             if (!(*whole = there[i]))
-                goto cleanup;
+                return NL_OK;
             crc = crc32_combine_op(crc, entries[i].crc, joining);
             nl_put_little(labels + 8 * i, 8, (uint64_t)(int64_t)entries[i].label);
         }
         label_crc = crc32_z(label_crc, labels, (size_t)(8 * count));
-        NL_TRY(nl_npz_put(&npz->part, labels, (size_t)(8 * count),
-                          nl_npz_data_offset(label) + 8 * first));
+        NL_CHECK(nl_npz_put(&npz->part, labels, (size_t)(8 * count),
+                            nl_npz_data_offset(label) + 8 * first));
     }
     pictures->zip.crc = (uint32_t)crc;
     label->zip.crc = (uint32_t)label_crc;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status write_headers(nl_npz *npz)
 {
     const nl_npz_layout *layout = &npz->layout;
     size_t comment = strlen(npz->parameters);
-    nl_status status = NL_OK;
     uint8_t record[NL_NPZ_RECORD], *at = record;
     for (int i = 0; i < NL_COUNT(layout->members); i++) {
         const nl_npz_member *member = &layout->members[i];
-        NL_TRY(nl_npz_put(&npz->part, record, (size_t)nl_npz_put_member(member, record),
-                          member->zip.offset));
+        NL_CHECK(nl_npz_put(&npz->part, record, (size_t)nl_npz_put_member(member, record),
+                            member->zip.offset));
     }
     for (int i = 0; i < NL_COUNT(layout->members); i++)
         at += nl_zip_put_central(&layout->members[i].zip, at);
     at += nl_zip_put_end(NL_COUNT(layout->members), layout->directory, layout->directory_size,
                          (int64_t)comment, at);
-    NL_TRY(nl_npz_put(&npz->part, record, (size_t)(at - record), layout->directory));
-    NL_TRY(nl_npz_put(&npz->part, npz->parameters, comment,
-                      layout->directory + (int64_t)(at - record)));
-cleanup:
-    return status;
+    NL_CHECK(nl_npz_put(&npz->part, record, (size_t)(at - record), layout->directory));
+    return nl_npz_put(&npz->part, npz->parameters, comment,
+                      layout->directory + (int64_t)(at - record));
 }
 
 static nl_status sync_folder(const nl_npz *npz)
@@ -435,9 +419,7 @@ cleanup:
 static nl_status take_name(const nl_npz *npz)
 {
     const char *from = npz->part.path, *to = npz->path;
-    nl_status status = nl_npz_step(npz->context, to);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_npz_step(npz->context, to));
     int failed =
         npz->force ? rename(from, to) : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
     if (failed && !npz->force && (errno == EINVAL || errno == ENOSYS) && !(failed = link(from, to)))
@@ -451,21 +433,18 @@ static nl_status take_name(const nl_npz *npz)
 /* Under the setup lock, so that one process alone does it. */
 static nl_status finalise(nl_npz *npz, bool *finished)
 {
-    nl_status status = NL_OK;
     bool whole;
     if (!exists(npz->part.path)) /* another process did it */
         return NL_OK;
-    NL_TRY(write_labels(npz, &whole));
+    NL_CHECK(write_labels(npz, &whole));
     if (!whole)
         return NL_OK;
-    NL_TRY(write_headers(npz));
-    NL_TRY(nl_npz_sync(&npz->part));
-    NL_TRY(take_name(npz));
+    NL_CHECK(write_headers(npz));
+    NL_CHECK(nl_npz_sync(&npz->part));
+    NL_CHECK(take_name(npz));
     *finished = true;
     unlink(npz->journal.file.path);
-    NL_TRY(sync_folder(npz));
-cleanup:
-    return status;
+    return sync_folder(npz);
 }
 
 nl_status nl_npz_close(nl_npz **npz, bool *finished)

@@ -167,15 +167,13 @@ static nl_status give(nl_tar *tar, const uint8_t *header, const uint8_t *content
                       nl_status (*take)(void *user, const nl_tar_file *file), void *user)
 {
     nl_tar_file file = {.data = content, .size = size};
-    nl_status status = NL_OK;
     if (!tar->next.name[0])
-        NL_TRY(take_name(tar, header));
-    NL_TRY(clean_name(tar, &file.name));
+        NL_CHECK(take_name(tar, header));
+    NL_CHECK(clean_name(tar, &file.name));
     size_t length = strlen(file.name);
     if (length > 0 && file.name[length - 1] != '/') /* before ustar a folder was a file so named */
-        NL_TRY(take(user, &file));
-cleanup:
-    return status;
+        NL_CHECK(take(user, &file));
+    return NL_OK;
 }
 
 /* The header at tar->at and its content. */

@@ -115,9 +115,7 @@ static nl_status find_directory(nl_directory *directory)
     uint64_t numbers[3] = {nl_little(end + 10, 2), nl_little(end + 12, 4), nl_little(end + 16, 4)};
     if (nl_little(end + 4, 2) != nl_little(end + 6, 2))
         return damaged(directory, "it is one of several parts");
-    nl_status status = read_zip64(directory, end, numbers);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(read_zip64(directory, end, numbers));
     uint64_t limit = (uint64_t)(end - directory->data);
     if (numbers[1] > limit || numbers[2] > limit - numbers[1])
         return damaged(directory, "its directory is not within the file");

@@ -26,9 +26,7 @@ static nl_status damaged(const nl_zip_stream *s, const char *what)
 nl_status nl_zip_stream_open(const nl_zip *zip, const nl_zip_entry *entry,
                              const nl_mapping *mapping, nl_zip_stream **stream)
 {
-    nl_status status = NL_NEW(zip->context, "a zip entry", stream);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW(zip->context, "a zip entry", stream));
     nl_zip_stream *s = *stream;
     *s = (nl_zip_stream){.zip = zip, .entry = entry, .mapping = mapping, .left = entry->size};
     if (entry->deflated && inflateInit2(&s->zlib, -MAX_WBITS) != Z_OK) {

@@ -259,10 +259,10 @@ struct nl_map<NL_FEATURES_ELU1, EXACT, CUBE> : nl_map_of_both<nl_elu1_map> {
 template <int MAP> constexpr int nl_halves = nl_map<MAP, true, true>::HALVES;
 template <int MAP> constexpr bool nl_packed = nl_map<MAP, true, true>::PACKED;
 
-#define NL_CHECK(map, name, halves, aware)                                                         \
+#define NL_CHECK_MAP(map, name, halves, aware)                                                     \
     static_assert(nl_halves<map> == halves, "features of " name " are not as wide as ops.h says");
-NL_FEATURE_MAPS(NL_CHECK)
-#undef NL_CHECK
+NL_FEATURE_MAPS(NL_CHECK_MAP)
+#undef NL_CHECK_MAP
 
 /* use(a constant of the map's value) */
 template <int VALUE> using nl_constant = std::integral_constant<int, VALUE>;
