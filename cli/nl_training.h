@@ -20,7 +20,6 @@ typedef struct nl_train_values {
 } nl_train_values;
 
 extern const nl_option nl_train_rows[];
-extern const char *const nl_train_recipes[];
 /* Runs `command` with these values, changed by the command line. */
 nl_status nl_train_with(int argc, char **argv, nl_train_values *values);
 

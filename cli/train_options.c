@@ -166,10 +166,10 @@ const nl_option nl_train_rows[] = {
     {0},
 };
 
-const char *const nl_train_recipes[] = {"published", "small", NULL};
+static const char *const recipes[] = {"published", "small", NULL};
 
 static const nl_option options[] = {
-    {"recipe", 0, NL_OPTION_CHOICE, FIELD(recipe), "NAME", .choices = nl_train_recipes,
+    {"recipe", 0, NL_OPTION_CHOICE, FIELD(recipe), "NAME", .choices = recipes,
      .where = NL_COMMON | RECORD, .help = "published or small: see below (published)",
      .detail = "What the options below are that are not given. small chooses by the number of "
                "pictures and classes and by the device: start, length, batch, learning rate, "

@@ -26,9 +26,7 @@ static nl_status check_keys(nl_context *context, const char *where, const cJSON 
         count++;
     const char *few[32], **keys = few, **many = NULL;
     if (count > NL_COUNT(few)) {
-        nl_status status = NL_NEW_ARRAY(context, "the keys of a JSON object", count, &many);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(NL_NEW_ARRAY(context, "the keys of a JSON object", count, &many));
         keys = many;
     }
     int64_t n = 0;

@@ -19,9 +19,7 @@ static nl_status append(nl_context *context, nl_listing *listing, const char *na
     if (listing->count == listing->capacity) {
         char **names;
         int64_t capacity = listing->capacity ? 2 * listing->capacity : 64;
-        nl_status status = NL_NEW_ARRAY(context, "names of files", capacity, &names);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(NL_NEW_ARRAY(context, "names of files", capacity, &names));
         if (listing->count)
             memcpy(names, listing->names, (size_t)listing->count * sizeof(char *));
         nl_free(context, listing->names);

@@ -26,9 +26,7 @@ static nl_status wait_for_writer(nl_context *context, const char *name, int fd)
     for (int i = 0; i < TRIES; i++) {
         if (poll(&events, 1, MILLISECONDS) > 0)
             return NL_OK;
-        nl_status status = nl_check_cancelled(context);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_check_cancelled(context));
     }
     return nl_fail(context, NL_ERROR_INPUT,
                    "%s: expected a file, found a pipe that nobody writes into", name);
@@ -89,9 +87,7 @@ static nl_status map_descriptor(nl_context *context, const char *name, int fd, n
     if (device && !isatty(fd))
         return nl_fail(context, NL_ERROR_INPUT, "%s: expected a file, found a device", name);
     if (S_ISFIFO(info.st_mode) && fd != STDIN_FILENO && !is_inherited(name)) {
-        nl_status status = wait_for_writer(context, name, fd);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(wait_for_writer(context, name, fd));
     }
     /* Opened without waiting; reading waits. */
     if (!S_ISREG(info.st_mode) && fd != STDIN_FILENO)
@@ -116,9 +112,7 @@ nl_status nl_map_file(nl_context *context, const char *path, nl_mapping *mapping
     while ((fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
         if (errno != EINTR)
             return cannot_read(context, path);
-        nl_status status = nl_check_cancelled(context);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_check_cancelled(context));
     }
     nl_status status = map_descriptor(context, path, fd, mapping);
     close(fd);

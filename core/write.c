@@ -134,9 +134,7 @@ static nl_status open_stream(nl_writer *writer)
             nanosleep(&pause, NULL);
         else if (errno != EINTR)
             return fail_writer(writer, "cannot be opened for writing", errno);
-        nl_status status = nl_check_cancelled(writer->context);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_check_cancelled(writer->context));
     }
     (void)fcntl(writer->fd, F_SETFL, fcntl(writer->fd, F_GETFL) & ~O_NONBLOCK);
     return NL_OK;

@@ -39,9 +39,6 @@ nl_picture_source nl_model_pictures_source(nl_model_pictures *pictures);
 
 /* ---- Reports */
 
-/* The keys under which metrics are reported: "fid", or "fid_768" of other features than those of papers. */
-const char *nl_metric_key(const nl_evaluation *evaluation, nl_metric metric, char text[32]);
-
 /* Numbers of the features that the metric is of; 0: those of papers, or its own. */
 int64_t nl_metric_width(const nl_evaluation *evaluation, nl_metric metric);
 /* Of the whole work. */

@@ -57,8 +57,6 @@ const char *nl_pictures_name(const nl_pictures *pictures, int64_t index);
 /* Before the first batch: pictures are turned as EXIF says, and fitted to a size as ADM, DiT and SiT do (0: as they
  * are). */
 void nl_pictures_fit(nl_pictures *pictures, int height, int width, bool turn);
-/* Before the first batch: only these of the pictures come. */
-void nl_pictures_select(nl_pictures *pictures, nl_picture_range range);
 typedef struct nl_picture_size {
     int height, width;
 } nl_picture_size;

@@ -32,7 +32,4 @@ typedef struct nl_reconstruct_result {
 nl_status nl_reconstruct(nl_context *context, const nl_reconstruct_options *options,
                          nl_reconstruct_result *result);
 
-/* The ratio of two pictures of `count` bytes; infinity where they are equal. */
-double nl_psnr(const uint8_t *a, const uint8_t *b, int64_t count);
-
 #endif

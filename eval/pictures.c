@@ -430,7 +430,8 @@ void nl_pictures_fit(nl_pictures *p, int height, int width, bool turn)
     p->turn = turn;
 }
 
-void nl_pictures_select(nl_pictures *p, nl_picture_range range)
+/* Before the first batch: only these of the pictures come. */
+static void select_range(nl_pictures *p, nl_picture_range range)
 {
     p->next = p->decoded = range.first;
     p->end = range.first + range.count;
@@ -475,7 +476,7 @@ static nl_status run(void *user, nl_picture_range range, int64_t most, nl_pictur
                      void *taker)
 {
     nl_picture_batch batch;
-    nl_pictures_select(user, range);
+    select_range(user, range);
     for (;;) {
         NL_CHECK(nl_pictures_next(user, most, &batch));
         if (batch.count == 0)

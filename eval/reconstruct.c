@@ -22,7 +22,8 @@ typedef struct nl_reconstruction {
     double sum; /* of the ratios */
 } nl_reconstruction;
 
-double nl_psnr(const uint8_t *a, const uint8_t *b, int64_t count)
+/* The ratio of two pictures of `count` bytes; infinity where they are equal. */
+static double psnr(const uint8_t *a, const uint8_t *b, int64_t count)
 {
     int64_t squares = 0; /* at most 2^30 bytes of 255^2 each */
     for (int64_t i = 0; i < count; i++)
@@ -108,7 +109,7 @@ static void compare(nl_reconstruction *work, const nl_picture_batch *batch)
     nl_reconstruct_result *result = work->result;
     int64_t bytes = 3 * batch->height * batch->width;
     for (int64_t i = 0; i < batch->count; i++) {
-        double ratio = nl_psnr(batch->rgb + i * bytes, work->rgb + i * bytes, bytes);
+        double ratio = psnr(batch->rgb + i * bytes, work->rgb + i * bytes, bytes);
         result->count++;
         result->exact += isinf(ratio);
         if (isinf(ratio))

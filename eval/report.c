@@ -18,7 +18,8 @@ int64_t nl_metric_width(const nl_evaluation *evaluation, nl_metric metric)
     return 0;
 }
 
-const char *nl_metric_key(const nl_evaluation *evaluation, nl_metric metric, char text[32])
+/* The keys under which metrics are reported: "fid", or "fid_768" of other features than those of papers. */
+static const char *metric_key(const nl_evaluation *evaluation, nl_metric metric, char text[32])
 {
     int64_t width = nl_metric_width(evaluation, metric);
     snprintf(text, 32, width ? "%s_%lld" : "%s", nl_metric_names[metric], (long long)width);
@@ -31,7 +32,7 @@ static cJSON *metrics_json(const nl_evaluation *e)
     char key[32], name[48];
     for (int m = 0; m < NL_METRICS; m++) {
         const nl_metric_value *value = &e->metrics[m];
-        nl_metric_key(e, m, key);
+        metric_key(e, m, key);
         if (value->known)
             cJSON_AddNumberToObject(metrics, key, value->value);
         bool interval = value->low != 0 || value->high != 0;
@@ -99,7 +100,7 @@ nl_status nl_evaluation_json(nl_context *context, const nl_evaluation_options *o
     cJSON_AddItemToObject(object, "metrics", metrics_json(e));
     for (int m = 0; m < NL_METRICS; m++)
         if (e->metrics[m].missing[0])
-            cJSON_AddStringToObject(missing, nl_metric_key(e, m, key), e->metrics[m].missing);
+            cJSON_AddStringToObject(missing, metric_key(e, m, key), e->metrics[m].missing);
     cJSON_AddItemToObject(object, "missing", missing);
     add_parts(object, e);
     cJSON_AddBoolToObject(object, "small", e->small);

@@ -26,10 +26,6 @@ nl_status nl_wanted_webui(const nl_queue *queue, int model, const char *body, si
 bool nl_takes_guidance(const nl_config *config);
 bool nl_takes_sampler(const nl_config *config, nl_method method);
 
-/* The method of sampling that A1111's interface means by the name, our own ones among them; "": the model's default; NULL:
- * unknown. */
-const char *nl_webui_sampler(const char *name);
-
 /* "512x256", "512" or, of OpenAI, "auto" (0, 0). */
 bool nl_size_read(const char *text, int *first, int *second);
 

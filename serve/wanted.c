@@ -211,7 +211,9 @@ cleanup:
 
 /* ---- A1111 */
 
-const char *nl_webui_sampler(const char *name)
+/* The method of sampling that A1111's interface means by the name, our own ones among them; "": the model's default; NULL:
+ * unknown. */
+static const char *sampler_of(const char *name)
 {
     static const char *const usual[] = {"", "Automatic", "Euler a", NULL};
     for (int i = 0; usual[i]; i++)
@@ -233,7 +235,7 @@ static nl_status webui_sampling(nl_wanted *wanted, const nl_json *json, const nl
     NL_CHECK(nl_json_string(json, "sampler_name", &name));
     if (!name)
         NL_CHECK(nl_json_string(json, "sampler_index", &name));
-    const char *sampler = nl_webui_sampler(name ? name : "");
+    const char *sampler = sampler_of(name ? name : "");
     if (!sampler)
         return nl_fail(context, NL_ERROR_USAGE, "Sampler not found: \"%.60s\"", name);
     task->sampling.sampler = *sampler ? sampler : NULL;

@@ -122,10 +122,7 @@ static nl_status select_model(nl_checkpoint *checkpoint)
 {
     int64_t kept = 0;
     nl_entry *entries;
-    nl_status status =
-        NL_OWN_ARRAY(checkpoint, "a checkpoint's table", checkpoint->count, &entries);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, "a checkpoint's table", checkpoint->count, &entries));
     for (int64_t i = 0; i < checkpoint->count; i++)
         if (has_average(checkpoint, &checkpoint->entries[i]))
             entries[kept++] = checkpoint->entries[i];
@@ -453,16 +450,12 @@ nl_status nl_entry_read(const nl_checkpoint *checkpoint, const nl_entry *entry, 
     if (count == 0)
         return NL_OK;
     for (int i = 0; i < entry->part_count; i++) {
-        nl_status status = nl_entry_read(checkpoint, &entry->parts[i], to);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_entry_read(checkpoint, &entry->parts[i], to));
         to += nl_entry_count(&entry->parts[i]);
     }
     if (entry->part_count)
         return NL_OK;
-    nl_status status = read_elements(checkpoint, entry, count, to);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(read_elements(checkpoint, entry, count, to));
     int64_t bad = first_not_finite(to, count);
     if (bad >= 0)
         return nl_fail(checkpoint->context, NL_ERROR_INPUT,

@@ -334,9 +334,7 @@ static nl_status take_pairs(nl_machine *machine, const nl_pickle_value *argument
         const nl_pickle_value *pair = pairs->items[i];
         if ((pair->kind != NL_PICKLE_LIST && pair->kind != NL_PICKLE_TUPLE) || pair->count != 2)
             return broken(machine, "an OrderedDict is made of something else than pairs");
-        nl_status status = nl_pickle_append(machine->pickle, dict, pair->items, 2);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_pickle_append(machine->pickle, dict, pair->items, 2));
     }
     return NL_OK;
 }

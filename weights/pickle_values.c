@@ -27,10 +27,8 @@ nl_status nl_pickle_take(nl_pickle *pickle, int64_t size, void **memory)
                 pickle->context, NL_ERROR_INPUT,
                 "%s: its pickle makes objects of more than %d MiB: this is no checkpoint",
                 pickle->where, MEMORY_LIMIT >> 20);
-        nl_status status = NL_NEW_SIZED(pickle->context, "a pickle's objects",
-                                        (int64_t)sizeof(*chunk) + bytes, 1, &chunk);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(NL_NEW_SIZED(pickle->context, "a pickle's objects",
+                              (int64_t)sizeof(*chunk) + bytes, 1, &chunk));
         *chunk = (nl_chunk){.next = pickle->chunks, .size = bytes};
         pickle->chunks = chunk;
         pickle->used += bytes;

@@ -59,11 +59,8 @@ static nl_status fit(const nl_encode_job *job, int64_t number, nl_image *image,
         return nl_image_fit(job->context, job->height, job->width, image);
     nl_philox(0, (uint64_t)picture, NL_STREAM_CROP, 4 * (uint64_t)part, words);
     double u = 0x1p-32 * words[0], least = least_side(job, image);
-    nl_status status =
-        nl_image_fit_part(job->context, job->height, job->width, pow(least, -u * sqrt(u)),
-                          0x1p-32 * words[2], 0x1p-32 * words[1], image, &cut);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_image_fit_part(job->context, job->height, job->width, pow(least, -u * sqrt(u)),
+                               0x1p-32 * words[2], 0x1p-32 * words[1], image, &cut));
     note->crop[NL_CROP_SCALE] = (float)log2(cut.side);
     note->crop[NL_CROP_DOWN] = (float)cut.down;
     note->crop[NL_CROP_RIGHT] = (float)cut.right;
@@ -138,9 +135,7 @@ static nl_status count_lying(const nl_encode_job *job, int64_t number)
     if (number >= job->source->count) /* a crop of a picture that was counted */
         return NL_OK;
     if (!result->turned++) {
-        nl_status status = nl_source_name(job->source, number, &name);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_source_name(job->source, number, &name));
         snprintf(result->first_turned, sizeof(result->first_turned), "%s", name);
         nl_free(job->context, name);
     }

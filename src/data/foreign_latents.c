@@ -268,9 +268,7 @@ static nl_status describe(const nl_taking *t, char **about)
     for (int64_t i = 0; i < t->count; i++) {
         int64_t size;
         char *path = NULL;
-        nl_status status = nl_path_join(t->context, t->folder, t->files[i].name, &path);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_path_join(t->context, t->folder, t->files[i].name, &path));
         uint64_t stamp = nl_source_stamp(path, &size);
         nl_sha256_update(&sha, t->files[i].name, strlen(t->files[i].name) + 1);
         nl_sha256_update(&sha, &stamp, sizeof(stamp));

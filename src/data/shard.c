@@ -186,10 +186,8 @@ static nl_status read_broken(const nl_encode_job *job, const nl_checkpoint *file
     nl_context *context = job->context;
     const char *text = nl_checkpoint_metadata(file, NL_SHARD_SKIPPED);
     const cJSON *item;
-    nl_status status =
-        nl_json_parse(context, file->path, text ? text : "[]", text ? strlen(text) : 2, broken);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(
+        nl_json_parse(context, file->path, text ? text : "[]", text ? strlen(text) : 2, broken));
     bool good = cJSON_IsArray(*broken);
     cJSON_ArrayForEach(item, *broken)
     {

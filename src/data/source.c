@@ -126,25 +126,7 @@ cleanup:
     return status;
 }
 
-nl_status nl_source_read(const nl_source *source, int64_t index, nl_image *image)
-{
-    const nl_source_picture *picture = &source->pictures[index];
-    char *path;
-    if (!picture->name)
-        return nl_source_array_read(source, index, image);
-    *image = (nl_image){0};
-    if (picture->bytes || picture->packed)
-        return read_member(source, picture, image);
-    nl_status status =
-        nl_path_join(source->context, source->path, source->pictures[index].name, &path);
-    if (status != NL_OK)
-        return status;
-    status = nl_image_read(source->context, path, image);
-    nl_free(source->context, path);
-    return status;
-}
-
-nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image *image)
+static nl_status read_from_array(const nl_source *source, int64_t index, nl_image *image)
 {
     const nl_source_file *file = file_of(source, index);
     const uint8_t *pixels =
@@ -158,6 +140,24 @@ nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image 
                                            : source->layout == NL_INTERLEAVED ? 3 * i + c
                                                                               : i];
     return NL_OK;
+}
+
+nl_status nl_source_read(const nl_source *source, int64_t index, nl_image *image)
+{
+    const nl_source_picture *picture = &source->pictures[index];
+    char *path;
+    if (!picture->name)
+        return read_from_array(source, index, image);
+    *image = (nl_image){0};
+    if (picture->bytes || picture->packed)
+        return read_member(source, picture, image);
+    nl_status status =
+        nl_path_join(source->context, source->path, source->pictures[index].name, &path);
+    if (status != NL_OK)
+        return status;
+    status = nl_image_read(source->context, path, image);
+    nl_free(source->context, path);
+    return status;
 }
 
 static void add_text(nl_sha256 *sha, const char *text)
@@ -180,9 +180,7 @@ nl_status nl_source_sha256(const nl_source *source, char hex[65], char stamps[65
         nl_sha256_update(&times, &picture->stamp, sizeof(picture->stamp));
     }
     for (int i = 0; i < source->file_count && !source->archives; i++) {
-        nl_status status = nl_check_cancelled(source->context);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_check_cancelled(source->context));
         nl_sha256_update(&sha, source->files[i].data, (size_t)source->files[i].size);
     }
     nl_sha256_hex(&sha, hex);

@@ -119,14 +119,10 @@ nl_status nl_source_open_archive(nl_source *source, const nl_source_options *opt
 /* source_arrays.c: a folder of CIFAR's batches or IDX files. */
 nl_status nl_source_open_arrays(nl_source *source, const char *split, bool unconditional,
                                 bool *found);
-nl_status nl_source_array_read(const nl_source *source, int64_t index, nl_image *image);
 /* Maps, and unpacks where the name ends in .gz. To be closed with the source. */
 nl_status nl_source_open_file(nl_context *context, const char *folder, const char *name,
                               nl_source_file *file);
 void nl_source_close_file(nl_context *context, nl_source_file *file);
-/* Whether the part asked for is that of testing, where there are `train` and `test` files. */
-nl_status nl_source_choose(const nl_source *source, const char *split, int64_t train, int64_t test,
-                           bool *take_test);
 /* source_cifar.c: whether a file of this name in such a folder is one of CIFAR's Python version; a folder of them. */
 bool nl_is_cifar_pickle(const char *name, bool test);
 nl_status nl_source_open_cifar_pickles(nl_source *source, const nl_listing *listing, bool test,

@@ -119,8 +119,9 @@ static nl_status alloc_pictures(nl_source *source)
     return NL_NEW_ZEROS(source->context, "the list of pictures", source->count, &source->pictures);
 }
 
-nl_status nl_source_choose(const nl_source *source, const char *split, int64_t train, int64_t test,
-                           bool *take_test)
+/* Whether the part asked for is that of testing, where there are `train` and `test` files. */
+static nl_status choose_part(const nl_source *source, const char *split, int64_t train,
+                             int64_t test, bool *take_test)
 {
     *take_test = train == 0;
     if (!split && train > 0 && test > 0)
@@ -343,7 +344,7 @@ nl_status nl_source_open_arrays(nl_source *source, const char *split, bool uncon
     *found = counts[0] + counts[1] > 0;
     if (!*found)
         goto cleanup;
-    NL_TRY(nl_source_choose(source, split, counts[0], counts[1], &test));
+    NL_TRY(choose_part(source, split, counts[0], counts[1], &test));
     status = counts == cifar ? open_cifar(source, &listing, test, unconditional)
              : counts == idx ? open_idx(source, &listing, test, unconditional)
                              : nl_source_open_cifar_pickles(source, &listing, test, unconditional);

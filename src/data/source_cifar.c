@@ -89,9 +89,7 @@ static nl_status take_labels(nl_source *source, const nl_source_file *file,
             return nl_fail(source->context, NL_ERROR_INPUT,
                            "%s: picture %lld: expected a label from 0 to %d", file->path,
                            (long long)i, classes - 1);
-        nl_status status = nl_source_reserve(source);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_source_reserve(source));
         source->pictures[source->count++] =
             (nl_source_picture){.label = unconditional ? 0 : (int32_t)label->integer};
     }

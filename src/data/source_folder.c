@@ -86,10 +86,7 @@ static nl_status add_classes(nl_source *source, nl_listing *folders, bool empty_
     for (int i = 0; i < source->classes; i++) {
         int64_t before = source->count;
         adding->label = i;
-        nl_status status =
-            nl_walk_pictures(context, source->path, source->class_ids[i], true, walk);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_walk_pictures(context, source->path, source->class_ids[i], true, walk));
         if (source->count > before)
             continue;
         if (!empty_classes)

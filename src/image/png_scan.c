@@ -90,9 +90,7 @@ static nl_status inflate_text(nl_context *context, const char *path, const uint8
 {
     for (uLongf room = NL_MIN(4096, *left);; room = NL_MIN(4 * room, *left)) {
         uint8_t *bytes;
-        nl_status status = NL_NEW_ARRAY(context, "PNG text", room, &bytes);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(NL_NEW_ARRAY(context, "PNG text", room, &bytes));
         uLongf length = room;
         int result = uncompress(bytes, &length, data, (uLong)size);
         if (result == Z_OK) {

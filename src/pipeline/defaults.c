@@ -53,11 +53,6 @@ static nl_status check_crop(nl_context *context, const nl_config *config, const 
     return NL_OK;
 }
 
-bool nl_sampling_guided_inside(const nl_sampling *sampling)
-{
-    return nl_guides_inside(sampling->internal_guidance);
-}
-
 static nl_status check_internal_guidance(nl_context *context, const nl_config *config,
                                          const nl_sampling *given)
 {
@@ -65,7 +60,7 @@ static nl_status check_internal_guidance(nl_context *context, const nl_config *c
         return nl_fail(context, NL_ERROR_USAGE,
                        "internal guidance of %g: expected 0 to 1000; 1 is none",
                        given->internal_guidance);
-    if (nl_sampling_guided_inside(given) && !config->middle_head)
+    if (nl_guides_inside(given->internal_guidance) && !config->middle_head)
         return nl_fail(
             context, NL_ERROR_USAGE,
             "the model has no middle head, which internal guidance needs: it was trained "

@@ -60,9 +60,6 @@ nl_status nl_sampling_check(nl_context *context, const nl_config *config,
 /* What a network is told of the part of the picture that is asked for; false: nothing, for the whole. */
 bool nl_sampling_crop(const nl_sampling *sampling, float crop[NL_CROP_NUMBERS]);
 
-/* Whether predictions of the head are led away from those of the middle one. */
-bool nl_sampling_guided_inside(const nl_sampling *sampling);
-
 /* The scale of guidance as a number, 0 for NL_CFG_UNCONDITIONAL, and the other way round. */
 double nl_sampling_scale(const nl_sampling *resolved);
 static inline double nl_sampling_cfg(double scale)

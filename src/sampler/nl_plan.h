@@ -63,8 +63,6 @@ typedef struct nl_run {
 
 nl_status nl_diffusion_plan(nl_sampler *sampler);
 nl_status nl_transport_plan(nl_sampler *sampler);
-/* Refuses with the reason when a coefficient at time t is not finite. */
-nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form form);
 nl_status nl_diffusion_run(nl_run *run);
 nl_status nl_multistep_run(nl_run *run);
 nl_status nl_transport_run(nl_run *run);

@@ -4,7 +4,8 @@
 
 #include "nl_plan.h"
 
-nl_status nl_transport_check(const nl_sampler *sampler, double t, nl_linear_form form)
+/* Refuses with the reason when a coefficient at time t is not finite. */
+static nl_status check_form(const nl_sampler *sampler, double t, nl_linear_form form)
 {
     const nl_sampler_options *options = &sampler->options;
     if (isfinite(form.x) && isfinite(form.f))
@@ -33,7 +34,7 @@ static nl_status drift_at(const nl_sampler *sampler, double t, nl_drift *drift)
         drift->form.x += w * score.x;
         drift->form.f += w * score.f;
     }
-    return nl_transport_check(sampler, t, drift->form);
+    return check_form(sampler, t, drift->form);
 }
 
 /* The step that ends an SDE at t1, as one linear form. */
@@ -56,7 +57,7 @@ static nl_status plan_last(nl_sampler *sampler)
                                               variance * score.f / point.alpha};
     }
     sampler->last.t = t;
-    return nl_transport_check(sampler, t, sampler->last.form);
+    return check_form(sampler, t, sampler->last.form);
 }
 
 /* Where step k of `move_count` begins on a grid that is not even; the ends are the path's. */

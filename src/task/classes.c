@@ -14,9 +14,7 @@ static nl_status add_class(nl_context *context, nl_classes *classes, int *room, 
         if (*room >= MAX_CLASSES)
             return nl_fail(context, NL_ERROR_USAGE, "--class: more than %d entries", MAX_CLASSES);
         int more = *room ? 2 * *room : 16;
-        nl_status status = NL_NEW_ARRAY(context, "classes", more, &longer);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(NL_NEW_ARRAY(context, "classes", more, &longer));
         if (classes->count)
             memcpy(longer, classes->list, (size_t)classes->count * sizeof(*longer));
         nl_free(context, classes->list);

@@ -270,9 +270,7 @@ nl_status nl_options_parse(nl_context *context, const nl_command *command, int a
         const char *text = optarg                              ? optarg
                            : option->where & NL_OPTIONAL_VALUE ? option->choices[0]
                                                                : "";
-        nl_status status = nl_option_set(context, option, text, values);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_option_set(context, option, text, values));
     }
     *operands = optind;
     return NL_OK;

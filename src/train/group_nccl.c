@@ -38,9 +38,7 @@ static nl_status read_id(nl_context *context, const char *path, uint8_t id[NL_NC
             fclose(file);
         if (size == NL_NCCL_ID)
             return NL_OK;
-        nl_status status = nl_check_cancelled(context);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_check_cancelled(context));
         if (nl_seconds() - started > PATIENCE)
             return nl_fail(
                 context, NL_ERROR_DEVICE,

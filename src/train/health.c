@@ -38,9 +38,7 @@ static nl_status search_twin(nl_device *device, const nl_dit *twin, const char *
     for (int i = 0; i < count && !*name; i++) {
         const nl_param *param = &twin->params[backwards ? count - 1 - i : i];
         bool finite;
-        nl_status status = is_finite(device, param->tensor, &finite);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(is_finite(device, param->tensor, &finite));
         if (!finite)
             snprintf(name, NAME_SIZE, "%s %s", what, param->name);
     }

@@ -17,8 +17,6 @@ typedef struct nl_profile {
     double exponent; /* g >= 0 */
 } nl_profile;
 
-/* Integral over time of the product of two profiles, each with the integral 1. */
-double nl_profile_product(const nl_profile *a, const nl_profile *b);
 /* coefficients [count], with the sum 1, of the combination of `given` that is next to `wanted`; what adds nothing to
  * those before it gets 0. *error: the length of the difference, as a part of the length of `wanted`. */
 nl_status nl_average_solve(nl_context *context, const nl_profile *given, int count,

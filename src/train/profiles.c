@@ -5,10 +5,10 @@
 #include "nl_average.h"
 
 /* p(t) = (g + 1) t^g / n^(g + 1) for t <= n: the shorter of the two ends the integral. */
-double nl_profile_product(const nl_profile *a, const nl_profile *b)
+static double profile_product(const nl_profile *a, const nl_profile *b)
 {
     if (a->step > b->step)
-        return nl_profile_product(b, a);
+        return profile_product(b, a);
     return (a->exponent + 1) * (b->exponent + 1) * pow(a->step / b->step, b->exponent) /
            ((a->exponent + b->exponent + 1) * b->step);
 }
@@ -52,14 +52,14 @@ nl_status nl_average_solve(nl_context *context, const nl_profile *given, int cou
                            const nl_profile *wanted, double *coefficients, double *error)
 {
     nl_status status = NL_OK;
-    long double *matrix = NULL, *x = NULL, sum = 0, square = nl_profile_product(wanted, wanted);
+    long double *matrix = NULL, *x = NULL, sum = 0, square = profile_product(wanted, wanted);
     const long double whole = square;
     NL_TRY(NL_NEW_ARRAY(context, "products of averages", (int64_t)count * count, &matrix));
     NL_TRY(NL_NEW_ARRAY(context, "coefficients", count, &x));
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < count; j++)
-            matrix[(int64_t)i * count + j] = nl_profile_product(&given[i], &given[j]);
-        x[i] = nl_profile_product(&given[i], wanted);
+            matrix[(int64_t)i * count + j] = profile_product(&given[i], &given[j]);
+        x[i] = profile_product(&given[i], wanted);
     }
     factorize(matrix, count);
     substitute(matrix, count, x);
@@ -68,10 +68,10 @@ nl_status nl_average_solve(nl_context *context, const nl_profile *given, int cou
     for (int i = 0; i < count; i++)
         coefficients[i] = (double)(x[i] / sum);
     for (int i = 0; i < count; i++) {
-        square -= 2 * coefficients[i] * (long double)nl_profile_product(&given[i], wanted);
+        square -= 2 * coefficients[i] * (long double)profile_product(&given[i], wanted);
         for (int j = 0; j < count; j++)
             square += (long double)coefficients[i] * coefficients[j] *
-                      nl_profile_product(&given[i], &given[j]);
+                      profile_product(&given[i], &given[j]);
     }
     *error = (double)sqrtl(fmaxl(square, 0) / whole);
 cleanup:

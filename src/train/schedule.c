@@ -122,9 +122,7 @@ nl_status nl_train_averages(nl_context *context, const nl_train_options *options
     bool any = false;
     *count = 0;
     if (options->ema) {
-        nl_status status = parse_ema(context, options->ema, averages, count);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(parse_ema(context, options->ema, averages, count));
     }
     for (int i = 0; i < *count; i++)
         any |= averages[i].sigma_rel > 0;

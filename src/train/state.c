@@ -34,6 +34,14 @@ static nl_status create_numbers(nl_train_state *state)
     return device->ops->sync(device);
 }
 
+/* Sets the weights, and starts the moving averages there. */
+static nl_status start(nl_train_state *state)
+{
+    for (int i = 0; i < state->ema_count; i++)
+        NL_CHECK(nl_dit_copy(state->master, state->ema[i]));
+    return nl_state_show_weights(state);
+}
+
 nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_count,
                           bool keeps_best, uint64_t seed, double query_scale, nl_train_state *state)
 {
@@ -55,7 +63,7 @@ nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_co
         return NL_OK;
     NL_TRY(nl_dit_initialize(state->master, seed));
     NL_TRY(nl_dit_scale_queries(state->master, (float)query_scale));
-    NL_TRY(nl_state_start(state));
+    NL_TRY(start(state));
     return NL_OK;
 cleanup:
     nl_state_free(state);
@@ -78,13 +86,6 @@ void nl_state_free(nl_train_state *state)
         nl_dit_destroy(state->ema[i]);
     nl_dit_destroy(state->best);
     *state = (nl_train_state){0};
-}
-
-nl_status nl_state_start(nl_train_state *state)
-{
-    for (int i = 0; i < state->ema_count; i++)
-        NL_CHECK(nl_dit_copy(state->master, state->ema[i]));
-    return nl_state_show_weights(state);
 }
 
 nl_config nl_state_fake_config(const nl_config *student)
@@ -207,7 +208,7 @@ nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *chec
                      ? take_classes(state, checkpoint, param, from)
                      : take_parameter(state, checkpoint, param));
     }
-    return nl_state_start(state);
+    return start(state);
 }
 
 nl_status nl_state_update(nl_train_state *state)

@@ -36,9 +36,6 @@ nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_co
                           nl_train_state *state);
 void nl_state_free(nl_train_state *state);
 
-/* Sets the weights, and starts the moving averages there. */
-nl_status nl_state_start(nl_train_state *state);
-
 /* Weights of another model of the same kind: what has another shape because classes or channels are others keeps
  * its initial value, and the log says so. */
 nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,

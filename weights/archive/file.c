@@ -97,9 +97,7 @@ nl_status nl_npz_lock(const nl_npz_file *file, int64_t start, int64_t length, bo
         if (errno != EINTR)
             return nl_fail(file->context, NL_ERROR_WRITE, "%s: cannot be locked: %s", file->path,
                            strerror(errno));
-        nl_status status = nl_check_cancelled(file->context);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_check_cancelled(file->context));
     }
     *locked = true;
     return NL_OK;

@@ -221,9 +221,7 @@ nl_status nl_tar_walk(nl_context *context, const char *where, const uint8_t *dat
     nl_tar tar = {
         .context = context, .where = where, .data = data, .size = size, .next = {.size = -1}};
     while (tar.size - tar.at >= BLOCK && memcmp(data + tar.at, zeros, BLOCK) != 0) {
-        nl_status status = read_one(&tar, take, user, others);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(read_one(&tar, take, user, others));
     }
     if (tar.at < size && size - tar.at < BLOCK)
         return damaged(&tar, "it ends within a header");
