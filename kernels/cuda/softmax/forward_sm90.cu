@@ -17,9 +17,11 @@ template <bool HAS_TAIL>
 static cudaError_t forward(const nl_flash_problem &a, int64_t batch, int multiprocessors,
                            cudaStream_t stream)
 {
-    /* Three groups have registers for tiles of 128 keys, but of a short sequence 192 queries leave a rest. */
-    return a.tokens <= 1024 ? launch<shape<HAS_TAIL, 4, 64>>(a, batch, multiprocessors, stream)
-                            : launch<shape<HAS_TAIL, 3, 128>>(a, batch, multiprocessors, stream);
+    /* Three groups have registers for tiles of 128 keys, but of a short sequence 192 queries leave a rest, and with a tail only
+     * three such tiles fit in shared memory. */
+    if (HAS_TAIL || a.tokens <= 1024)
+        return launch<shape<HAS_TAIL, 4, 64>>(a, batch, multiprocessors, stream);
+    return launch<shape<false, 3, 128>>(a, batch, multiprocessors, stream);
 }
 
 cudaError_t nl_softmax_sm90_forward(const nl_flash_problem *a, int64_t batch, int multiprocessors,

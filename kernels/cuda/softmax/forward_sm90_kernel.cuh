@@ -62,7 +62,7 @@ template <bool HAS_TAIL_, int GROUPS_, int KEYS_> struct shape {
         1024 + 3 * QUERY_BYTES + 256; /* alignment, two of queries and one of results, barriers */
     static constexpr int FIT = (232448 - FIXED_BYTES) / STAGE_BYTES;
     static constexpr int STAGES = FIT < 8 ? FIT : 8;
-    static constexpr int LEAD = STAGES / 2, LAG = STAGES - LEAD;
+    static constexpr int LEAD = (STAGES + 1) / 2, LAG = STAGES - LEAD;
     static constexpr int SHARED_BYTES = FIXED_BYTES + STAGES * STAGE_BYTES;
 };
 
