@@ -147,11 +147,25 @@ static void add_pictures(nl_batch *batch, nl_queued_job *job, int64_t room)
     }
 }
 
+/* A power of two, at most `room` and what waits: a device makes plans for every size of a batch that it has not met, which
+ * take longer than its pictures, so there should be few. */
+static int64_t batch_size(const nl_queued_job *first, int64_t room)
+{
+    int64_t waiting = 0, size = 1;
+    for (const nl_queued_job *job = first; job; job = job->next)
+        if (waits(job) && together(first, job))
+            waiting += job->wanted.task.count - job->begun;
+    while (2 * size <= NL_MIN(waiting, room))
+        size *= 2;
+    return size;
+}
+
 /* Of the job that comes first and of those behind it that agree. */
 static void gather(nl_queue *queue, nl_queued_job *first, int64_t room, nl_batch *batch)
 {
     double now = nl_seconds();
     batch->count = 0;
+    room = batch_size(first, room);
     for (nl_queued_job *job = first; job; job = job->next) {
         if (!waits(job) || !together(first, job))
             continue;

@@ -252,6 +252,9 @@ def batches():
     assert [facts(j) for j in alone] == [facts(j) for j in together]
     made = get("/api/device")[1]["batches"] - before - 1
     assert made <= 4, "%d batches for 12 pictures" % made
+    finished(post("/api/jobs", {"class": 1, "n": 7, "steps": 4})[1])
+    made = get("/api/device")[1]["batches"] - before - 1 - made
+    assert made == 3, "%d batches for 7 pictures, which are 4, 2 and 1" % made
     for a, b in zip(alone, together):
         for x, y in zip(a["pictures"], b["pictures"]):
             x, y = (pixels(ask("GET", p["url"])[2]) for p in (x, y))
