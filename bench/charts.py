@@ -94,6 +94,10 @@ def main():
     first = record("2026-11-28-h200-comparison.json")["comparison"]
     draw(nalagen, "results/loss.png", {name: run(training) for name, training in first.items()},
          ["--smoothing", "0", "--log-scale"])
+    sweep = {}
+    for row in record("2026-11-29-h200-shipped-sweep.json")["rows"]:
+        sweep.setdefault(row["sampler"], {"metrics": []})["metrics"].append({"step": row["steps"], **row})
+    draw(nalagen, "results/evaluations.svg", sweep, "--over evaluations --log-over --value fid_768 --smoothing 0 --size 380x560".split())
     minutes = record("2026-11-29-h200-equal-minutes.json")["runs"]
     for count in "1024", "4096":
         some = {name.split(",")[0]: minute(run) for name, run in minutes.items() if name.endswith(f", {count} tokens")}
