@@ -42,10 +42,7 @@ nl_status nl_arena_reserve(nl_device *device, int64_t bytes)
     if (device->measuring || size <= device->arena_size)
         return NL_OK;
     nl_arena_free(device); /* first, so that both never stand side by side */
-    nl_status status =
-        device->ops->alloc(device, "activations", block_size(size), &device->arena_block);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(device->ops->alloc(device, "activations", block_size(size), &device->arena_block));
     uintptr_t past = (uintptr_t)device->arena_block % ARENA_ALIGNMENT;
     device->arena = (uint8_t *)device->arena_block + (past ? ARENA_ALIGNMENT - past : 0);
     device->arena_size = size;

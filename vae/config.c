@@ -58,29 +58,24 @@ static nl_status read_number(const nl_json *json, const char *key, double low, d
 static nl_status read_kl(const nl_json *json, nl_vae *vae)
 {
     static const char *const activations[] = {"silu", "swish", NULL};
-    nl_status status;
     int64_t groups = vae->groups;
     bool upcast = false;
-    NL_TRY(expect_text(json, "act_fn", activations));
-    NL_TRY(nl_json_int(json, "norm_num_groups", 1, MOST_GROUPS, &groups));
-    NL_TRY(nl_json_bool(json, "mid_block_add_attention", &vae->mid_attention));
+    NL_CHECK(expect_text(json, "act_fn", activations));
+    NL_CHECK(nl_json_int(json, "norm_num_groups", 1, MOST_GROUPS, &groups));
+    NL_CHECK(nl_json_bool(json, "mid_block_add_attention", &vae->mid_attention));
     /* Asks for more range than fp16 has; f32 and bf16, which are computed with here, have it. */
-    NL_TRY(nl_json_bool(json, "force_upcast", &upcast));
+    NL_CHECK(nl_json_bool(json, "force_upcast", &upcast));
     vae->groups = (int)groups;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status read_tiny(const nl_json *json)
 {
     static const char *const activations[] = {"relu", NULL}, *const scalings[] = {"nearest", NULL};
     double factor = 2;
-    nl_status status;
-    NL_TRY(expect_text(json, "act_fn", activations));
-    NL_TRY(expect_text(json, "upsample_fn", scalings));
-    NL_TRY(nl_json_double(json, "upsampling_scaling_factor", 2, 2, &factor));
-cleanup:
-    return status;
+    NL_CHECK(expect_text(json, "act_fn", activations));
+    NL_CHECK(expect_text(json, "upsample_fn", scalings));
+    return nl_json_double(json, "upsampling_scaling_factor", 2, 2, &factor);
 }
 
 /* Gives config.json, where there is one and it is an autoencoder's, to `read`. */
@@ -112,12 +107,9 @@ cleanup:
 
 static nl_status read_keys(const nl_json *json, nl_vae *vae)
 {
-    nl_status status;
-    NL_TRY(read_number(json, "scaling_factor", 1e-6, 1e6, &vae->said_scale));
-    NL_TRY(read_number(json, "shift_factor", -1e6, 1e6, &vae->said_shift));
-    NL_TRY(vae->kind == NL_VAE_KL ? read_kl(json, vae) : read_tiny(json));
-cleanup:
-    return status;
+    NL_CHECK(read_number(json, "scaling_factor", 1e-6, 1e6, &vae->said_scale));
+    NL_CHECK(read_number(json, "shift_factor", -1e6, 1e6, &vae->said_shift));
+    return vae->kind == NL_VAE_KL ? read_kl(json, vae) : read_tiny(json);
 }
 
 nl_status nl_vae_read_config(const nl_checkpoint *checkpoint, nl_vae *vae)

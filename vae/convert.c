@@ -35,9 +35,7 @@ nl_status nl_vae_fits(const nl_checkpoint *checkpoint, const nl_checkpoint *seco
                       nl_vae_kind *kind, int64_t *parameters)
 {
     nl_vae_inventory inventory;
-    nl_status status = take_stock(checkpoint, second, &inventory, kind, NULL);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(take_stock(checkpoint, second, &inventory, kind, NULL));
     *parameters = 0;
     for (int64_t i = 0; i < inventory.count; i++)
         *parameters += nl_entry_count(inventory.items[i].entry);

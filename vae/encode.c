@@ -18,14 +18,12 @@ static nl_status fetch(nl_device *device, const nl_tensor *planes, int64_t chann
                        int64_t channels, float *samples)
 {
     int64_t size = nl_tensor_count(planes) / planes->shape[0], area = size / planes->shape[1];
-    nl_status status = NL_OK;
     for (int64_t i = 0; i < planes->shape[0]; i++) {
         nl_tensor one = nl_tensor_rows(planes, i, 1);
-        NL_TRY(device->ops->download(device, samples + (i * channels + channel) * area, one.data,
-                                     size * (int64_t)sizeof(float)));
+        NL_CHECK(device->ops->download(device, samples + (i * channels + channel) * area, one.data,
+                                       size * (int64_t)sizeof(float)));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* On a measuring device nothing is moved. */
@@ -72,7 +70,6 @@ nl_status nl_vae_encode_batch(const nl_vae *vae, int64_t height, int64_t width, 
 {
     nl_context *context = vae->device->context;
     int64_t need, left = nl_memory_left(context), room = encode_cap;
-    nl_status status = NL_OK;
     if (height < 1 || width < 1 || height % vae->factor || width % vae->factor)
         return nl_fail(context, NL_ERROR_USAGE,
                        "pictures of %lld x %lld cannot be encoded: expected multiples of %d",
@@ -80,12 +77,11 @@ nl_status nl_vae_encode_batch(const nl_vae *vae, int64_t height, int64_t width, 
     if (left < INT64_MAX)
         room = NL_MIN(room, left + vae->device->arena_size);
     for (*batch = MAX_ENCODE_BATCH;; *batch /= 2) {
-        NL_TRY(measure(vae, *batch, height, width, &need));
+        NL_CHECK(measure(vae, *batch, height, width, &need));
         if (need <= room || *batch == 1)
             break;
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_vae_encode_samples(const nl_vae *vae, const uint8_t *rgb, int64_t count,
@@ -95,16 +91,14 @@ nl_status nl_vae_encode_samples(const nl_vae *vae, const uint8_t *rgb, int64_t c
     int64_t batch, need;
     int64_t rgb_size = height * width * 3;
     int64_t size = nl_vae_sample_channels(vae) * (height / vae->factor) * (width / vae->factor);
-    nl_status status;
-    NL_TRY(nl_vae_encode_batch(vae, height, width, &batch));
+    NL_CHECK(nl_vae_encode_batch(vae, height, width, &batch));
     batch = NL_MIN(batch, count);
-    NL_TRY(measure(vae, batch, height, width, &need));
-    NL_TRY(nl_arena_reserve(device, need));
+    NL_CHECK(measure(vae, batch, height, width, &need));
+    NL_CHECK(nl_arena_reserve(device, need));
     for (int64_t first = 0; first < count; first += batch) {
-        NL_TRY(nl_check_cancelled(device->context));
-        NL_TRY(run_batch(vae, device, rgb + first * rgb_size, NL_MIN(batch, count - first), height,
-                         width, samples + first * size));
+        NL_CHECK(nl_check_cancelled(device->context));
+        NL_CHECK(run_batch(vae, device, rgb + first * rgb_size, NL_MIN(batch, count - first),
+                           height, width, samples + first * size));
     }
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -98,35 +98,31 @@ static bool has_attention(const nl_kl_builder *builder, const char *block, int i
 
 static nl_status add_mid(nl_kl_builder *builder)
 {
-    nl_status status;
     int64_t channels = builder->channels;
-    NL_TRY(add_resnet(builder, "mid_block", 0, channels));
+    NL_CHECK(add_resnet(builder, "mid_block", 0, channels));
     if (builder->attention)
-        NL_TRY(add_attention(builder, "mid_block", 0));
-    NL_TRY(add_resnet(builder, "mid_block", 1, channels));
-cleanup:
-    return status;
+        NL_CHECK(add_attention(builder, "mid_block", 0));
+    return add_resnet(builder, "mid_block", 1, channels);
 }
 
 static nl_status add_levels(nl_kl_builder *builder, bool encoder)
 {
-    nl_status status = NL_OK;
     const nl_kl_shape *shape = builder->shape;
     for (int i = 0; i < shape->levels; i++) {
         int64_t channels = shape->channels[i];
         char block[32];
         snprintf(block, sizeof(block), "%s.%d", encoder ? "down_blocks" : "up_blocks", i);
         for (int j = 0; j < shape->resnets[i]; j++) {
-            NL_TRY(add_resnet(builder, block, j, channels));
+            NL_CHECK(add_resnet(builder, block, j, channels));
             if (has_attention(builder, block, j))
-                NL_TRY(add_attention(builder, block, j));
+                NL_CHECK(add_attention(builder, block, j));
         }
         if (i == shape->levels - 1)
             break;
         nl_vae_layer *layer;
-        NL_TRY(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_CONV, channels,
-                                channels, 3, &layer, "%s.%s.%s.0.conv", builder->half, block,
-                                encoder ? "downsamplers" : "upsamplers"));
+        NL_CHECK(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_CONV, channels,
+                                  channels, 3, &layer, "%s.%s.%s.0.conv", builder->half, block,
+                                  encoder ? "downsamplers" : "upsamplers"));
         if (encoder) {
             layer->stride = 2;
             layer->pad_before = 0; /* one row below and one column to the right only */
@@ -134,19 +130,15 @@ static nl_status add_levels(nl_kl_builder *builder, bool encoder)
             layer->doubled = true;
         }
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status add_end(nl_kl_builder *builder, int64_t out)
 {
-    nl_status status;
     int64_t channels = builder->channels;
-    NL_TRY(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_NORM, channels, channels,
-                            1, NULL, "%s.conv_norm_out", builder->half));
-    NL_TRY(add_conv(builder, channels, out, "conv_out"));
-cleanup:
-    return status;
+    NL_CHECK(nl_vae_add_layer(builder->context, builder->network, NL_LAYER_NORM, channels, channels,
+                              1, NULL, "%s.conv_norm_out", builder->half));
+    return add_conv(builder, channels, out, "conv_out");
 }
 
 static void set_groups(const nl_vae_network *network, int groups, nl_problems *problems)
@@ -181,22 +173,20 @@ nl_status nl_vae_kl_network(nl_vae *vae, nl_vae_half half, const nl_vae_inventor
     /* Later autoencoders of the same kind leave the two 1 x 1 convolutions out. */
     bool quantised = nl_vae_find_item(inventory, "%s.weight", quant) != NULL;
     int64_t latent_channels = shape.latent_channels, moments = 2 * latent_channels;
-    nl_status status;
     if (!encoder && quantised)
-        NL_TRY(nl_vae_add_layer(context, network, NL_LAYER_CONV, latent_channels, latent_channels,
-                                1, NULL, "%s", quant));
-    NL_TRY(add_conv(&builder, encoder ? 3 : latent_channels, shape.first, "conv_in"));
+        NL_CHECK(nl_vae_add_layer(context, network, NL_LAYER_CONV, latent_channels, latent_channels,
+                                  1, NULL, "%s", quant));
+    NL_CHECK(add_conv(&builder, encoder ? 3 : latent_channels, shape.first, "conv_in"));
     if (!encoder)
-        NL_TRY(add_mid(&builder));
-    NL_TRY(add_levels(&builder, encoder));
+        NL_CHECK(add_mid(&builder));
+    NL_CHECK(add_levels(&builder, encoder));
     if (encoder)
-        NL_TRY(add_mid(&builder));
-    NL_TRY(add_end(&builder, encoder ? moments : 3));
+        NL_CHECK(add_mid(&builder));
+    NL_CHECK(add_end(&builder, encoder ? moments : 3));
     if (encoder && quantised)
-        NL_TRY(nl_vae_add_layer(context, network, NL_LAYER_CONV, moments, moments, 1, NULL, "%s",
-                                quant));
+        NL_CHECK(nl_vae_add_layer(context, network, NL_LAYER_CONV, moments, moments, 1, NULL, "%s",
+                                  quant));
     set_groups(network, vae->groups, problems);
     nl_vae_set_geometry(vae, 1 << (shape.levels - 1), latent_channels, problems);
-cleanup:
-    return status;
+    return NL_OK;
 }

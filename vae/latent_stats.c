@@ -41,11 +41,8 @@ static nl_status check(nl_vae *vae, const char *where, int64_t count)
 static nl_status make_room(nl_vae *vae, int64_t count)
 {
     nl_context *context = vae->device->context;
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(context, "latents_mean", count, &vae->latent_mean));
-    NL_TRY(NL_NEW_ARRAY(context, "latents_std", count, &vae->latent_std));
-cleanup:
-    return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "latents_mean", count, &vae->latent_mean));
+    return NL_NEW_ARRAY(context, "latents_std", count, &vae->latent_std);
 }
 
 /* ---- config.json */
@@ -67,26 +64,24 @@ nl_status nl_vae_stats_of_config(const nl_json *json, nl_vae *vae)
     const cJSON *mean = cJSON_GetObjectItemCaseSensitive(json->object, mean_key);
     const cJSON *std = cJSON_GetObjectItemCaseSensitive(json->object, std_key);
     bool no_mean = !mean || cJSON_IsNull(mean), no_std = !std || cJSON_IsNull(std);
-    nl_status status = NL_OK;
     if (no_mean && no_std)
         return NL_OK;
     int count = cJSON_GetArraySize(mean);
     if (no_mean != no_std || !cJSON_IsArray(mean) || !cJSON_IsArray(std) ||
         count != cJSON_GetArraySize(std))
-        NL_TRY(
-            nl_fail(json->context, NL_ERROR_INPUT,
-                    "%s: expected \"%s\" and \"%s\" together, lists of a number for each channel",
-                    json->where, mean_key, std_key));
-    NL_TRY(make_room(vae, count));
-    NL_TRY(take_numbers(json, mean_key, mean, vae->latent_mean));
-    NL_TRY(take_numbers(json, std_key, std, vae->latent_std));
-    NL_TRY(check(vae, json->where, count));
+        return nl_fail(
+            json->context, NL_ERROR_INPUT,
+            "%s: expected \"%s\" and \"%s\" together, lists of a number for each channel",
+            json->where, mean_key, std_key);
+    NL_CHECK(make_room(vae, count));
+    NL_CHECK(take_numbers(json, mean_key, mean, vae->latent_mean));
+    NL_CHECK(take_numbers(json, std_key, std, vae->latent_std));
+    NL_CHECK(check(vae, json->where, count));
     if (!isnan(vae->said_shift) && vae->said_shift != 0)
-        NL_TRY(nl_fail(json->context, NL_ERROR_INPUT,
+        return nl_fail(json->context, NL_ERROR_INPUT,
                        "%s: \"shift_factor\" and \"%s\": nothing says which comes first",
-                       json->where, mean_key));
-cleanup:
-    return status;
+                       json->where, mean_key);
+    return NL_OK;
 }
 
 /* ---- latents_stats.pt */

@@ -13,9 +13,7 @@ nl_status nl_vae_add_layer(nl_context *context, nl_vae_network *network, nl_laye
     if (network->count == network->capacity) {
         int capacity = network->capacity ? 2 * network->capacity : 32;
         nl_vae_layer *grown;
-        nl_status status = NL_NEW_ARRAY(context, "the autoencoder's layers", capacity, &grown);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(NL_NEW_ARRAY(context, "the autoencoder's layers", capacity, &grown));
         if (network->count)
             memcpy(grown, network->layers, (size_t)network->count * sizeof(nl_vae_layer));
         nl_free(context, network->layers);
@@ -229,13 +227,11 @@ static nl_status run_block(nl_vae_run *run, const nl_vae_layer *layer)
     nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
     nl_tensor a = nl_vae_run_tensor(run, 1, layer->out);
     nl_tensor b = nl_vae_run_tensor(run, 2, layer->out);
-    nl_status status;
-    NL_TRY(same_conv(run->device, &x, &p[0], &p[1], NULL, NL_ACT_RELU, &a));
-    NL_TRY(same_conv(run->device, &a, &p[2], &p[3], NULL, NL_ACT_RELU, &b));
-    NL_TRY(same_conv(run->device, &b, &p[4], &p[5], &x, NL_ACT_RELU, &a));
+    NL_CHECK(same_conv(run->device, &x, &p[0], &p[1], NULL, NL_ACT_RELU, &a));
+    NL_CHECK(same_conv(run->device, &a, &p[2], &p[3], NULL, NL_ACT_RELU, &b));
+    NL_CHECK(same_conv(run->device, &b, &p[4], &p[5], &x, NL_ACT_RELU, &a));
     advance(run, 1, layer->out);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* y = x + branch + bias in slot `to`, or left open: then x is in the current slot. */
@@ -266,21 +262,18 @@ static nl_status run_resnet(nl_vae_run *run, const nl_vae_layer *layer)
     int second = 3 - first;
     nl_tensor normed = nl_vae_run_tensor(run, first, layer->in);
     nl_tensor h = nl_vae_run_tensor(run, second, layer->out);
-    nl_status status;
-    NL_TRY(norm(run, layer, true, &normed));
-    NL_TRY(same_conv(run->device, &normed, &p[2], &none, NULL, NL_ACT_NONE, &h));
-    NL_TRY(NL_OP(run->device, groupnorm, .x = h, .addend = p[3], .weight = p[4], .bias = p[5],
-                 .y = h, .groups = layer->groups, .eps = 1e-6f, .silu = true));
+    NL_CHECK(norm(run, layer, true, &normed));
+    NL_CHECK(same_conv(run->device, &normed, &p[2], &none, NULL, NL_ACT_NONE, &h));
+    NL_CHECK(NL_OP(run->device, groupnorm, .x = h, .addend = p[3], .weight = p[4], .bias = p[5],
+                   .y = h, .groups = layer->groups, .eps = 1e-6f, .silu = true));
     if (layer->in != layer->out) { /* the shortcut takes the place of normed, and x is free */
         nl_tensor x = nl_vae_run_tensor(run, 0, layer->in);
         nl_tensor shortcut = nl_vae_run_tensor(run, first, layer->out);
-        NL_TRY(same_conv(run->device, &x, &p[8], &p[9], NULL, NL_ACT_NONE, &shortcut));
+        NL_CHECK(same_conv(run->device, &x, &p[8], &p[9], NULL, NL_ACT_NONE, &shortcut));
         advance(run, first, layer->out);
         first = 3 - first; /* where x was, seen from the shortcut */
     }
-    NL_TRY(end_sum(run, layer, &h, &p[6], &p[7], first));
-cleanup:
-    return status;
+    return end_sum(run, layer, &h, &p[6], &p[7], first);
 }
 
 static nl_status run_attention(nl_vae_run *run, const nl_vae_layer *layer)
@@ -290,18 +283,16 @@ static nl_status run_attention(nl_vae_run *run, const nl_vae_layer *layer)
     int first = run->branch < 0 || run->branch == (run->current + 1) % 3 ? 1 : 2;
     nl_tensor a = nl_vae_run_tensor(run, first, channels);
     nl_tensor qkv = nl_vae_run_tensor(run, 3 - first, 3 * channels);
-    nl_status status;
-    NL_TRY(norm(run, layer, false, &a));
+    NL_CHECK(norm(run, layer, false, &a));
     nl_tensor a_rows = nl_tensor_reshape(&a, 2, (int64_t[]){rows, channels});
     nl_tensor qkv_rows = nl_tensor_reshape(&qkv, 2, (int64_t[]){rows, 3 * channels});
     nl_tensor weight = nl_tensor_reshape(&p[2], 2, (int64_t[]){3 * channels, channels});
-    NL_TRY(NL_OP(run->device, linear, .x = a_rows, .weight = weight, .bias = p[3], .y = qkv_rows));
-    NL_TRY(NL_OP(run->device, softmax_attention, .qkv = qkv_rows, .out = a_rows,
-                 .batch = run->batch, .tokens = tokens, .heads = 1, .head_size = channels,
-                 .scale = (float)(1 / sqrt((double)channels))));
-    NL_TRY(end_sum(run, layer, &a, &p[4], &p[5], 3 - first));
-cleanup:
-    return status;
+    NL_CHECK(
+        NL_OP(run->device, linear, .x = a_rows, .weight = weight, .bias = p[3], .y = qkv_rows));
+    NL_CHECK(NL_OP(run->device, softmax_attention, .qkv = qkv_rows, .out = a_rows,
+                   .batch = run->batch, .tokens = tokens, .heads = 1, .head_size = channels,
+                   .scale = (float)(1 / sqrt((double)channels))));
+    return end_sum(run, layer, &a, &p[4], &p[5], 3 - first);
 }
 
 static nl_status run_norm(nl_vae_run *run, const nl_vae_layer *layer)

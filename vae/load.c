@@ -97,10 +97,7 @@ static nl_status make_inventory(nl_context *context, const nl_checkpoint *const 
                            checkpoints[0]->path, checkpoints[i]->path);
         count += checkpoints[i]->count;
     }
-    nl_status status =
-        NL_NEW_ARRAY(context, "the autoencoder's table of tensors", count, &inventory->items);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "the autoencoder's table of tensors", count, &inventory->items));
     for (int i = 0; i < 2 && checkpoints[i]; i++)
         take_inventory(inventory, checkpoints[i], &spellings[i]);
     qsort(inventory->items, (size_t)inventory->count, sizeof(nl_vae_item), compare_items);
@@ -269,20 +266,18 @@ cleanup:
 
 static nl_status build_networks(nl_vae *vae, nl_vae_inventory *inventory, nl_problems *problems)
 {
-    nl_status status = NL_OK;
     for (int half = 0; half < NL_VAE_HALVES; half++) {
         if (vae->kind == NL_VAE_KL)
-            NL_TRY(nl_vae_kl_network(vae, (nl_vae_half)half, inventory, problems));
+            NL_CHECK(nl_vae_kl_network(vae, (nl_vae_half)half, inventory, problems));
         else
-            NL_TRY(nl_vae_tiny_network(vae, (nl_vae_half)half, inventory, problems));
+            NL_CHECK(nl_vae_tiny_network(vae, (nl_vae_half)half, inventory, problems));
         nl_vae_leave_sums(&vae->halves[half]);
     }
-    NL_TRY(walk(vae, visit_check, &(nl_vae_check){inventory, problems}));
+    NL_CHECK(walk(vae, visit_check, &(nl_vae_check){inventory, problems}));
     for (int64_t i = 0; i < inventory->count; i++)
         if (!inventory->items[i].used)
             nl_problem(problems, "unexpected %s", inventory->items[i].entry->name);
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 nl_status nl_vae_describe(nl_device *device, const nl_checkpoint *const checkpoints[2],

@@ -312,13 +312,10 @@ static nl_status alloc_tiling(const nl_conversion *conversion, nl_tiling *tiling
     int64_t f = conversion->vae->factor, area = tiling->rows.tile * tiling->columns.tile;
     int64_t latent_size = conversion->vae->latent_channels * area, rgb_size = 3 * f * f * area;
     int64_t resolution = decode ? f : 1;
-    nl_status status;
-    NL_TRY(NL_NEW_ARRAY(context, "a tile", decode ? latent_size : rgb_size, &tiling->input));
-    NL_TRY(NL_NEW_ARRAY(context, "a tile", decode ? rgb_size : latent_size, &tiling->output));
-    NL_TRY(make_weights(context, &tiling->rows, resolution, &tiling->row_weights));
-    NL_TRY(make_weights(context, &tiling->columns, resolution, &tiling->column_weights));
-cleanup:
-    return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "a tile", decode ? latent_size : rgb_size, &tiling->input));
+    NL_CHECK(NL_NEW_ARRAY(context, "a tile", decode ? rgb_size : latent_size, &tiling->output));
+    NL_CHECK(make_weights(context, &tiling->rows, resolution, &tiling->row_weights));
+    return make_weights(context, &tiling->columns, resolution, &tiling->column_weights);
 }
 
 static void free_tiling(nl_context *context, nl_tiling *tiling)

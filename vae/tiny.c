@@ -33,43 +33,37 @@ static nl_status add_blocks(nl_sequence *sequence, int count)
 
 static nl_status build_encoder(nl_sequence *sequence, int64_t latent_channels)
 {
-    nl_status status;
     int64_t width = sequence->width;
     nl_vae_layer *layer;
-    NL_TRY(add(sequence, NL_LAYER_CONV, 3, width, NULL));
-    NL_TRY(add_blocks(sequence, 1));
+    NL_CHECK(add(sequence, NL_LAYER_CONV, 3, width, NULL));
+    NL_CHECK(add_blocks(sequence, 1));
     for (int i = 0; i < 3; i++) {
-        NL_TRY(add(sequence, NL_LAYER_CONV, width, width, &layer));
+        NL_CHECK(add(sequence, NL_LAYER_CONV, width, width, &layer));
         layer->stride = 2;
         layer->bias = false;
-        NL_TRY(add_blocks(sequence, 3));
+        NL_CHECK(add_blocks(sequence, 3));
     }
-    NL_TRY(add(sequence, NL_LAYER_CONV, width, latent_channels, NULL));
-cleanup:
-    return status;
+    return add(sequence, NL_LAYER_CONV, width, latent_channels, NULL);
 }
 
 static nl_status build_decoder(nl_sequence *sequence, int64_t latent_channels)
 {
-    nl_status status;
     int64_t width = sequence->width;
     nl_vae_layer *layer;
-    NL_TRY(add(sequence, NL_LAYER_ACTIVATE, latent_channels, latent_channels, &layer));
+    NL_CHECK(add(sequence, NL_LAYER_ACTIVATE, latent_channels, latent_channels, &layer));
     layer->activation = NL_ACT_SOFT_CLAMP;
-    NL_TRY(add(sequence, NL_LAYER_CONV, latent_channels, width, &layer));
+    NL_CHECK(add(sequence, NL_LAYER_CONV, latent_channels, width, &layer));
     layer->activation = NL_ACT_RELU;
     sequence->position++;
     for (int i = 0; i < 3; i++) {
-        NL_TRY(add_blocks(sequence, 3));
+        NL_CHECK(add_blocks(sequence, 3));
         sequence->position++;
-        NL_TRY(add(sequence, NL_LAYER_CONV, width, width, &layer));
+        NL_CHECK(add(sequence, NL_LAYER_CONV, width, width, &layer));
         layer->doubled = true;
         layer->bias = false;
     }
-    NL_TRY(add_blocks(sequence, 1));
-    NL_TRY(add(sequence, NL_LAYER_CONV, width, 3, NULL));
-cleanup:
-    return status;
+    NL_CHECK(add_blocks(sequence, 1));
+    return add(sequence, NL_LAYER_CONV, width, 3, NULL);
 }
 
 nl_status nl_vae_tiny_network(nl_vae *vae, nl_vae_half half, const nl_vae_inventory *inventory,

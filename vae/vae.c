@@ -6,9 +6,7 @@ nl_status nl_vae_none(nl_device *device, nl_vae **out)
 {
     *out = NULL;
     nl_vae *vae;
-    nl_status status = NL_NEW(device->context, "an autoencoder", &vae);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW(device->context, "an autoencoder", &vae));
     *vae = (nl_vae){.device = device,
                     .kind = NL_VAE_NONE,
                     .scale = 1,
@@ -94,10 +92,7 @@ static nl_status start_run(const nl_vae_network *network, nl_device *device, int
     int64_t size = nl_vae_slot_size(network, height, width);
     for (int i = 0; i < 3; i++) {
         nl_tensor slot;
-        nl_status status =
-            nl_arena_tensor(device, device->activation, 2, (int64_t[]){batch, size}, &slot);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(nl_arena_tensor(device, device->activation, 2, (int64_t[]){batch, size}, &slot));
         run->slots[i] = slot.data;
     }
     return NL_OK;
@@ -140,9 +135,7 @@ static nl_status encode_channels(nl_vae_run run, const nl_vae_layer *last, int64
     part.parameters[0] = nl_tensor_rows(&last->parameters[0], first, count);
     if (last->bias)
         part.parameters[1] = nl_tensor_rows(&last->parameters[1], first, count);
-    nl_status status = nl_vae_run_layer(&run, &part);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_vae_run_layer(&run, &part));
     return NL_OP(run.device, layout, .x = nl_vae_run_tensor(&run, 0, count), .y = *latents,
                  .to_nhwc = false, .scale = (float)scale, .shift = (float)shift);
 }

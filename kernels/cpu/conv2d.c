@@ -28,9 +28,8 @@ nl_status NL_CPU(conv2d)(nl_device *device, const nl_conv2d_args *args)
 {
     nl_dnnl *dnnl = ((nl_cpu_state *)device->state)->dnnl;
     nl_conv2d_args apart = *args;
-    nl_status status;
     if (args->doubled.data) {
-        NL_TRY(NL_CPU(upsample2x)(device, &(nl_upsample2x_args){args->x, args->doubled}));
+        NL_CHECK(NL_CPU(upsample2x)(device, &(nl_upsample2x_args){args->x, args->doubled}));
         apart.x = args->doubled;
         apart.doubled.data = NULL;
         return NL_CPU(conv2d)(device, &apart);
@@ -39,16 +38,15 @@ nl_status NL_CPU(conv2d)(nl_device *device, const nl_conv2d_args *args)
     bool spreads = !nl_tensor_contiguous(&args->y);
     int64_t count = nl_tensor_count(&args->x), x_bytes = half ? nl_cpu_pad(count * 2, 64) : 0;
     void *scratch;
-    NL_TRY(nl_cpu_scratch(device, x_bytes + (spreads ? nl_tensor_bytes(&args->y) : 0), &scratch));
+    NL_CHECK(nl_cpu_scratch(device, x_bytes + (spreads ? nl_tensor_bytes(&args->y) : 0), &scratch));
     if (half) {
         halve(device, args->x.data, count, scratch);
         apart.x = nl_tensor_of(scratch, NL_BF16, 4, args->x.shape);
     }
     if (spreads)
         apart.y = nl_tensor_of((char *)scratch + x_bytes, NL_F32, 4, args->y.shape);
-    NL_TRY(nl_dnnl_conv2d(dnnl, &apart));
+    NL_CHECK(nl_dnnl_conv2d(dnnl, &apart));
     if (spreads)
         spread(device, apart.y.data, &args->y);
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -93,12 +93,10 @@ nl_status NL_CPU(convolve_tokens)(nl_device *device, const nl_depthwise_conv_arg
     int64_t columns = STRIP + kernel - 1, tokens = kernel * columns;
     int team = nl_cpu_team(device, rows * width * size * taps);
     void *scratch;
-    nl_status status = nl_cpu_scratch(device,
-                                      (2 * taps + 1) * size * (int64_t)sizeof(float) +
-                                          team * tokens * (int64_t)sizeof(float *),
-                                      &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device,
+                            (2 * taps + 1) * size * (int64_t)sizeof(float) +
+                                team * tokens * (int64_t)sizeof(float *),
+                            &scratch));
     const float **from = scratch;
     float *weight = (float *)(from + team * tokens), *zeros = weight + taps * size;
     arrange(args, turned, zeros + size, weight);

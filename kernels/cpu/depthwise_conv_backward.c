@@ -97,23 +97,21 @@ static void channels_backward(const plan *p, int64_t channel, nl_vec *room)
 nl_status NL_CPU(depthwise_conv_backward)(nl_device *device,
                                           const nl_depthwise_conv_backward_args *args)
 {
-    nl_status status;
     int64_t size = args->weight.shape[0], tasks = (size + NL_LANES - 1) / NL_LANES;
     plan p = make_plan(args);
     int team = nl_cpu_team(device, nl_tensor_count(&args->dout) * p.kernel * p.kernel);
     void *scratch;
-    NL_TRY(NL_CPU(convolve_tokens)(device,
-                                   &(nl_depthwise_conv_args){.x = args->dout,
-                                                             .weight = args->weight,
-                                                             .out = args->dx,
-                                                             .batch = args->batch,
-                                                             .grid_height = args->grid_height,
-                                                             .grid_width = args->grid_width},
-                                   true));
-    NL_TRY(nl_cpu_scratch(device, team * p.room * (int64_t)sizeof(nl_vec), &scratch));
+    NL_CHECK(NL_CPU(convolve_tokens)(device,
+                                     &(nl_depthwise_conv_args){.x = args->dout,
+                                                               .weight = args->weight,
+                                                               .out = args->dx,
+                                                               .batch = args->batch,
+                                                               .grid_height = args->grid_height,
+                                                               .grid_width = args->grid_width},
+                                     true));
+    NL_CHECK(nl_cpu_scratch(device, team * p.room * (int64_t)sizeof(nl_vec), &scratch));
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++)
         channels_backward(&p, task * NL_LANES, (nl_vec *)scratch + omp_get_thread_num() * p.room);
-cleanup:
-    return status;
+    return NL_OK;
 }

@@ -44,10 +44,7 @@ nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch)
     if (bytes > state->scratch_bytes) {
         nl_free(device->context, state->scratch);
         state->scratch_bytes = 0;
-        nl_status status =
-            NL_NEW_SIZED(device->context, "working memory", bytes, 1, &state->scratch);
-        if (status != NL_OK)
-            return status;
+        NL_CHECK(NL_NEW_SIZED(device->context, "working memory", bytes, 1, &state->scratch));
         state->scratch_bytes = bytes;
     }
     *scratch = state->scratch;

@@ -483,8 +483,7 @@ bool nl_dnnl_has_bf16(void)
 
 nl_status nl_dnnl_create(nl_device *device, nl_dnnl **dnnl)
 {
-    nl_status status = NL_OK;
-    NL_TRY(NL_NEW(device->context, "oneDNN", dnnl));
+    NL_CHECK(NL_NEW(device->context, "oneDNN", dnnl));
     (*dnnl)->device = device;
     if (dnnl_engine_create(&(*dnnl)->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_stream_create(&(*dnnl)->stream, (*dnnl)->engine, dnnl_stream_default_flags) !=
@@ -493,8 +492,7 @@ nl_status nl_dnnl_create(nl_device *device, nl_dnnl **dnnl)
         *dnnl = NULL;
         return nl_fail(device->context, NL_ERROR_DEVICE, "oneDNN does not start on this processor");
     }
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 void nl_dnnl_destroy(nl_dnnl *dnnl)

@@ -24,9 +24,7 @@ nl_status NL_CPU(gradient_norm)(nl_device *device, const nl_gradient_norm_args *
     const float *x = args->x.data;
     void *scratch;
     double sum = 0;
-    nl_status status = nl_cpu_scratch(device, blocks * (int64_t)sizeof(double), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, blocks * (int64_t)sizeof(double), &scratch));
     double *partial = scratch;
 #pragma omp parallel for num_threads(nl_cpu_team(device, count)) schedule(static)
     for (int64_t block = 0; block < blocks; block++) {

@@ -107,9 +107,7 @@ nl_status NL_CPU(gated_linear_attention)(nl_device *device,
     int64_t heads = args->batch * s.heads, floats = nl_cpu_pad(s.keys * (s.size + 1), 16);
     int team = nl_cpu_team(device, heads * s.tokens * s.size);
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, team * floats * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, team * floats * (int64_t)sizeof(float), &scratch));
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t index = 0; index < heads; index++)
         forward_head(&s, index, &args->out, (float *)scratch + omp_get_thread_num() * floats);
@@ -180,9 +178,7 @@ NL_CPU(gated_linear_attention_backward)(nl_device *device,
     int64_t heads = args->batch * s.heads, floats = nl_cpu_pad(s.keys * (s.size + 2), 16);
     int team = nl_cpu_team(device, heads * s.tokens * s.size);
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, team * floats * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, team * floats * (int64_t)sizeof(float), &scratch));
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t index = 0; index < heads; index++) {
         float *state = (float *)scratch + omp_get_thread_num() * floats;

@@ -126,9 +126,7 @@ nl_status NL_CPU(groupnorm)(nl_device *device, const nl_groupnorm_args *args)
     void *scratch;
     int64_t bytes =
         sum_count * (int64_t)sizeof(double) + images * 3 * channels * (int64_t)sizeof(float);
-    nl_status status = nl_cpu_scratch(device, bytes, &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, bytes, &scratch));
     double *sums = scratch;
     float *maps = (float *)(sums + sum_count);
 #pragma omp parallel num_threads(team)

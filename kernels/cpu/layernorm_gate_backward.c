@@ -67,10 +67,7 @@ nl_status NL_CPU(layernorm_gate_backward)(nl_device *device,
     int64_t chunks = (rows + CHUNK - 1) / CHUNK;
     int team = nl_cpu_team(device, rows * size);
     void *scratch;
-    nl_status status =
-        nl_cpu_scratch(device, (2 * chunks + team) * size * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, (2 * chunks + team) * size * (int64_t)sizeof(float), &scratch));
     float *sums = scratch, *room = sums + 2 * chunks * size;
     float *dweight = args->dweight.data, *dbias = args->dbias.data;
 #pragma omp parallel for num_threads(team) schedule(static)

@@ -99,10 +99,8 @@ nl_status NL_CPU(layernorm_modulate_backward)(nl_device *device,
     int64_t size = args->x.shape[1], images = args->scale.shape[0], rows = args->rows_per_image;
     int64_t chunks = (rows + CHUNK - 1) / CHUNK; /* of an image */
     void *scratch;
-    nl_status status =
-        nl_cpu_scratch(device, images * chunks * SUMS * size * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(
+        nl_cpu_scratch(device, images * chunks * SUMS * size * (int64_t)sizeof(float), &scratch));
     float *sums = scratch;
 #pragma omp parallel num_threads(nl_cpu_team(device, images *rows *size))
     {

@@ -54,9 +54,7 @@ static nl_status plain_weight(nl_device *device, const nl_tensor *weight, const 
     *plain = weight->data;
     if (weight->dtype == NL_F32)
         return NL_OK;
-    nl_status status = nl_cpu_scratch(device, count * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, count * (int64_t)sizeof(float), &scratch));
     const uint16_t *from = weight->data;
     float *to = scratch;
 #pragma omp parallel for simd num_threads(nl_cpu_team(device, count)) schedule(static)
@@ -102,9 +100,7 @@ nl_status NL_CPU(linear_backward_data)(nl_device *device, const nl_linear_backwa
     int64_t tiles = (rows + DATA_ROWS - 1) / DATA_ROWS * across;
     const float *weight;
     bool done = true;
-    nl_status status = plain_weight(device, &args->weight, &weight);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(plain_weight(device, &args->weight, &weight));
     int threads = omp_get_max_threads();
     omp_set_num_threads(1); /* oneDNN's, within a tile */
 #pragma omp parallel for num_threads(device->threads) schedule(dynamic) reduction(&& : done)

@@ -113,9 +113,7 @@ nl_status NL_CPU(nala_attention)(nl_device *device, const nl_nala_attention_args
     int64_t group = NL_MIN(heads, (NL_NALA_TASKS * team + p.chunks - 1) / p.chunks);
     int64_t floats = p.rotary_size + group * p.chunks * p.sum_size + team * p.tile_size;
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, floats * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, floats * (int64_t)sizeof(float), &scratch));
     p.rotary = scratch;
     p.sums = p.rotary + p.rotary_size;
     p.tiles = p.sums + group * p.chunks * p.sum_size;

@@ -227,9 +227,7 @@ nl_status NL_CPU(nala_attention_backward)(nl_device *device,
     b.head_size = nl_cpu_pad(p->width * (p->columns + 1), 16) + p->chunks * p->sum_size;
     int64_t floats = p->rotary_size + group * b.head_size + team * p->tile_size;
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, floats * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, floats * (int64_t)sizeof(float), &scratch));
     p->rotary = scratch;
     p->sums = p->rotary + p->rotary_size;
     p->tiles = p->sums + group * b.head_size;

@@ -32,9 +32,7 @@ nl_status NL_CPU(patch_embed)(nl_device *device, const nl_patch_embed_args *args
     int64_t taps = args->weight.shape[1] * args->weight.shape[2] * args->weight.shape[3];
     int64_t rows = args->x.shape[0] * tokens;
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, taps * 2 * size * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, taps * 2 * size * (int64_t)sizeof(float), &scratch));
     float *weight = scratch, *transposed = weight + taps * size;
     nl_convert_to_float(args->weight.data, args->weight.dtype, size * taps, weight);
     for (int64_t tap = 0; tap < taps; tap++)

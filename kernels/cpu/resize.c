@@ -102,11 +102,9 @@ nl_status NL_CPU(resize)(nl_device *device, const nl_resize_args *args)
     int64_t size = to[2] * from[3];
     int team = nl_cpu_team(device, to[1] * size * columns.taps);
     void *scratch;
-    nl_status status = nl_cpu_scratch(
+    NL_CHECK(nl_cpu_scratch(
         device, axis_bytes(&rows) + axis_bytes(&columns) + from[1] * size * (int64_t)sizeof(float),
-        &scratch);
-    if (status != NL_OK)
-        return status;
+        &scratch));
     char *next = fill_axis(args->kind, &rows, scratch);
     float *middle = (float *)fill_axis(args->kind, &columns, next);
     for (int64_t image = 0; image < to[0]; image++) {

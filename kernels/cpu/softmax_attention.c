@@ -192,9 +192,7 @@ nl_status NL_CPU(softmax_attention)(nl_device *device, const nl_softmax_attentio
     int64_t heads = args->batch * args->heads, size = block_floats(&p);
     int team = nl_cpu_team(device, heads * args->tokens * args->tokens);
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, team * size * (int64_t)sizeof(float), &scratch);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(nl_cpu_scratch(device, team * size * (int64_t)sizeof(float), &scratch));
 #pragma omp parallel num_threads(team)
     {
         block b = block_at(&p, (float *)scratch + omp_get_thread_num() * size);

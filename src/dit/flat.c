@@ -40,10 +40,8 @@ nl_status nl_dit_segments(const nl_dit *dit, const nl_dit *twin, float query_rat
                           nl_segment **segments, int *count)
 {
     nl_segment *next;
-    nl_status status = NL_NEW_ARRAY(dit->device->context, "segments",
-                                    2 * ((int64_t)dit->param_count + 1), segments);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(dit->device->context, "segments", 2 * ((int64_t)dit->param_count + 1),
+                          segments));
     next = *segments;
     for (int i = 0; i < dit->param_count; i++) {
         const nl_tensor *flat = twin->params[i].tensor, *model = dit->params[i].tensor;
@@ -139,9 +137,7 @@ static nl_status joined_metadata(nl_context *context, const char *json, const ch
     int64_t count = 0;
     while (metadata && metadata[count])
         count++;
-    nl_status status = NL_NEW_ARRAY(context, "metadata", count + 3, joined);
-    if (status != NL_OK)
-        return status;
+    NL_CHECK(NL_NEW_ARRAY(context, "metadata", count + 3, joined));
     (*joined)[0] = "nalagen";
     (*joined)[1] = json;
     for (int64_t i = 0; i < count; i++)

@@ -61,7 +61,6 @@ nl_status nl_lightning_read(nl_checkpoint *checkpoint)
     const nl_entry *patches = nl_checkpoint_find(checkpoint, "x_embedder.proj.weight");
     const nl_entry *adaln = nl_checkpoint_find(checkpoint, "blocks.0.adaLN_modulation.1.weight");
     bool rope = nl_checkpoint_find(checkpoint, tables[0]) != NULL;
-    nl_status status = NL_OK;
     int64_t kept = 0;
     if (!patches || (!rope && !is_named_so(checkpoint)) ||
         nl_checkpoint_metadata(checkpoint, "nalagen"))
@@ -70,12 +69,11 @@ nl_status nl_lightning_read(nl_checkpoint *checkpoint)
         return refuse(checkpoint,
                       "wo_shift, modulations without shifts, which nalagen does not have");
     if (rope)
-        NL_TRY(check_tables(checkpoint));
+        NL_CHECK(check_tables(checkpoint));
     for (int64_t i = 0; i < checkpoint->count; i++)
         if (strncmp(checkpoint->entries[i].name, prefix, strlen(prefix)) != 0)
             checkpoint->entries[kept++] = checkpoint->entries[i];
     checkpoint->spelling = rope ? nl_spelling_lightning_rope : nl_spelling_lightning;
     checkpoint->count = kept;
-cleanup:
-    return status;
+    return NL_OK;
 }

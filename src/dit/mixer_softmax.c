@@ -21,15 +21,13 @@ static int64_t columns(const nl_config *config)
 
 static nl_status room(const nl_stream *stream, nl_tensor *kept)
 {
-    nl_status status;
     const nl_config *config = &stream->dit->config;
-    NL_TRY(nl_attention_room(stream, columns(config), kept));
+    NL_CHECK(nl_attention_room(stream, columns(config), kept));
     if (stream->keep)
-        NL_TRY(nl_arena_tensor(stream->device, NL_F32, 2,
-                               (int64_t[]){stream->batch * config->num_heads, stream->tokens},
-                               &kept[LSE]));
-cleanup:
-    return status;
+        NL_CHECK(nl_arena_tensor(stream->device, NL_F32, 2,
+                                 (int64_t[]){stream->batch * config->num_heads, stream->tokens},
+                                 &kept[LSE]));
+    return NL_OK;
 }
 
 static float scale_of(const nl_attention_sizes *sizes)
@@ -39,39 +37,33 @@ static float scale_of(const nl_attention_sizes *sizes)
 
 static nl_status forward(nl_stream *stream, const nl_branch_at *at)
 {
-    nl_status status;
     const nl_tensor *kept = at->saved->kept;
     nl_attention_sizes sizes = nl_attention_sizes_of(&stream->dit->config);
-    NL_TRY(nl_attention_enter(stream, at));
-    NL_TRY(nl_attention_turn(stream->device, stream->dit, &kept[NL_KEPT_QKV], false));
-    NL_TRY(NL_OP(stream->device, softmax_attention, .qkv = kept[NL_KEPT_QKV],
-                 .out = kept[NL_KEPT_ATTENTION], .lse = kept[LSE], .batch = stream->batch,
-                 .tokens = stream->tokens, .heads = sizes.heads, .head_size = sizes.head_size,
-                 .scale = scale_of(&sizes)));
-    NL_TRY(nl_attention_leave(stream, at, &kept[NL_KEPT_ATTENTION]));
-cleanup:
-    return status;
+    NL_CHECK(nl_attention_enter(stream, at));
+    NL_CHECK(nl_attention_turn(stream->device, stream->dit, &kept[NL_KEPT_QKV], false));
+    NL_CHECK(NL_OP(stream->device, softmax_attention, .qkv = kept[NL_KEPT_QKV],
+                   .out = kept[NL_KEPT_ATTENTION], .lse = kept[LSE], .batch = stream->batch,
+                   .tokens = stream->tokens, .heads = sizes.heads, .head_size = sizes.head_size,
+                   .scale = scale_of(&sizes)));
+    return nl_attention_leave(stream, at, &kept[NL_KEPT_ATTENTION]);
 }
 
 static nl_status backward(nl_pass *pass, const nl_branch_at *at,
                           nl_linear_backward_weight_args *first)
 {
-    nl_status status;
     const nl_tensor *kept = at->saved->kept;
     nl_attention_sizes sizes = nl_attention_sizes_of(&pass->dit->config);
     nl_tensor dqkv = nl_attention_dqkv(pass, at);
-    NL_TRY(NL_OP(pass->device, linear_backward_data, .dy = pass->dout,
-                 .weight = at->params[NL_PROJ_WEIGHT], .dx = pass->dh));
-    NL_TRY(NL_OP(pass->device, linear_backward_weight, .dy = pass->dout,
-                 .x = kept[NL_KEPT_ATTENTION], .dweight = at->gradients[NL_PROJ_WEIGHT]));
-    NL_TRY(NL_OP(pass->device, softmax_attention_backward, .qkv = kept[NL_KEPT_QKV],
-                 .out = kept[NL_KEPT_ATTENTION], .dout = pass->dh, .lse = kept[LSE], .dqkv = dqkv,
-                 .batch = pass->batch, .tokens = pass->tokens, .heads = sizes.heads,
-                 .head_size = sizes.head_size, .scale = scale_of(&sizes)));
-    NL_TRY(nl_attention_turn(pass->device, pass->dit, &dqkv, true));
-    NL_TRY(nl_attention_enter_backward(pass, at, &dqkv, false, first));
-cleanup:
-    return status;
+    NL_CHECK(NL_OP(pass->device, linear_backward_data, .dy = pass->dout,
+                   .weight = at->params[NL_PROJ_WEIGHT], .dx = pass->dh));
+    NL_CHECK(NL_OP(pass->device, linear_backward_weight, .dy = pass->dout,
+                   .x = kept[NL_KEPT_ATTENTION], .dweight = at->gradients[NL_PROJ_WEIGHT]));
+    NL_CHECK(NL_OP(pass->device, softmax_attention_backward, .qkv = kept[NL_KEPT_QKV],
+                   .out = kept[NL_KEPT_ATTENTION], .dout = pass->dh, .lse = kept[LSE], .dqkv = dqkv,
+                   .batch = pass->batch, .tokens = pass->tokens, .heads = sizes.heads,
+                   .head_size = sizes.head_size, .scale = scale_of(&sizes)));
+    NL_CHECK(nl_attention_turn(pass->device, pass->dit, &dqkv, true));
+    return nl_attention_enter_backward(pass, at, &dqkv, false, first);
 }
 
 /* The products, then q k^T and p v. */
