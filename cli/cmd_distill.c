@@ -18,6 +18,11 @@ static const nl_option options[] = {
      .help = "its internal guidance, likewise (of a middle head)"},
     {"teacher-samples", 0, NL_OPTION_INT, TRAIN(teacher_samples), "N", 1, 1e9, .where = RECORD,
      .help = "of its own, to learn from without --data (30720)"},
+    {"student-config", 0, NL_OPTION_FILE, TRAIN(student_config), "FILE", .where = RECORD,
+     .help = "another network than the teacher's: JSON over its own",
+     .detail = "FILE, or '{\"attention\": \"nala\", \"lepe\": true}'. The student inherits what "
+               "fits and learns "
+               "the teacher's predictions on --data; without --flow-map it is an ordinary model."},
     {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD,
      .help = "blocks that see a step's start, not its end (2/3)"},
     {"alpha-floor", 0, NL_OPTION_REAL, TRAIN(alpha_floor), "X", 0.001, 1, .where = RECORD,
@@ -50,12 +55,13 @@ static nl_status distill_main(int argc, char **argv)
 
 const nl_command nl_distill_command = {
     .name = "distill",
-    .summary = "Make a flow map of a SiT: pictures in one to four steps",
+    .summary = "Make a flow map of a SiT, or another network of a model",
     .arguments = "--teacher FILE --out RUN [OPTION...]",
     .notes = "The student learns the average velocity between any two times, by which a\n"
              "picture takes one to four evaluations of the network. A run resumes exactly, as\n"
              "with train. The end must be known: --steps, --epochs or --minutes. Without\n"
-             "--data it learns from what the teacher draws first, in RUN/latents.\n",
+             "--data it learns from what the teacher draws first, in RUN/latents.\n"
+             "With --student-config the student is an ordinary model of another network.\n",
     .examples = "  nalagen distill --teacher model.safetensors -o run --steps 12000 --batch 512\n"
                 "  nalagen sample -m run/model.safetensors -c church --steps 2\n",
     .options = options,

@@ -430,6 +430,10 @@ typedef struct nl_train_options {
     /* Part of each class' pictures, to 0.5, that `data` keeps from training and that is validated on in place of
      * `validation` (0: none). */
     double hold_out;
+    /* A distillation whose student has another network: configuration over the teacher's, as `config`. Without `flow_map` the
+     * student is an ordinary model that learns the teacher's predictions on `data`; guidance has then to be 1, or what
+     * `nalagen distill` has. NULL: the teacher's network. */
+    const char *student_config;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

@@ -27,7 +27,7 @@ static int64_t lay_out(nl_feed *feed, const nl_dataset_info *info, char *base)
         place(&feed->crops, NL_F32, 2, (int64_t[]){n, NL_CROP_NUMBERS}, base, &used);
     place(&feed->coefficients, NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
     place(&feed->variational, NL_F32, 2, (int64_t[]){n, NL_VB_COLUMNS}, base, &used);
-    if (!feed->options.teacher)
+    if (!nl_feed_distills(feed))
         return used;
     nl_distill_feed *d = &feed->distill;
     nl_tensor *rows[] = {&d->guide, &d->move, &d->target};
@@ -104,8 +104,13 @@ static nl_status draw_times(nl_feed *feed)
     float *t = in_slot(feed, &feed->t), *coefficients = in_slot(feed, &feed->coefficients);
     float *variational = in_slot(feed, &feed->variational);
     double *times = NULL;
-    if (!o->teacher) {
+    if (!nl_feed_distills(feed)) {
         nl_loss_draw(feed->loss, o->times_seed, samples, n, t, coefficients, variational);
+        for (int64_t i = 0; o->converts && i < n;
+             i++) { /* the teacher's prediction stands as data */
+            coefficients[i * NL_LOSS_COLUMNS + NL_LOSS_TARGET_DATA] = 1;
+            coefficients[i * NL_LOSS_COLUMNS + NL_LOSS_TARGET_NOISE] = 0;
+        }
         return NL_OK;
     }
     NL_CHECK(NL_NEW_ARRAY(feed->device->context, "times", 2 * n, &times));

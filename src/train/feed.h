@@ -13,6 +13,7 @@ typedef struct nl_feed_options {
     uint64_t times_seed;
     bool crops;            /* the network is told what part of its picture a sample is */
     const nl_dit *teacher; /* of a distillation; NULL: none */
+    bool converts; /* the student is an ordinary model and learns the teacher's predictions */
     nl_distill_options distill;
 } nl_feed_options;
 
@@ -47,6 +48,12 @@ typedef struct nl_feed {
     nl_distill_feed distill;
     double done; /* of the run, 0 to 1: set by whoever takes the next part; for distillation */
 } nl_feed;
+
+/* A flow map is distilled. */
+static inline bool nl_feed_distills(const nl_feed *feed)
+{
+    return feed->options.teacher && !feed->options.converts;
+}
 
 /* On a measuring device there is no loader, and no batch comes. */
 nl_status nl_feed_open(nl_device *device, const nl_dataset *data, const nl_loss *loss,

@@ -32,13 +32,16 @@ nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device
     NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->data));
     NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->noise));
     NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->x));
-    for (int i = 0; feed->options.teacher && i < DISTILLED; i++)
+    for (int i = 0; i < (nl_feed_distills(feed) ? DISTILLED : feed->options.converts); i++)
         NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, distilled(noised, i)));
     shape[1] *= learns_variance(config) ? 2 : 1;
     NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->prediction));
     if (config->middle_head)
         NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->middle));
-    if (feed->options.teacher) {
+    if (feed->options.converts) {
+        noised->guided =
+            (nl_guided){.teacher = feed->options.teacher, .times = feed->t, .labels = feed->labels};
+    } else if (feed->options.teacher) {
         noised->guided = (nl_guided){.teacher = feed->options.teacher,
                                      .times = feed->distill.teacher_times,
                                      .labels = feed->distill.teacher_labels,
@@ -74,6 +77,8 @@ nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *d
     if (!feed->options.teacher)
         return NL_OK;
     NL_CHECK(nl_guided_velocity(&noised->guided, device, &noised->x, &noised->velocity));
+    if (feed->options.converts)
+        return NL_OK;
     NL_CHECK(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
                    .coefficients = feed->distill.move, .y = noised->moved));
     return nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,
@@ -82,7 +87,7 @@ nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *d
 
 const nl_tensor *nl_noised_times(const nl_feed *feed)
 {
-    return feed->options.teacher ? &feed->distill.times : &feed->t;
+    return nl_feed_distills(feed) ? &feed->distill.times : &feed->t;
 }
 
 nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device *device,
@@ -90,9 +95,9 @@ nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device
                          const nl_tensor *dprediction, float gradient_scale)
 {
     const nl_tensor none = {0};
-    bool distill = feed->options.teacher != NULL;
+    bool distill = nl_feed_distills(feed), taught = feed->options.teacher != NULL;
     NL_CHECK(NL_OP(device, regression_loss, .prediction = noised->prediction,
-                   .data = distill ? noised->velocity : noised->data,
+                   .data = taught ? noised->velocity : noised->data,
                    .noise = distill ? noised->onward : noised->noise,
                    .coefficients = distill ? feed->distill.target : feed->coefficients,
                    .loss = *loss, .dprediction = dprediction ? *dprediction : none,

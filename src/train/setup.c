@@ -99,6 +99,54 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
     return NL_OK;
 }
 
+/* What only a student of another network minds. */
+static nl_status check_conversion(nl_context *context, const nl_train_options *o)
+{
+    if (!o->student_config)
+        return NL_OK;
+    if (!o->teacher)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--student-config needs the model to learn from (--teacher)");
+    if (o->flow_map)
+        return NL_OK;
+    if (!o->data)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "a student of another network learns the teacher's predictions on data: "
+                       "give --data");
+    if (o->model || o->match > 0 || nl_guides_inside(o->internal_guidance) ||
+        (o->guidance != 1 && o->guidance != nl_distill_defaults.guidance))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "a student of another network has the teacher's sizes and is guided from "
+                       "without, as the teacher: leave out --model, --teacher-cfg, "
+                       "--teacher-internal and --match, or make a flow map of it (--flow-map)");
+    if (o->dump)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--dump writes down what ordinary training draws: a distillation has more");
+    return NL_OK;
+}
+
+/* What every training minds. */
+static nl_status check_rest(nl_context *context, const nl_train_options *options)
+{
+    if (!(options->query_scale > 0))
+        return nl_fail(context, NL_ERROR_USAGE, "--query-scale %g: expected more than 0",
+                       options->query_scale);
+    if (options->vae && strcmp(options->vae, "none") != 0 && !nl_path_exists(options->vae))
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "%s: the autoencoder for pictures (--vae) is not there", options->vae);
+    bool validates = options->validate_every && (options->validation || options->hold_out > 0);
+    if (options->validation && options->hold_out > 0)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--val and --hold-out both say what is held out: give one of them");
+    if (options->patience && !validates)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--patience ends the run by its loss on held-out data: give --val, or "
+                       "--hold-out 0.1");
+    if (validates && !options->ema)
+        return nl_fail(context, NL_ERROR_USAGE, "--val measures the moving average: give --ema");
+    return NL_OK;
+}
+
 nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
 {
     bool endless = !options->steps && !options->epochs && options->minutes <= 0;
@@ -126,6 +174,9 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--batch %lld cannot be taken in %lld equal parts (--accumulate)",
                        (long long)options->batch, (long long)options->accumulate);
+    nl_status converts = check_conversion(context, options);
+    if (converts != NL_OK || nl_converts(options))
+        return converts == NL_OK ? check_rest(context, options) : converts;
     if (options->teacher && endless)
         return nl_fail(context, NL_ERROR_USAGE,
                        "a distillation goes from one target to another over the run, and needs its "
@@ -142,23 +193,7 @@ nl_status nl_trainer_check(nl_context *context, const nl_train_options *options)
     if (options->dump && options->teacher)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--dump writes down what ordinary training draws: a distillation has more");
-    if (!(options->query_scale > 0))
-        return nl_fail(context, NL_ERROR_USAGE, "--query-scale %g: expected more than 0",
-                       options->query_scale);
-    if (options->vae && strcmp(options->vae, "none") != 0 && !nl_path_exists(options->vae))
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "%s: the autoencoder for pictures (--vae) is not there", options->vae);
-    bool validates = options->validate_every && (options->validation || options->hold_out > 0);
-    if (options->validation && options->hold_out > 0)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "--val and --hold-out both say what is held out: give one of them");
-    if (options->patience && !validates)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "--patience ends the run by its loss on held-out data: give --val, or "
-                       "--hold-out 0.1");
-    if (validates && !options->ema)
-        return nl_fail(context, NL_ERROR_USAGE, "--val measures the moving average: give --ema");
-    return NL_OK;
+    return check_rest(context, options);
 }
 
 /* What the data says about a model of it, as a configuration's JSON. */
@@ -233,7 +268,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
     if (init)
         NL_TRY(nl_config_from_checkpoint(init, NULL, config));
     forget_data(context, config);
-    if (!options->teacher)
+    if (!options->teacher || nl_converts(options))
         forget_distillation(config);
     if (config->stored_position)
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
@@ -249,9 +284,14 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
     NL_TRY(nl_config_parse(context, options->data, text, strlen(text), config));
     if (options->config)
         NL_TRY(nl_config_parse_over(context, options->config, config));
+    if (options->student_config && !options->init)
+        NL_TRY(nl_config_parse_over(context, options->student_config, config));
     if (options->label_dropout >= 0)
         config->class_dropout_prob = options->label_dropout;
-    if (options->teacher) {
+    if (nl_converts(options)) {
+        config->middle_head = 0;
+        config->crop_conditioning = false;
+    } else if (options->teacher) {
         config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
         config->guided = options->guidance != 1 || nl_guides_inside(options->internal_guidance);
         config->class_dropout_prob = 0;

@@ -2,6 +2,28 @@
 /* The teacher of a distillation: loaded, and held against the student that is to learn from it. */
 #include "trainer.h"
 
+/* What a student of another network may have otherwise. */
+static void take_network(const nl_config *from, nl_config *to)
+{
+    to->attention = from->attention;
+    to->mlp = from->mlp;
+    to->norm = from->norm;
+    to->qk_norm = from->qk_norm;
+    to->qk_norm_layer = from->qk_norm_layer;
+    to->feature_map = from->feature_map;
+    to->lambda = from->lambda;
+    to->tau = from->tau;
+    to->gate = from->gate;
+    to->lepe = from->lepe;
+    to->rope = from->rope;
+    to->dw_conv = from->dw_conv;
+    to->depth = from->depth;
+    to->hidden_size = from->hidden_size;
+    to->num_heads = from->num_heads;
+    to->patch_size = from->patch_size;
+    to->of_diffusers = from->of_diffusers;
+}
+
 static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
                        const nl_config *teacher)
 {
@@ -12,8 +34,9 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
                        "%s: is a flow map itself: the teacher is a network of one time",
                        checkpoint->path);
     const nl_train_options *options = trainer->options;
-    bool guides = options->guidance != 1 || (options->match > 0 && options->match_guidance > 0 &&
-                                             options->match_guidance != 1);
+    bool guides =
+        (options->guidance != 1 && !nl_converts(options)) ||
+        (options->match > 0 && options->match_guidance > 0 && options->match_guidance != 1);
     if (guides && (teacher->guided || !teacher->num_classes || teacher->no_null_class ||
                    teacher->class_dropout_prob == 0))
         return nl_fail(context, NL_ERROR_USAGE,
@@ -31,7 +54,10 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
     student.guided = teacher->guided;
     student.middle_head = teacher->middle_head;
     student.crop_conditioning = teacher->crop_conditioning; /* asked for the whole picture */
-    const char *key = nl_config_difference(teacher, &student);
+    nl_config other = *teacher;
+    if (options->student_config)
+        take_network(&student, &other);
+    const char *key = nl_config_difference(&other, &student);
     if (key)
         return nl_fail(
             context, NL_ERROR_USAGE,

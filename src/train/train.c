@@ -285,7 +285,9 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init,
     nl_config from, of_teacher;
     nl_config_init(&from);
     nl_config_init(&of_teacher);
-    if (init) {
+    if (options->student_config && !options->init) {
+        NL_TRY(nl_state_inherit(&trainer->state, teacher));
+    } else if (init) {
         NL_TRY(take_weights(&trainer->state, init, &from));
         trainer->settled = teacher && from.flow_map;
     }
@@ -375,6 +377,7 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
         .times_seed = options->seed,
         .crops = trainer->config.crop_conditioning,
         .teacher = trainer->teacher,
+        .converts = nl_converts(options),
         .distill = {.guidance = options->guidance,
                     .low = options->guidance_interval[0],
                     .high = options->guidance_interval[1],

@@ -51,6 +51,12 @@ typedef struct nl_trainer {
     int64_t saved_step;                /* of the last one that this process wrote; -1: none */
 } nl_trainer;
 
+/* A distillation whose student is an ordinary model of another network: it learns the teacher's predictions. */
+static inline bool nl_converts(const nl_train_options *options)
+{
+    return options->teacher && options->student_config && !options->flow_map;
+}
+
 /* setup.c: the configuration by the options and the data; data, loss, group. *config owns nothing after a failure. */
 nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
                                const nl_dataset_info *data, const nl_checkpoint *init,

@@ -107,6 +107,7 @@ static nl_status open_validation(nl_trainer *trainer, nl_validation *validation)
                             .times_seed = SEED,
                             .crops = trainer->config.crop_conditioning,
                             .teacher = trainer->teacher,
+                            .converts = nl_converts(options),
                             .distill = trainer->feed.options.distill};
     *validation = (nl_validation){.trainer = trainer, .device = trainer->device};
     NL_TRY(nl_feed_open(trainer->device, trainer->validation, trainer->loss, &feed,

@@ -89,3 +89,46 @@ distilled() {
     [ "$status" -eq 2 ]
     [[ $output == *"--teacher"* ]]
 }
+
+@test "a student of another network inherits what fits, learns the teacher's predictions, and resumes exactly" {
+    one_colour
+    "$NALAGEN" train -m SiT-2x32x1/4 -d data -o teacher --steps 20 --batch 8 --lr 1e-2 --device cpu -q
+    convert=("$NALAGEN" distill --teacher teacher/model.safetensors --student-config '{"attention": "nala", "lepe": true}' -d data --batch 8 --lr 3e-3 --log-every 1 --device cpu)
+    run --separate-stderr "${convert[@]}" -o student --steps 40 --save-every 20 --keep 0
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"parameters are the teacher's"* ]]
+    [[ $stderr == *"blocks.0.attn.qkvg.weight in part"* ]]
+    [[ $stderr != *"mlp.fc1"* ]]
+    "$NALAGEN" info student/model.safetensors --json | json_lines 'x["model"].startswith("NaLaSiT") and x["config"]["lepe"] and "flow_map" not in x["config"] and "guided" not in x["config"]'
+    python3 - <<'PYTHON'
+import json
+losses = [json.loads(line)["loss"] for line in open("student/log.jsonl") if '"loss"' in line]
+assert len(losses) == 40 and sum(losses[-8:]) < 0.6 * sum(losses[:4]) * 2, losses
+PYTHON
+    "$NALAGEN" sample -m student/model.safetensors -c 3 --steps 3 -o a.png -q
+    cp student/model.safetensors whole.safetensors
+    rm student/checkpoints/step-0000040.safetensors student/model.safetensors student/done
+    "${convert[@]}" -o student --steps 40 --save-every 20 --keep 0 -q
+    cmp whole.safetensors student/model.safetensors
+}
+
+@test "a student of the teacher's own network has nothing to learn from it" {
+    one_colour
+    "$NALAGEN" train -m SiT-2x32x1/4 -d data -o teacher --steps 4 --batch 8 --lr 1e-2 --device cpu -q
+    "$NALAGEN" distill --teacher teacher/model.safetensors --student-config '{}' -d data -o same --steps 2 --batch 8 --log-every 1 --device cpu -q
+    json_lines 'x.get("loss", 0) == 0' <same/log.jsonl
+    "$NALAGEN" train -m DiT-2x32x1/4 -d data -o dit --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" distill --teacher dit/model.safetensors --student-config '{"attention": "gla"}' -d data -o gla --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" distill --teacher teacher/model.safetensors --student-config '{"attention": "nala"}' --flow-map 1 -d data -o map --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" info map/model.safetensors --json | json_lines 'x["config"]["flow_map"] == 1 and x["config"]["attention"] == "nala"'
+    for wrong in '--teacher-cfg 2' '--match 1' '-m SiT-S/2'; do
+        run "$NALAGEN" distill --teacher teacher/model.safetensors --student-config '{}' -d data -o no --steps 1 --device cpu $wrong
+        [ "$status" -eq 2 ]
+    done
+    run "$NALAGEN" distill --teacher teacher/model.safetensors --student-config '{}' -o no --steps 1 --device cpu
+    [ "$status" -eq 2 ]
+    [[ $output == *"give --data"* ]]
+    run "$NALAGEN" distill --teacher teacher/model.safetensors --student-config '{"path": "vp"}' -d data -o no --steps 1 --device cpu
+    [ "$status" -eq 2 ]
+    [[ $output == *'differ in "path"'* ]]
+}
