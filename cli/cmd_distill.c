@@ -19,7 +19,7 @@ static const nl_option options[] = {
     {"teacher-samples", 0, NL_OPTION_INT, TRAIN(teacher_samples), "N", 1, 1e9, .where = RECORD,
      .help = "of its own, to learn from without --data (30720)"},
     {"student-config", 0, NL_OPTION_FILE, TRAIN(student_config), "FILE", .where = RECORD,
-     .help = "another network than the teacher's: JSON over its own",
+     .help = "another network: JSON over the teacher's",
      .detail = "FILE, or '{\"attention\": \"nala\", \"lepe\": true}'. The student inherits what "
                "fits and learns "
                "the teacher's predictions on --data; without --flow-map it is an ordinary model."},
