@@ -626,15 +626,12 @@ static float noise_at(int64_t i)
     return normals[i % 4];
 }
 
-/* A SiT of 2 blocks, 4 x 4 latents and 10 classes; no metadata. rows: of the table of classes. */
-static test_tensors *small_sit(int64_t rows)
+/* A model of 4 x 4 latents, without metadata. rows: of the table of classes. */
+static test_tensors *small_model(const char *json, int64_t rows)
 {
     nl_config config;
     nl_dit *dit;
     test_tensors *tensors = calloc(1, sizeof(*tensors));
-    static const char json[] =
-        "{\"architecture\": \"SiT\", \"depth\": 2, \"hidden_size\": 16, \"num_heads\": 1, "
-        "\"input_size\": 4, \"num_classes\": 10, \"learn_sigma\": false}";
     nl_config_init(&config);
     assert_ok(context, nl_config_parse(context, "test", json, strlen(json), &config));
     assert_ok(context, nl_dit_create(context->device, &config, &dit));
@@ -651,6 +648,15 @@ static test_tensors *small_sit(int64_t rows)
     nl_dit_destroy(dit);
     nl_config_free(context, &config);
     return tensors;
+}
+
+/* A SiT of 2 blocks and 10 classes. */
+static test_tensors *small_sit(int64_t rows)
+{
+    return small_model("{\"architecture\": \"SiT\", \"depth\": 2, \"hidden_size\": 16, "
+                       "\"num_heads\": 1, \"input_size\": 4, \"num_classes\": 10, "
+                       "\"learn_sigma\": false}",
+                       rows);
 }
 
 static nl_model *open_model(const char *name, const char *arch)
@@ -829,6 +835,120 @@ static void test_lightning(void **state)
 }
 
 /* A training checkpoint says REPA by its arguments alone. */
+/* ---- DiG */
+
+/* Rows [first, first + count) of a matrix as a tensor of another name. */
+static void add_rows(test_tensors *tensors, const char *name, const test_tensor *from,
+                     int64_t first, int64_t count)
+{
+    int64_t columns = from->ndim > 1 ? from->shape[1] : 1;
+    test_tensor *tensor = add_tensor(tensors, name, from->ndim, (int64_t[]){count, columns});
+    memcpy(tensor->values, from->values + first * columns,
+           (size_t)(count * columns) * sizeof(float));
+}
+
+/* The tap that a block of DiG has where ours has (u, v) of 3 x 3: it sees the picture turned round, and its columns as rows. */
+static int dig_tap(int block, int u, int v)
+{
+    int across = block / 2 % 2;
+    int row = across ? v : u, column = across ? u : v;
+    return block % 2 ? 3 * (2 - row) + 2 - column : 3 * row + column;
+}
+
+/* The same network under DiG's names; ours has no biases in its MLPs. */
+static test_tensors *as_dig(test_tensors *ours)
+{
+    static const struct {
+        const char *ours, *theirs;
+    } names[] = {{"attn.gk_proj.weight", "attn.gk_proj.1.weight"},
+                 {"attn.gk_proj.bias", "attn.gk_proj.1.bias"},
+                 {"attn.norm.weight", "attn.g_norm_swish_gate.weight"},
+                 {"attn.out_proj.weight", "attn.o_proj.weight"},
+                 {"mlp.w12.weight", "mlp.gate_proj.weight"},
+                 {"mlp.w3.weight", "mlp.down_proj.weight"}};
+    static const struct {
+        const char *name;
+        int rows;
+    } products[] = {
+        {"q_proj", D / 2}, {"k_proj", D / 2}, {"v_proj", D}, {"g_proj", D}, {"gk_proj.0", 16}};
+    test_tensors *dig = calloc(1, sizeof(*dig));
+    for (int i = 0; i < ours->count; i++) {
+        const test_tensor *from = &ours->list[i];
+        char name[128];
+        int block = 0, end = 0;
+        const char *inside = from->name;
+        if (sscanf(from->name, "blocks.%d.%n", &block, &end) == 1 && end)
+            inside += end;
+        snprintf(name, sizeof(name), "%s", from->name);
+        for (int j = 0; end && j < NL_COUNT(names); j++)
+            if (!strcmp(inside, names[j].ours))
+                snprintf(name, sizeof(name), "blocks.%d.%s", block, names[j].theirs);
+        if (end && (!strcmp(inside, "mlp.w12.bias") || !strcmp(inside, "mlp.w3.bias")))
+            continue;
+        if (!end || strcmp(inside, "attn.in_proj.weight") != 0) {
+            test_tensor *tensor = add_tensor(dig, name, from->ndim, from->shape);
+            memcpy(tensor->values, from->values, (size_t)tensor_count(from) * sizeof(float));
+            for (int j = 0; end && !strcmp(inside, "dw_conv.weight") && j < 9 * D; j++)
+                tensor->values[j / 9 * 9 + dig_tap(block, j % 9 / 3, j % 3)] = from->values[j];
+            continue;
+        }
+        for (int j = 0, first = 0; j < NL_COUNT(products); first += products[j++].rows) {
+            snprintf(name, sizeof(name), "blocks.%d.attn.%s.weight", block, products[j].name);
+            add_rows(dig, name, from, first, products[j].rows);
+        }
+    }
+    return dig;
+}
+
+static void test_dig(void **state)
+{
+    (void)state;
+    float x[LATENT], expected[LATENT], got[LATENT];
+    test_tensors *tensors = small_model(
+        "{\"architecture\": \"DiT\", \"attention\": \"gla\", \"dw_conv\": true, \"mlp\": "
+        "\"swiglu\", \"depth\": 4, \"hidden_size\": 16, \"num_heads\": 2, \"input_size\": 4, "
+        "\"num_classes\": 10, \"learn_sigma\": false, \"variance\": \"fixed_small\"}",
+        11);
+    for (int i = 0; i < tensors->count; i++)
+        if (strstr(tensors->list[i].name, "mlp") && strstr(tensors->list[i].name, ".bias"))
+            memset(tensors->list[i].values, 0,
+                   (size_t)tensor_count(&tensors->list[i]) * sizeof(float));
+    test_tensors *dig = as_dig(tensors);
+    write_tensors(tensors, "gla.safetensors");
+    write_tensors(dig, "dig.safetensors");
+    nl_model *ours = open_model("gla.safetensors", "GLADiT"),
+             *theirs = open_model("dig.safetensors", NULL);
+    const nl_config *config = nl_model_get_config(theirs);
+    assert_int_equal(config->architecture, NL_ARCH_DIT);
+    assert_int_equal(config->attention, NL_ATTENTION_GLA);
+    assert_true(config->dw_conv && config->num_heads == 2 && config->mlp == NL_MLP_SWIGLU);
+    for (int i = 0; i < LATENT; i++)
+        x[i] = noise_at(i);
+    predict(ours, x, 100, 3, expected);
+    predict(theirs, x, 100, 3, got);
+    assert_memory_equal(expected, got, sizeof(got));
+    nl_model_destroy(ours);
+    nl_model_destroy(theirs);
+
+    nl_checkpoint *checkpoint;
+    add_tensor(dig, "blocks.3.skip_linear.weight", 2, (int64_t[]){D, 2 * D});
+    write_tensors(dig, "skip.safetensors");
+    expect_refusal(nl_dit_open(context, in_folder("skip.safetensors"), NULL, &checkpoint),
+                   NL_ERROR_INPUT, "skips between its blocks");
+    drop_tensors(dig, 1);
+    find_tensor(dig, "blocks.1.mlp.gate_proj.weight")->shape[0] -= 2;
+    write_tensors(dig, "wide.safetensors");
+    expect_refusal(nl_dit_open(context, in_folder("wide.safetensors"), NULL, &checkpoint),
+                   NL_ERROR_INPUT, "multiple of 256");
+    find_tensor(dig, "blocks.1.mlp.gate_proj.weight")->shape[0] += 2;
+    snprintf(find_tensor(dig, "blocks.2.attn.k_proj.weight")->name, 128, "blocks.2.attn.other");
+    write_tensors(dig, "lost.safetensors");
+    expect_refusal(nl_dit_open(context, in_folder("lost.safetensors"), NULL, &checkpoint),
+                   NL_ERROR_INPUT, "blocks.2.attn.k_proj.weight is missing");
+    free_tensors(dig);
+    free_tensors(tensors);
+}
+
 static void test_repa_arguments(void **state)
 {
     (void)state;
@@ -988,6 +1108,7 @@ int main(void)
         cmocka_unit_test(test_variant),
         cmocka_unit_test(test_repa),
         cmocka_unit_test(test_repa_arguments),
+        cmocka_unit_test(test_dig),
         cmocka_unit_test(test_lightning),
         cmocka_unit_test(test_stored_position),
         cmocka_unit_test(test_stored_position_has_one_size),

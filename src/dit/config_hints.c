@@ -66,6 +66,10 @@ static nl_status read_arguments(const nl_checkpoint *checkpoint, nl_config *conf
         config->architecture = NL_ARCH_SIT;
         *source = "what REPA adds to it";
     }
+    if (checkpoint->spelling == nl_spelling_dig) {
+        config->architecture = NL_ARCH_DIT;
+        *source = "DiG's names";
+    }
     config->rope = checkpoint->spelling == nl_spelling_lightning_rope;
     if (config->rope || checkpoint->spelling == nl_spelling_lightning) {
         config->architecture = NL_ARCH_SIT; /* in time and in what it predicts */

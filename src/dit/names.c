@@ -41,6 +41,7 @@ static const struct name_row {
 };
 
 const char nl_spelling_diffusers[] = "diffusers", nl_spelling_repa[] = "REPA";
+const char nl_spelling_dig[] = "DiG";
 const char nl_spelling_lightning[] = "LightningDiT", nl_spelling_lightning_rope[] = "LightningDiT";
 
 enum { PARTS = 3 };
@@ -233,6 +234,8 @@ nl_status nl_dit_rename(nl_checkpoint *checkpoint)
     nl_status status;
     if (!nl_checkpoint_find(checkpoint, "transformer_blocks.0.attn1.to_q.weight")) {
         status = nl_lightning_read(checkpoint);
+        if (status == NL_OK)
+            status = nl_dig_turn(checkpoint);
         return status == NL_OK ? nl_repa_turn(checkpoint) : status;
     }
     int64_t count = checkpoint->count;

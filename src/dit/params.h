@@ -62,12 +62,19 @@ nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint);
 extern const char nl_spelling_diffusers[], nl_spelling_repa[];
 /* LightningDiT's networks, with rotary positions or without. */
 extern const char nl_spelling_lightning[], nl_spelling_lightning_rope[];
+extern const char nl_spelling_dig[]; /* DiG's blocks */
 
 /* lightning.c: the tables of rotary positions are checked and left out; others stay as they are. */
 nl_status nl_lightning_read(nl_checkpoint *checkpoint);
 
 /* repa.c: a checkpoint of REPA becomes one of a SiT; others stay as they are. */
 nl_status nl_repa_turn(nl_checkpoint *checkpoint);
+
+/* Its numbers as floats of the checkpoint's own, to be changed. */
+nl_status nl_take_values(nl_checkpoint *checkpoint, nl_entry *entry, float **values);
+
+/* dig.c: a checkpoint of DiG becomes one of a GLADiT; others stay as they are. */
+nl_status nl_dig_turn(nl_checkpoint *checkpoint);
 
 /* ---- names.c: how diffusers spells the parameter with this name. */
 

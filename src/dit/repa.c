@@ -26,26 +26,30 @@ static bool is_repa(const nl_checkpoint *checkpoint)
     return found && nl_checkpoint_find(checkpoint, "x_embedder.proj.weight");
 }
 
-/* The entry's numbers as floats of its own, to be changed; NULL when there is no such tensor. */
-static nl_status take_values(nl_checkpoint *checkpoint, const char *name, nl_entry **entry,
-                             float **values)
+nl_status nl_take_values(nl_checkpoint *checkpoint, nl_entry *entry, float **values)
 {
     nl_status status = NL_OK;
     float *memory;
+    int64_t count = nl_entry_count(entry);
     *values = NULL;
-    *entry = (nl_entry *)nl_checkpoint_find(checkpoint, name);
-    if (!*entry)
-        return NL_OK;
-    int64_t count = nl_entry_count(*entry);
-    NL_TRY(NL_OWN_ARRAY(checkpoint, name, count, &memory));
-    NL_TRY(nl_entry_read(checkpoint, *entry, memory));
-    (*entry)->dtype = NL_F32;
-    (*entry)->data = memory;
-    (*entry)->strides = NULL;
-    (*entry)->scale = NULL;
+    NL_TRY(NL_OWN_ARRAY(checkpoint, entry->name, count, &memory));
+    NL_TRY(nl_entry_read(checkpoint, entry, memory));
+    entry->dtype = NL_F32;
+    entry->data = memory;
+    entry->strides = NULL;
+    entry->scale = NULL;
     *values = memory;
 cleanup:
     return status;
+}
+
+/* The entry's numbers, to be changed; NULL when there is no such tensor. */
+static nl_status take_values(nl_checkpoint *checkpoint, const char *name, nl_entry **entry,
+                             float **values)
+{
+    *values = NULL;
+    *entry = (nl_entry *)nl_checkpoint_find(checkpoint, name);
+    return *entry ? nl_take_values(checkpoint, *entry, values) : NL_OK;
 }
 
 static nl_status turn_time(nl_checkpoint *checkpoint)
