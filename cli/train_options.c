@@ -19,7 +19,7 @@ const nl_option nl_train_rows[] = {
     {"model", 'm', NL_OPTION_TEXT, TRAIN(model), "NAME", .where = NL_COMMON | RECORD,
      .group = "Model and data", .help = "NaLaSiT-S/2, DiT-XL/2, SiT-6x256x4/2, ...",
      .detail =
-         "DiT, SiT, NaLaDiT or NaLaSiT; then S, B, L, XL or depth x hidden size x heads; then "
+         "DiT, SiT, NaLaDiT, GLASiT, ...; then S, B, L, XL or depth x hidden size x heads; then "
          "the patch. Size, channels and classes follow from the data."},
     {"data", 'd', NL_OPTION_FILE, TRAIN(data), "FOLDER", .where = NL_COMMON | RECORD,
      .help = "made by nalagen encode"},

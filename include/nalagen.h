@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nalagen: class-conditional image generation with DiT, SiT, NaLaDiT, NaLaSiT, GLADiT and GLASiT.
+ * nalagen: class-conditional image generation with DiT, SiT, NaLaDiT, NaLaSiT, GLADiT, GLASiT, MediatorDiT and MediatorSiT.
  *
  * The whole public interface, in calling order. Everything returns an nl_status; the message that
  * belongs to a failure is nl_last_error(). No function ends the process or keeps global state: two
@@ -113,7 +113,7 @@ typedef struct nl_model_options {
                                  NULL: the model that ships */
     const char *config_path; /* JSON that replaces the checkpoint's own configuration, or NULL */
     const char *
-        architecture; /* "DiT", "SiT", "NaLaDiT", "NaLaSiT", "GLADiT", "GLASiT"; for files that do not say */
+        architecture; /* "DiT", "SiT", "NaLaDiT", "NaLaSiT", "GLADiT", "GLASiT", "MediatorDiT", "MediatorSiT"; for files that do not say */
     const char *transport_path; /* "linear", "gvp", "vp", or NULL */
     const char *prediction;     /* "velocity", "noise", "score", or NULL */
     const char *vae;            /* autoencoder file, "none" (latents only), or NULL: the model's */

@@ -96,6 +96,21 @@ static void check_softmax_attention(nl_arguments *a, const nl_softmax_attention_
     nl_check(a, isfinite(args->scale), "scale is not finite");
 }
 
+static void check_mediator_attention(nl_arguments *a, const nl_mediator_attention_args *args)
+{
+    const nl_mediators *sizes = &args->sizes;
+    int64_t rows, hidden = sizes->heads * sizes->head_size, pairs = sizes->batch * sizes->heads;
+    int64_t count = sizes->side * sizes->side;
+    if (!check_mediators(a, sizes, &rows))
+        return;
+    TENSOR(qkv, NL_ARG_STRIDED, rows, NL_MAX(args->qkv.shape[1], 3 * hidden));
+    TENSOR(out, NL_ARG_OUTPUT, rows, hidden);
+    TENSOR(mediators, NL_ARG_OUTPUT | NL_ARG_F32, pairs, count, sizes->head_size);
+    TENSOR(values, NL_ARG_OUTPUT | NL_ARG_F32, pairs, count, sizes->head_size);
+    TENSOR(lse, NL_ARG_OUTPUT | NL_ARG_F32, pairs, count);
+    nl_check(a, isfinite(args->scale), "scale is not finite");
+}
+
 static void check_gated_linear_attention(nl_arguments *a,
                                          const nl_gated_linear_attention_args *args)
 {

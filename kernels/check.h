@@ -75,6 +75,21 @@ static inline int64_t grid_rows(nl_arguments *a, int64_t batch, int64_t grid_hei
     return rows;
 }
 
+/* The sizes of an attention through mediators; rows: those of its tensors. */
+static inline bool check_mediators(nl_arguments *a, const nl_mediators *sizes, int64_t *rows)
+{
+    *rows = grid_rows(a, sizes->batch, sizes->grid_height, sizes->grid_width);
+    if (a->status != NL_OK)
+        return false;
+    nl_check(
+        a, sizes->side > 0 && sizes->side <= sizes->grid_height && sizes->side <= sizes->grid_width,
+        "no %lld x %lld mediators of %lld x %lld tokens", (long long)sizes->side,
+        (long long)sizes->side, (long long)sizes->grid_height, (long long)sizes->grid_width);
+    return check_attention_sizes(a, sizes->batch, sizes->grid_height * sizes->grid_width,
+                                 sizes->heads, sizes->head_size) &&
+           a->status == NL_OK;
+}
+
 static inline void check_whole_heads(nl_arguments *a, int64_t columns, int64_t head)
 {
     nl_check(a, head > 0 && columns % head == 0, "%lld columns are not those of heads of %lld",

@@ -126,6 +126,23 @@ static void check_softmax_attention_backward(nl_arguments *a,
     nl_check(a, isfinite(args->scale), "scale is not finite");
 }
 
+static void check_mediator_attention_backward(nl_arguments *a,
+                                              const nl_mediator_attention_backward_args *args)
+{
+    const nl_mediators *sizes = &args->sizes;
+    int64_t rows, hidden = sizes->heads * sizes->head_size, pairs = sizes->batch * sizes->heads;
+    int64_t count = sizes->side * sizes->side;
+    if (!check_mediators(a, sizes, &rows))
+        return;
+    TENSOR(qkv, NL_ARG_STRIDED, rows, NL_MAX(args->qkv.shape[1], 3 * hidden));
+    TENSOR(mediators, NL_ARG_F32, pairs, count, sizes->head_size);
+    TENSOR(values, NL_ARG_F32, pairs, count, sizes->head_size);
+    TENSOR(lse, NL_ARG_F32, pairs, count);
+    TENSOR(dout, 0, rows, hidden);
+    TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, NL_MAX(args->dqkv.shape[1], 3 * hidden));
+    nl_check(a, isfinite(args->scale), "scale is not finite");
+}
+
 static void
 check_gated_linear_attention_backward(nl_arguments *a,
                                       const nl_gated_linear_attention_backward_args *args)

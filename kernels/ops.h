@@ -158,6 +158,37 @@ typedef struct nl_head_norm_gate_args {
     float eps;        /* 1e-6 in DiG */
 } nl_head_norm_gate_args;
 
+/* Mediators of an attention: side x side of them in each head, M in all, each of a cell of the grid of tokens. */
+typedef struct nl_mediators {
+    int64_t batch, heads, head_size; /* B, h, d */
+    int64_t grid_height, grid_width; /* of the T tokens */
+    int64_t side;
+} nl_mediators;
+
+/* Rows top to bottom and columns left to right, the last ones not among them; cells share a row where they do not divide
+ * the grid (PyTorch's AdaptiveAvgPool2d). */
+typedef struct nl_cell {
+    int64_t top, bottom, left, right;
+} nl_cell;
+
+static inline nl_cell nl_mediator_cell(const nl_mediators *sizes, int64_t index)
+{
+    int64_t y = index / sizes->side, x = index % sizes->side, n = sizes->side;
+    return (nl_cell){y * sizes->grid_height / n, ((y + 1) * sizes->grid_height + n - 1) / n,
+                     x * sizes->grid_width / n, ((x + 1) * sizes->grid_width + n - 1) / n};
+}
+
+/* Attention through mediators (Pu et al. 2024): with A the means of q over the cells,
+ *   values = softmax(A k^T scale) v,   out = softmax(q A^T scale) values */
+typedef struct nl_mediator_attention_args {
+    nl_tensor qkv; /* [B * T, >= 3D]: columns q | k | v, each head-major; rows may be strided */
+    nl_tensor out; /* [B * T, D] */
+    nl_tensor mediators, values; /* [B * h, M, d] F32: A, and what they gather */
+    nl_tensor lse;               /* [B * h, M] F32: log of the sum of their exponentials */
+    nl_mediators sizes;
+    float scale; /* head_size^-1/2 */
+} nl_mediator_attention_args;
+
 /* y = silu(x1) x2 */
 typedef struct nl_swiglu_args {
     nl_tensor x; /* [M, 2K]: columns x1 | x2 */
@@ -466,6 +497,7 @@ typedef struct nl_ops {
     X(nala_attention)                                                                              \
     X(layernorm_gate)                                                                              \
     X(softmax_attention)                                                                           \
+    X(mediator_attention)                                                                          \
     X(gated_linear_attention)                                                                      \
     X(head_norm_gate)                                                                              \
     X(swiglu)                                                                                      \

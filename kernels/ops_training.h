@@ -98,6 +98,15 @@ typedef struct nl_softmax_attention_backward_args {
     float scale;
 } nl_softmax_attention_backward_args;
 
+typedef struct nl_mediator_attention_backward_args {
+    nl_tensor qkv;                    /* as forward */
+    nl_tensor mediators, values, lse; /* forward's */
+    nl_tensor dout;                   /* [B * T, D] */
+    nl_tensor dqkv; /* [B * T, >= 3D]: columns dq | dk | dv overwritten; rows may be strided */
+    nl_mediators sizes;
+    float scale;
+} nl_mediator_attention_backward_args;
+
 /* The states are computed again. With w = q dq - k dk the gradient of log a at a token is the sum of w over it and all
  * tokens after it in the scan. */
 typedef struct nl_gated_linear_attention_backward_args {
@@ -348,6 +357,7 @@ typedef struct nl_adamw_args {
     X(layernorm_gate_backward)                                                                     \
     X(nala_attention_backward)                                                                     \
     X(softmax_attention_backward)                                                                  \
+    X(mediator_attention_backward)                                                                 \
     X(gated_linear_attention_backward)                                                             \
     X(head_norm_gate_backward)                                                                     \
     X(swiglu_backward)                                                                             \

@@ -30,6 +30,7 @@ MODELS = {  # attention, lepe, mlp, norm, norm of q and k, dropout, rope
     "softmax_rope": ("softmax", False, "swiglu", "rms", "layer", 0.0, True),
     "nala_mix": ("nala", True, "mix", "layer", "rms", 0.25, False),
     "nala_swiglu": ("nala", False, "swiglu", "rms", None, 0.1, False),
+    "mediator": ("mediator", False, "gelu", "layer", None, 0.0, False),
     "gla_swiglu": ("gla", False, "swiglu", "layer", None, 0.0, False),
 }
 
@@ -135,6 +136,29 @@ class WithNorms(nn.Module):
         return torch.cat([q.reshape(b, n, c), k.reshape(b, n, c), y[..., 2 * c:]], dim=-1)
 
 
+class Mediators(nn.Module):
+    """Attention through four mediators, without biases by position."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.dwc = nn.Conv2d(size, size, 3, padding=1, groups=size)
+
+    def forward(self, x):
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+
+        def heads(y):
+            return y.reshape(b, -1, HEADS, c // HEADS).transpose(1, 2)
+
+        def grid(y):
+            return y.transpose(1, 2).reshape(b, c, SIDE, SIDE)
+        a = heads(F.adaptive_avg_pool2d(grid(q), 2).flatten(2).transpose(1, 2))
+        values = F.scaled_dot_product_attention(a, heads(k), heads(v))
+        out = F.scaled_dot_product_attention(heads(q), a, values).transpose(1, 2).reshape(b, n, c)
+        return self.proj(out + self.dwc(grid(v)).flatten(2).transpose(1, 2))
+
+
 class GatedLinearAttention(nn.Module):
     """DiG's, token by token in the order of x."""
 
@@ -190,13 +214,15 @@ def ours(model, gradient):
 
 
 def build(attention, lepe, mlp, norm, qk_norm, dropout, rope, samples):
-    gla = attention == "gla"
-    model = nala_torch.Backbone((4 if gla else DEPTH, SIZE, HEADS), 2, "softmax" if gla else attention,
+    gla, other = attention == "gla", attention in ("gla", "mediator")
+    model = nala_torch.Backbone((4 if gla else DEPTH, SIZE, HEADS), 2, "softmax" if other else attention,
                                 input_size=2 * SIDE, classes=5, learn_sigma=False, lepe=lepe)
     for i, block in enumerate(model.blocks):
         if gla:
             block.__class__ = DigBlock
             block.start(i)
+        elif attention == "mediator":
+            block.attn = Mediators(SIZE)
         block.mlp = {"gelu": Gelu, "swiglu": SwiGLU, "mix": Mix}[mlp](SIZE, Dropout(dropout, i, samples))
         if norm == "rms":
             block.norm1, block.norm2 = RMSNorm(SIZE), RMSNorm(SIZE)

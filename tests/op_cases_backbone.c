@@ -325,6 +325,37 @@ static nl_status run_softmax_attention(op_run *run, const void *op_case)
     return nl_op_softmax_attention(run->device, &args);
 }
 
+static const struct mediator_attention_case {
+    const char *text;
+    int64_t batch, grid_height, grid_width, heads, d, side, gap;
+} mediator_attention_cases[] = {
+    CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .d = 8, .side = 1),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 5, .heads = 3, .d = 24, .side = 3, .gap = 5),
+    CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .d = 64, .side = 4),
+    CASE(.batch = 2, .grid_height = 9, .grid_width = 12, .heads = 2, .d = 72, .side = 8, .gap = 8),
+    CASE(.batch = 1, .grid_height = 8, .grid_width = 9, .heads = 1, .d = 128, .side = 8),
+    CASE(.batch = 2, .grid_height = 3, .grid_width = 11, .heads = 2, .d = 13, .side = 2),
+};
+
+static nl_status run_mediator_attention(op_run *run, const void *op_case)
+{
+    const struct mediator_attention_case *c = op_case;
+    int64_t rows = c->batch * c->grid_height * c->grid_width, size = c->heads * c->d;
+    int64_t pairs = c->batch * c->heads, count = c->side * c->side;
+    run->batch = c->batch;
+    nl_mediator_attention_args args = {
+        .sizes = {op_images(run), c->heads, c->d, c->grid_height, c->grid_width, c->side},
+        .scale = (float)(1 / sqrt((double)c->d)),
+    };
+    args.qkv =
+        OP_TENSOR(run, .activation = true, .shape = {rows, 3 * size}, .gap = c->gap, .scale = 2);
+    args.out = OP_TENSOR(run, .activation = true, .shape = {rows, size}, .output = "out");
+    args.mediators = OP_TENSOR(run, .shape = {pairs, count, c->d}, .output = "mediators");
+    args.values = OP_TENSOR(run, .shape = {pairs, count, c->d}, .output = "values");
+    args.lse = OP_TENSOR(run, .shape = {pairs, count}, .output = "lse");
+    return nl_op_mediator_attention(run->device, &args);
+}
+
 static const struct gated_linear_attention_case {
     const char *text;
     int64_t batch, grid_height, grid_width, heads, e, d, gap;
@@ -661,6 +692,7 @@ const op_family op_backbone_families[] = {
     FAMILY(nala_attention),
     FAMILY(layernorm_gate),
     FAMILY(softmax_attention),
+    FAMILY(mediator_attention),
     FAMILY(gated_linear_attention),
     FAMILY(head_norm_gate),
     FAMILY(swiglu),

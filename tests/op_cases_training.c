@@ -361,6 +361,51 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
     return nl_op_nala_attention_backward(run->device, &args);
 }
 
+static const struct mediator_attention_backward_case {
+    const char *text;
+    int64_t batch, grid_height, grid_width, heads, d, side, gap;
+} mediator_attention_backward_cases[] = {
+    CASE(.batch = 1, .grid_height = 1, .grid_width = 2, .heads = 1, .d = 8, .side = 1),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 5, .heads = 3, .d = 24, .side = 3, .gap = 5),
+    CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .d = 64, .side = 4),
+    CASE(.batch = 2, .grid_height = 9, .grid_width = 12, .heads = 2, .d = 72, .side = 8, .gap = 8),
+    CASE(.batch = 1, .grid_height = 8, .grid_width = 9, .heads = 1, .d = 128, .side = 8),
+    CASE(.batch = 2, .grid_height = 3, .grid_width = 11, .heads = 2, .d = 13, .side = 2),
+};
+
+/* The forward pass is the operation's own on the same device. */
+static nl_status run_mediator_attention_backward(op_run *run, const void *op_case)
+{
+    const struct mediator_attention_backward_case *c = op_case;
+    int64_t rows = c->batch * c->grid_height * c->grid_width, size = c->heads * c->d;
+    int64_t pairs = c->batch * c->heads, count = c->side * c->side;
+    run->batch = c->batch;
+    run->tolerance = 4e-5;
+    nl_mediator_attention_args forward = {
+        .sizes = {op_images(run), c->heads, c->d, c->grid_height, c->grid_width, c->side},
+        .scale = (float)(1 / sqrt((double)c->d)),
+    };
+    forward.qkv =
+        OP_TENSOR(run, .activation = true, .shape = {rows, 3 * size}, .gap = c->gap, .scale = 2);
+    forward.out = OP_TENSOR(run, .activation = true, .shape = {rows, size}, .output = "out");
+    forward.mediators = OP_TENSOR(run, .shape = {pairs, count, c->d}, .output = "mediators");
+    forward.values = OP_TENSOR(run, .shape = {pairs, count, c->d}, .output = "values");
+    forward.lse = OP_TENSOR(run, .shape = {pairs, count}, .output = "lse");
+    nl_status status = nl_op_mediator_attention(run->device, &forward);
+    if (status != NL_OK)
+        return status;
+    nl_mediator_attention_backward_args args = {.qkv = forward.qkv,
+                                                .mediators = forward.mediators,
+                                                .values = forward.values,
+                                                .lse = forward.lse,
+                                                .sizes = forward.sizes,
+                                                .scale = forward.scale};
+    args.dout = OP_TENSOR(run, .activation = true, .shape = {rows, size});
+    args.dqkv = OP_TENSOR(run, .activation = true, .shape = {rows, 3 * size}, .gap = c->gap,
+                          .output = "dqkv");
+    return nl_op_mediator_attention_backward(run->device, &args);
+}
+
 static const struct gated_linear_attention_backward_case {
     const char *text;
     int64_t batch, grid_height, grid_width, heads, e, d, gap;
@@ -976,6 +1021,7 @@ const op_family op_training_families[] = {
     FAMILY(layernorm_gate_backward),
     FAMILY(nala_attention_backward),
     FAMILY(softmax_attention_backward),
+    FAMILY(mediator_attention_backward),
     FAMILY(gated_linear_attention_backward),
     FAMILY(head_norm_gate_backward),
     FAMILY(swiglu_backward),

@@ -413,6 +413,8 @@ static void every_option_runs(void **state)
         "\"attention\": \"nala\", \"feature_map\": \"power\"",
         "\"attention\": \"nala\", \"feature_map\": \"cosine_constant\"",
         "\"attention\": \"nala\", \"lambda\": 2, \"tau\": 1",
+        "\"attention\": \"mediator\"",
+        "\"attention\": \"mediator\", \"mediators\": 4, \"qk_norm\": true",
         "\"attention\": \"gla\"",
         "\"attention\": \"gla\", \"dw_conv\": true, \"mlp\": \"swiglu\"",
         "\"attention\": \"nala\", \"dw_conv\": true, \"norm\": \"rms\"",

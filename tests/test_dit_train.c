@@ -50,6 +50,7 @@ static const struct golden {
      BLOCKS("nala", "\"lepe\": true, \"mlp\": \"mix\", \"qk_norm\": true"), 0.25f},
     {"blocks_nala_swiglu.safetensors", BLOCKS("nala", "\"mlp\": \"swiglu\", \"norm\": \"rms\""),
      0.1f},
+    {"blocks_mediator.safetensors", BLOCKS("mediator", "\"mediators\": 4"), 0},
     {"blocks_gla_swiglu.safetensors",
      DEEP_BLOCKS("gla", "4", "\"dw_conv\": true, \"mlp\": \"swiglu\""), 0},
 };

@@ -107,6 +107,7 @@ FORWARD(layernorm_modulate)
 FORWARD(layernorm_gate)
 FORWARD(nala_attention)
 FORWARD(softmax_attention)
+FORWARD(mediator_attention)
 FORWARD(gated_linear_attention)
 FORWARD(head_norm_gate)
 FORWARD(swiglu)
@@ -428,6 +429,28 @@ static void test_softmax_attention(void **state)
     forget(&c);
 }
 
+static void test_mediator_attention(void **state)
+{
+    (void)state;
+    check c = {0};
+    const nl_mediators sizes = {2, 2, 4, 3, 4, 2}; /* cells that share rows */
+    nl_mediator_attention_args args = {.qkv = RANDOM(24, 24),
+                                       .out = ZEROS(24, 8),
+                                       .mediators = ZEROS(4, 4, 4),
+                                       .values = ZEROS(4, 4, 4),
+                                       .lse = ZEROS(4, 4),
+                                       .sizes = sizes,
+                                       .scale = 0.5f};
+    loss l = {forward_mediator_attention, &args, args.out, RANDOM(24, 8), NULL, NULL};
+    nl_tensor dqkv = ZEROS(24, 24);
+    evaluate(&l);
+    assert_ok(context, NL_OP(device, mediator_attention_backward, .qkv = args.qkv,
+                             .mediators = args.mediators, .values = args.values, .lse = args.lse,
+                             .dout = l.weights, .dqkv = dqkv, .sizes = sizes, .scale = 0.5f));
+    compare("mediator_attention", &l, args.qkv, dqkv);
+    forget(&c);
+}
+
 static void test_gated_linear_attention(void **state)
 {
     (void)state;
@@ -652,6 +675,7 @@ int main(void)
         cmocka_unit_test(test_layernorm_gate),
         cmocka_unit_test(test_nala_attention),
         cmocka_unit_test(test_softmax_attention),
+        cmocka_unit_test(test_mediator_attention),
         cmocka_unit_test(test_gated_linear_attention),
         cmocka_unit_test(test_head_norm_gate),
         cmocka_unit_test(test_depthwise_conv),

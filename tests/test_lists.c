@@ -91,7 +91,7 @@ static void test_other_names(void **state)
     names_are("include/nalagen.h", "transport_path", nl_path_names);
     names_are("include/nalagen.h", "prediction", nl_prediction_names);
     names_are("docs/formats.md", "feature_map", nl_feature_map_names);
-    names_are(SAMPLING_TABLE, "help", nl_architecture_names);
+    names_are(SAMPLING_TABLE, "detail", nl_architecture_names);
 }
 
 /* Each row stands where its constant says, and says all that its family needs. */

@@ -49,6 +49,7 @@ void nl_config_init(nl_config *config)
         .lambda = 3,
         .tau = 0.5,
         .gate = true,
+        .mediators = 16,
         .patch_size = 2,
         .input_height = 32,
         .input_width = 32,

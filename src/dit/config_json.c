@@ -19,7 +19,7 @@ typedef enum nl_kind {
     KIND_CHOICE,
     KIND_TEXT
 } nl_kind;
-typedef enum nl_applies { TO_ALL, TO_NALA, TO_DIT, TO_SIT } nl_applies;
+typedef enum nl_applies { TO_ALL, TO_NALA, TO_MEDIATOR, TO_DIT, TO_SIT } nl_applies;
 
 typedef struct nl_field {
     const char *key;
@@ -55,6 +55,7 @@ static const nl_field fields[] = {
     {"lepe", KIND_BOOL, AT(lepe), 0, 1, NULL, TO_NALA, ALWAYS},
     {"rope", KIND_BOOL, AT(rope), 0, 1, NULL, TO_ALL, 1},
     {"dw_conv", KIND_BOOL, AT(dw_conv), 0, 1, NULL, TO_ALL, 1},
+    {"mediators", KIND_INT, AT(mediators), 1, 64, NULL, TO_MEDIATOR, ALWAYS},
     {"depth", KIND_INT, AT(depth), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"hidden_size", KIND_INT, AT(hidden_size), 4, 65536, NULL, TO_ALL, ALWAYS},
     {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, ALWAYS},
@@ -129,6 +130,7 @@ static bool field_applies(const nl_config *config, const nl_field *field)
 {
     return field->applies == TO_ALL ||
            (field->applies == TO_NALA && config->attention == NL_ATTENTION_NALA) ||
+           (field->applies == TO_MEDIATOR && config->attention == NL_ATTENTION_MEDIATOR) ||
            (field->applies == TO_DIT && config->architecture == NL_ARCH_DIT) ||
            (field->applies == TO_SIT && config->architecture == NL_ARCH_SIT);
 }
@@ -282,8 +284,8 @@ static void complete(const nl_json *json, const nl_config *before, nl_config *co
 
 static void warn_of_ignored_keys(const nl_json *json, const nl_config *config)
 {
-    static const char *const owners[] = {"", "attention nala", "architecture DiT",
-                                         "architecture SiT"};
+    static const char *const owners[] = {"", "attention nala", "attention mediator",
+                                         "architecture DiT", "architecture SiT"};
     for (int i = 0; i < NL_COUNT(fields); i++)
         if (has_key(json, fields[i].key) && !field_applies(config, &fields[i]))
             nl_log(json->context, NL_LOG_WARNING, "%s: \"%s\" is ignored: it belongs to %s",
@@ -370,6 +372,13 @@ static nl_status check_ranges(nl_context *context, const char *where, const nl_c
     return NL_OK;
 }
 
+static bool fits_mediators(const nl_config *config)
+{
+    int side = (int)lround(sqrt(config->mediators)), p = config->patch_size;
+    return side * side == config->mediators && side <= config->input_height / p &&
+           side <= config->input_width / p;
+}
+
 nl_status nl_config_check(nl_context *context, const char *where, const nl_config *config)
 {
     const char *problem = NULL;
@@ -397,6 +406,11 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
         problem = "rope needs a head size (hidden_size / num_heads) that is a multiple of 4";
     else if (config->attention == NL_ATTENTION_GLA && config->hidden_size % (2 * config->num_heads))
         problem = "gla needs an even head size (hidden_size / num_heads)";
+    else if (config->attention == NL_ATTENTION_MEDIATOR && !fits_mediators(config))
+        problem =
+            "mediators should be a square (1, 4, 9, ... 64) whose side the grid of tokens has";
+    else if (config->attention == NL_ATTENTION_MEDIATOR && config->rope)
+        problem = "mediator has no rope";
     else if (config->attention == NL_ATTENTION_GLA && (config->qk_norm || config->rope))
         problem = "gla has no qk_norm and no rope";
     else if (config->middle_head >= config->depth && config->middle_head)

@@ -18,7 +18,8 @@ typedef enum nl_architecture {
 #define NL_MIXERS(X)                                                                               \
     X(SOFTMAX, softmax, "")                                                                        \
     X(NALA, nala, "NaLa")                                                                          \
-    X(GLA, gla, "GLA")
+    X(GLA, gla, "GLA")                                                                             \
+    X(MEDIATOR, mediator, "Mediator")
 /* The MLP of a block (src/dit/mlp_*.c): the value of "mlp". */
 #define NL_MLPS(X) X(GELU, gelu) X(SWIGLU, swiglu) X(MIX, mix)
 
@@ -84,7 +85,8 @@ typedef struct nl_config {
     double lambda, tau;
     nl_query_norm query_norm; /* in NaLa's exponents */
     bool gate, lepe, rope;
-    bool dw_conv; /* each block ends with a depthwise 3 x 3 convolution of the stream (DiG) */
+    bool dw_conv;  /* each block ends with a depthwise 3 x 3 convolution of the stream (DiG) */
+    int mediators; /* of an attention through them, a square */
     int depth, hidden_size, num_heads, patch_size;
     /* A flow map u(x, t, s) (docs/formats.md): so many first blocks see t, the others and the head s; 0: a network of one
      * time. guided: what it predicts has guidance inside. */
@@ -142,7 +144,7 @@ nl_status nl_config_copy(nl_context *context, const nl_config *config, nl_config
 
 /* "DiT", "SiT", "NaLaDiT", "NaLaSiT": architecture and attention. */
 nl_status nl_config_set_architecture(nl_context *context, const char *name, nl_config *config);
-/* "DiT, SiT, NaLaDiT or NaLaSiT", for messages. */
+/* "DiT, SiT, NaLaDiT, ... or MediatorSiT", for messages. */
 const char *nl_config_architectures(char *text, size_t size);
 /* By the size table (S, B, L, XL), otherwise hidden_size / 64. */
 int nl_config_default_heads(int hidden_size);

@@ -162,7 +162,7 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
     if (file->spelling == NL_SPELLING_DIFFUSERS && file->dit->config.attention == NL_ATTENTION_NALA)
         return nl_fail(file->context, NL_ERROR_USAGE,
                        "%s: diffusers has no NaLa attention: write it as nalagen or dit", path);
-    const char *part = config->attention == NL_ATTENTION_GLA ? "this \"attention\""
+    const char *part = config->attention >= NL_ATTENTION_GLA ? "this \"attention\""
                        : config->dw_conv                     ? "\"dw_conv\""
                        : config->mlp != NL_MLP_GELU          ? "this \"mlp\""
                        : config->norm != NL_NORM_LAYER       ? "this \"norm\""

@@ -17,6 +17,7 @@ static void take_network(const nl_config *from, nl_config *to)
     to->lepe = from->lepe;
     to->rope = from->rope;
     to->dw_conv = from->dw_conv;
+    to->mediators = from->mediators;
     to->depth = from->depth;
     to->hidden_size = from->hidden_size;
     to->num_heads = from->num_heads;
