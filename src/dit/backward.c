@@ -131,7 +131,6 @@ cleanup:
  * then dout of its last branch. */
 static nl_status convolution_backward(nl_pass *pass, int index)
 {
-    nl_status status;
     const nl_config *config = &pass->dit->config;
     nl_branch_at at = branch_at(pass, NL_BRANCHES * index + NL_BRANCH_MLP);
     const nl_tensor *weights = pass->dit->blocks[index].dw_conv;
@@ -140,31 +139,30 @@ static nl_status convolution_backward(nl_pass *pass, int index)
     int64_t d = config->hidden_size;
     nl_pass_borrow(pass, &pass->wide);
     nl_tensor sum = nl_part_of_room(&pass->wide, 2 * d, d), dsum = pass->dout;
-    NL_TRY(nl_add_branch(pass->device, pass->dit, modulation, at.number, &at.saved->x,
-                         &at.saved->out, &sum, &pass->h));
-    NL_TRY(NL_OP(pass->device, zero, .x = dsum)); /* the gradient adds to it */
-    NL_TRY(NL_OP(pass->device, depthwise_conv_backward, .x = sum, .weight = weights[0],
-                 .dout = pass->dx, .dx = dsum, .dweight = gradients[0], .dbias = gradients[1],
-                 .batch = pass->batch, .grid_height = config->input_height / config->patch_size,
-                 .grid_width = config->input_width / config->patch_size));
+    NL_CHECK(nl_add_branch(pass->device, pass->dit, modulation, at.number, &at.saved->x,
+                           &at.saved->out, &sum, &pass->h));
+    NL_CHECK(NL_OP(pass->device, zero, .x = dsum)); /* the gradient adds to it */
+    NL_CHECK(NL_OP(pass->device, depthwise_conv_backward, .x = sum, .weight = weights[0],
+                   .dout = pass->dx, .dx = dsum, .dweight = gradients[0], .dbias = gradients[1],
+                   .batch = pass->batch, .grid_height = config->input_height / config->patch_size,
+                   .grid_width = config->input_width / config->patch_size));
     pass->dout = pass->dx;
     pass->dx = dsum;
     /* The sum without the norm: that has no gradient, and the branch's own shift and scale get theirs later. */
-    NL_TRY(NL_OP(pass->device, zero, .x = pass->dh));
-    NL_TRY(NL_OP(pass->device, layernorm_modulate_backward, .x = sum,
-                 .scale = nl_modulation_piece(modulation, config, at.number, NL_SCALE),
-                 .dy = pass->dh, .dx = pass->dx, .branch = at.saved->out,
-                 .gate = nl_modulation_piece(modulation, config, at.number, NL_GATE),
-                 .dbranch = pass->dout,
-                 .dbias = at.gradients[nl_branch_of(config, NL_BRANCH_MLP)->out_bias],
-                 .dshift = nl_modulation_piece(dmodulation, config, at.number, NL_SHIFT),
-                 .dscale = nl_modulation_piece(dmodulation, config, at.number, NL_SCALE),
-                 .dgate = nl_modulation_piece(dmodulation, config, at.number, NL_GATE),
-                 .norm = config->norm, .weight = nl_norm_weight(pass->dit, at.number),
-                 .dweight = nl_norm_weight(pass->gradients, at.number),
-                 .rows_per_image = pass->tokens, .eps = nl_norm_eps(config, at.number)));
-cleanup:
-    return status;
+    NL_CHECK(NL_OP(pass->device, zero, .x = pass->dh));
+    NL_CHECK(NL_OP(pass->device, layernorm_modulate_backward, .x = sum,
+                   .scale = nl_modulation_piece(modulation, config, at.number, NL_SCALE),
+                   .dy = pass->dh, .dx = pass->dx, .branch = at.saved->out,
+                   .gate = nl_modulation_piece(modulation, config, at.number, NL_GATE),
+                   .dbranch = pass->dout,
+                   .dbias = at.gradients[nl_branch_of(config, NL_BRANCH_MLP)->out_bias],
+                   .dshift = nl_modulation_piece(dmodulation, config, at.number, NL_SHIFT),
+                   .dscale = nl_modulation_piece(dmodulation, config, at.number, NL_SCALE),
+                   .dgate = nl_modulation_piece(dmodulation, config, at.number, NL_GATE),
+                   .norm = config->norm, .weight = nl_norm_weight(pass->dit, at.number),
+                   .dweight = nl_norm_weight(pass->gradients, at.number),
+                   .rows_per_image = pass->tokens, .eps = nl_norm_eps(config, at.number)));
+    return NL_OK;
 }
 
 static nl_status block_backward(nl_pass *pass, int index)

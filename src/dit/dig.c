@@ -49,10 +49,9 @@ static nl_status rename_to(nl_checkpoint *checkpoint, nl_entry *entry, int block
 /* The first product of a block becomes all of them, one below the other. */
 static nl_status join_products(nl_checkpoint *checkpoint, nl_entry *first, int block)
 {
-    nl_status status = NL_OK;
     nl_entry *parts;
     int64_t rows = 0;
-    NL_TRY(NL_OWN_ARRAY(checkpoint, "products of an attention", PRODUCTS, &parts));
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, "products of an attention", PRODUCTS, &parts));
     for (int i = 0; i < PRODUCTS; i++) {
         char name[NL_NAME_SIZE];
         snprintf(name, sizeof(name), "blocks.%d.attn.%s.weight", block, products[i]);
@@ -71,8 +70,7 @@ static nl_status join_products(nl_checkpoint *checkpoint, nl_entry *first, int b
     first->scale = NULL;
     first->parts = parts;
     first->part_count = PRODUCTS;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* A convolution's taps [channels, 1, k, k], from how the block sees the picture to how it lies. */
@@ -123,7 +121,6 @@ static bool is_joined(const char *name)
 /* One entry of a block, which stays under another name. */
 static nl_status turn_entry(nl_checkpoint *checkpoint, nl_entry *entry, int block, const char *name)
 {
-    nl_status status = NL_OK;
     if (!strncmp(name, "skip_linear.", strlen("skip_linear.")))
         return refuse(checkpoint, "skips between its blocks (a -skip model), which nalagen does "
                                   "not have");
@@ -133,14 +130,13 @@ static nl_status turn_entry(nl_checkpoint *checkpoint, nl_entry *entry, int bloc
         return refuse(checkpoint, "an MLP that is rounded up to a multiple of 256, as DiG-L's of "
                                   "2816, which \"mlp\": \"swiglu\" is not");
     if (!strcmp(name, "attn.q_proj.weight"))
-        NL_TRY(join_products(checkpoint, entry, block));
+        NL_CHECK(join_products(checkpoint, entry, block));
     if (!strcmp(name, "dw_conv.weight"))
-        NL_TRY(turn_taps(checkpoint, entry, block));
+        NL_CHECK(turn_taps(checkpoint, entry, block));
     for (int i = 0; i < NL_COUNT(names); i++)
         if (!strcmp(name, names[i].theirs))
-            NL_TRY(rename_to(checkpoint, entry, block, names[i].ours));
-cleanup:
-    return status;
+            NL_CHECK(rename_to(checkpoint, entry, block, names[i].ours));
+    return NL_OK;
 }
 
 nl_status nl_dig_turn(nl_checkpoint *checkpoint)

@@ -134,24 +134,22 @@ nl_status nl_block_again(nl_stream *stream, int index, const nl_block_saved *to)
  * `next`. */
 static nl_status convolve(nl_stream *stream, int index, const nl_tensor *next)
 {
-    nl_status status;
     const nl_config *config = &stream->dit->config;
     const nl_tensor *weights = stream->dit->blocks[index].dw_conv;
     nl_tensor x = stream->x;
     const nl_tensor *sum = stream->keep ? &stream->spare : &x;
-    NL_TRY(nl_add_branch(stream->device, stream->dit, &stream->modulation,
-                         NL_BRANCHES * index + NL_BRANCH_MLP, &x, &stream->out,
-                         stream->keep ? sum : NULL, &stream->h));
+    NL_CHECK(nl_add_branch(stream->device, stream->dit, &stream->modulation,
+                           NL_BRANCHES * index + NL_BRANCH_MLP, &x, &stream->out,
+                           stream->keep ? sum : NULL, &stream->h));
     stream->x = stream->keep ? *next : stream->spare;
-    NL_TRY(NL_OP(stream->device, zero, .x = stream->x)); /* the convolution adds to it */
-    NL_TRY(NL_OP(stream->device, depthwise_conv, .x = *sum, .weight = weights[0],
-                 .bias = weights[1], .out = stream->x, .batch = stream->batch,
-                 .grid_height = config->input_height / config->patch_size,
-                 .grid_width = config->input_width / config->patch_size));
+    NL_CHECK(NL_OP(stream->device, zero, .x = stream->x)); /* the convolution adds to it */
+    NL_CHECK(NL_OP(stream->device, depthwise_conv, .x = *sum, .weight = weights[0],
+                   .bias = weights[1], .out = stream->x, .batch = stream->batch,
+                   .grid_height = config->input_height / config->patch_size,
+                   .grid_width = config->input_width / config->patch_size));
     if (!stream->keep)
         stream->spare = x;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* prediction [B, C_out, H, W] = unpatchify(head(modulated LN(x))), of head `number` behind branch `before`, which is added

@@ -50,7 +50,6 @@ static void params(nl_param_list *list, nl_tensor *params)
 
 static nl_status room(const nl_stream *stream, nl_tensor *kept)
 {
-    nl_status status = NL_OK;
     const nl_config *config = &stream->dit->config;
     int64_t rows = stream->batch * stream->tokens, d = config->hidden_size, in = in_columns(config);
     kept[IN] = nl_part_of_room(&stream->wide, 0, in);
@@ -58,11 +57,10 @@ static nl_status room(const nl_stream *stream, nl_tensor *kept)
     kept[OUT] = stream->h;
     if (!stream->keep)
         return NL_OK;
-    NL_TRY(nl_activation_tensor(stream->device, rows, in, &kept[IN]));
-    NL_TRY(nl_activation_tensor(stream->device, rows, d / 2, &kept[GATE]));
-    NL_TRY(nl_activation_tensor(stream->device, rows, d, &kept[OUT]));
-cleanup:
-    return status;
+    NL_CHECK(nl_activation_tensor(stream->device, rows, in, &kept[IN]));
+    NL_CHECK(nl_activation_tensor(stream->device, rows, d / 2, &kept[GATE]));
+    NL_CHECK(nl_activation_tensor(stream->device, rows, d, &kept[OUT]));
+    return NL_OK;
 }
 
 /* The order of the tokens in the block of this branch. */
@@ -77,31 +75,28 @@ static nl_scan scan_of(const nl_attention_sizes *sizes, int branch)
 
 static nl_status forward(nl_stream *stream, const nl_branch_at *at)
 {
-    nl_status status;
     nl_device *device = stream->device;
     const nl_tensor *params = at->params, *kept = at->saved->kept;
     nl_attention_sizes sizes = nl_attention_sizes_of(&stream->dit->config);
     int64_t d = sizes.hidden_size, key_size = sizes.head_size / 2;
-    NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = params[IN_WEIGHT], .y = kept[IN]));
-    NL_TRY(NL_OP(device, linear, .x = nl_tensor_columns(&kept[IN], 3 * d, GATE_RANK),
-                 .weight = params[GATE_WEIGHT], .bias = params[GATE_BIAS], .y = kept[GATE]));
-    NL_TRY(NL_OP(device, gated_linear_attention, .qkv = nl_tensor_columns(&kept[IN], 0, 2 * d),
-                 .gate = kept[GATE], .out = kept[OUT], .batch = stream->batch, .heads = sizes.heads,
-                 .key_size = key_size, .head_size = sizes.head_size,
-                 .scan = scan_of(&sizes, at->number), .scale = 1 / sqrtf((float)key_size),
-                 .normalizer = NORMALIZER));
-    NL_TRY(NL_OP(device, head_norm_gate, .x = kept[OUT], .weight = params[NORM_WEIGHT],
-                 .g = nl_tensor_columns(&kept[IN], 2 * d, d), .y = stream->h, .eps = norm_eps));
-    NL_TRY(
+    NL_CHECK(NL_OP(device, linear, .x = stream->h, .weight = params[IN_WEIGHT], .y = kept[IN]));
+    NL_CHECK(NL_OP(device, linear, .x = nl_tensor_columns(&kept[IN], 3 * d, GATE_RANK),
+                   .weight = params[GATE_WEIGHT], .bias = params[GATE_BIAS], .y = kept[GATE]));
+    NL_CHECK(NL_OP(device, gated_linear_attention, .qkv = nl_tensor_columns(&kept[IN], 0, 2 * d),
+                   .gate = kept[GATE], .out = kept[OUT], .batch = stream->batch,
+                   .heads = sizes.heads, .key_size = key_size, .head_size = sizes.head_size,
+                   .scan = scan_of(&sizes, at->number), .scale = 1 / sqrtf((float)key_size),
+                   .normalizer = NORMALIZER));
+    NL_CHECK(NL_OP(device, head_norm_gate, .x = kept[OUT], .weight = params[NORM_WEIGHT],
+                   .g = nl_tensor_columns(&kept[IN], 2 * d, d), .y = stream->h, .eps = norm_eps));
+    NL_CHECK(
         NL_OP(device, linear, .x = stream->h, .weight = params[OUT_WEIGHT], .y = at->saved->out));
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 static nl_status backward(nl_pass *pass, const nl_branch_at *at,
                           nl_linear_backward_weight_args *first)
 {
-    nl_status status;
     nl_device *device = pass->device;
     const nl_tensor *params = at->params, *gradients = at->gradients, *kept = at->saved->kept;
     nl_attention_sizes sizes = nl_attention_sizes_of(&pass->dit->config);
@@ -110,29 +105,28 @@ static nl_status backward(nl_pass *pass, const nl_branch_at *at,
     nl_tensor din = nl_part_of_room(&pass->wide, 0, in);
     nl_tensor dgate = nl_part_of_room(&pass->wide, in, d / 2);
     nl_tensor low = nl_tensor_columns(&kept[IN], 3 * d, GATE_RANK);
-    NL_TRY(NL_OP(device, linear_backward_data, .dy = pass->dout, .weight = params[OUT_WEIGHT],
-                 .dx = pass->dh));
-    NL_TRY(NL_OP(device, head_norm_gate_backward, .x = kept[OUT], .weight = params[NORM_WEIGHT],
-                 .g = nl_tensor_columns(&kept[IN], 2 * d, d), .dy = pass->dh, .dx = pass->dh,
-                 .dg = nl_tensor_columns(&din, 2 * d, d), .dweight = gradients[NORM_WEIGHT],
-                 .y = pass->h, .eps = norm_eps));
-    NL_TRY(NL_OP(device, linear_backward_weight, .dy = pass->dout, .x = pass->h,
-                 .dweight = gradients[OUT_WEIGHT]));
-    NL_TRY(NL_OP(device, gated_linear_attention_backward,
-                 .qkv = nl_tensor_columns(&kept[IN], 0, 2 * d), .gate = kept[GATE],
-                 .dout = pass->dh, .dqkv = nl_tensor_columns(&din, 0, 2 * d), .dgate = dgate,
-                 .batch = pass->batch, .heads = sizes.heads, .key_size = key_size,
-                 .head_size = sizes.head_size, .scan = scan_of(&sizes, at->number),
-                 .scale = 1 / sqrtf((float)key_size), .normalizer = NORMALIZER));
-    NL_TRY(NL_OP(device, linear_backward_weight, .dy = dgate, .x = low,
-                 .dweight = gradients[GATE_WEIGHT], .dbias = gradients[GATE_BIAS]));
-    NL_TRY(NL_OP(device, linear_backward_data, .dy = dgate, .weight = params[GATE_WEIGHT],
-                 .dx = nl_tensor_columns(&din, 3 * d, GATE_RANK)));
-    NL_TRY(NL_OP(device, linear_backward_data, .dy = din, .weight = params[IN_WEIGHT],
-                 .dx = pass->dh));
+    NL_CHECK(NL_OP(device, linear_backward_data, .dy = pass->dout, .weight = params[OUT_WEIGHT],
+                   .dx = pass->dh));
+    NL_CHECK(NL_OP(device, head_norm_gate_backward, .x = kept[OUT], .weight = params[NORM_WEIGHT],
+                   .g = nl_tensor_columns(&kept[IN], 2 * d, d), .dy = pass->dh, .dx = pass->dh,
+                   .dg = nl_tensor_columns(&din, 2 * d, d), .dweight = gradients[NORM_WEIGHT],
+                   .y = pass->h, .eps = norm_eps));
+    NL_CHECK(NL_OP(device, linear_backward_weight, .dy = pass->dout, .x = pass->h,
+                   .dweight = gradients[OUT_WEIGHT]));
+    NL_CHECK(NL_OP(device, gated_linear_attention_backward,
+                   .qkv = nl_tensor_columns(&kept[IN], 0, 2 * d), .gate = kept[GATE],
+                   .dout = pass->dh, .dqkv = nl_tensor_columns(&din, 0, 2 * d), .dgate = dgate,
+                   .batch = pass->batch, .heads = sizes.heads, .key_size = key_size,
+                   .head_size = sizes.head_size, .scan = scan_of(&sizes, at->number),
+                   .scale = 1 / sqrtf((float)key_size), .normalizer = NORMALIZER));
+    NL_CHECK(NL_OP(device, linear_backward_weight, .dy = dgate, .x = low,
+                   .dweight = gradients[GATE_WEIGHT], .dbias = gradients[GATE_BIAS]));
+    NL_CHECK(NL_OP(device, linear_backward_data, .dy = dgate, .weight = params[GATE_WEIGHT],
+                   .dx = nl_tensor_columns(&din, 3 * d, GATE_RANK)));
+    NL_CHECK(NL_OP(device, linear_backward_data, .dy = din, .weight = params[IN_WEIGHT],
+                   .dx = pass->dh));
     *first = (nl_linear_backward_weight_args){.dy = din, .dweight = gradients[IN_WEIGHT]};
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The products, then S += k^T v and q S. */

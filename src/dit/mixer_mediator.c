@@ -40,16 +40,14 @@ static nl_mediators mediators_of(const nl_config *config, int64_t batch)
 
 static nl_status room(const nl_stream *stream, nl_tensor *kept)
 {
-    nl_status status;
     const nl_config *config = &stream->dit->config;
     int64_t pairs = stream->batch * config->num_heads;
     int64_t shape[] = {pairs, config->mediators, config->hidden_size / config->num_heads};
-    NL_TRY(nl_attention_room(stream, columns(config), kept));
-    NL_TRY(nl_arena_tensor(stream->device, NL_F32, 3, shape, &kept[MEDIATORS]));
-    NL_TRY(nl_arena_tensor(stream->device, NL_F32, 3, shape, &kept[VALUES]));
-    NL_TRY(nl_arena_tensor(stream->device, NL_F32, 2, shape, &kept[LSE]));
-cleanup:
-    return status;
+    NL_CHECK(nl_attention_room(stream, columns(config), kept));
+    NL_CHECK(nl_arena_tensor(stream->device, NL_F32, 3, shape, &kept[MEDIATORS]));
+    NL_CHECK(nl_arena_tensor(stream->device, NL_F32, 3, shape, &kept[VALUES]));
+    NL_CHECK(nl_arena_tensor(stream->device, NL_F32, 2, shape, &kept[LSE]));
+    return NL_OK;
 }
 
 static float scale_of(const nl_mediators *sizes)
@@ -59,47 +57,43 @@ static float scale_of(const nl_mediators *sizes)
 
 static nl_status forward(nl_stream *stream, const nl_branch_at *at)
 {
-    nl_status status;
     const nl_tensor *kept = at->saved->kept, *out = &kept[NL_KEPT_ATTENTION];
     nl_mediators sizes = mediators_of(&stream->dit->config, stream->batch);
     int64_t d = stream->dit->config.hidden_size;
-    NL_TRY(nl_attention_enter(stream, at));
-    NL_TRY(NL_OP(stream->device, mediator_attention, .qkv = kept[NL_KEPT_QKV], .out = *out,
-                 .mediators = kept[MEDIATORS], .values = kept[VALUES], .lse = kept[LSE],
-                 .sizes = sizes, .scale = scale_of(&sizes)));
-    NL_TRY(NL_OP(
+    NL_CHECK(nl_attention_enter(stream, at));
+    NL_CHECK(NL_OP(stream->device, mediator_attention, .qkv = kept[NL_KEPT_QKV], .out = *out,
+                   .mediators = kept[MEDIATORS], .values = kept[VALUES], .lse = kept[LSE],
+                   .sizes = sizes, .scale = scale_of(&sizes)));
+    NL_CHECK(NL_OP(
         stream->device, depthwise_conv, .x = nl_tensor_columns(&kept[NL_KEPT_QKV], 2 * d, d),
         .weight = at->params[DWC_WEIGHT], .bias = at->params[DWC_BIAS], .out = *out,
         .batch = stream->batch, .grid_height = sizes.grid_height, .grid_width = sizes.grid_width));
-    NL_TRY(nl_attention_leave(stream, at, out));
-cleanup:
-    return status;
+    NL_CHECK(nl_attention_leave(stream, at, out));
+    return NL_OK;
 }
 
 static nl_status backward(nl_pass *pass, const nl_branch_at *at,
                           nl_linear_backward_weight_args *first)
 {
-    nl_status status;
     const nl_tensor *kept = at->saved->kept;
     nl_mediators sizes = mediators_of(&pass->dit->config, pass->batch);
     nl_tensor dqkv = nl_attention_dqkv(pass, at);
     int64_t d = pass->dit->config.hidden_size;
-    NL_TRY(NL_OP(pass->device, linear_backward_data, .dy = pass->dout,
-                 .weight = at->params[NL_PROJ_WEIGHT], .dx = pass->dh));
-    NL_TRY(NL_OP(pass->device, linear_backward_weight, .dy = pass->dout,
-                 .x = kept[NL_KEPT_ATTENTION], .dweight = at->gradients[NL_PROJ_WEIGHT]));
-    NL_TRY(NL_OP(pass->device, mediator_attention_backward, .qkv = kept[NL_KEPT_QKV],
-                 .mediators = kept[MEDIATORS], .values = kept[VALUES], .lse = kept[LSE],
-                 .dout = pass->dh, .dqkv = dqkv, .sizes = sizes, .scale = scale_of(&sizes)));
-    NL_TRY(NL_OP(pass->device, depthwise_conv_backward,
-                 .x = nl_tensor_columns(&kept[NL_KEPT_QKV], 2 * d, d),
-                 .weight = at->params[DWC_WEIGHT], .dout = pass->dh,
-                 .dx = nl_tensor_columns(&dqkv, 2 * d, d), .dweight = at->gradients[DWC_WEIGHT],
-                 .dbias = at->gradients[DWC_BIAS], .batch = pass->batch,
-                 .grid_height = sizes.grid_height, .grid_width = sizes.grid_width));
-    NL_TRY(nl_attention_enter_backward(pass, at, &dqkv, false, first));
-cleanup:
-    return status;
+    NL_CHECK(NL_OP(pass->device, linear_backward_data, .dy = pass->dout,
+                   .weight = at->params[NL_PROJ_WEIGHT], .dx = pass->dh));
+    NL_CHECK(NL_OP(pass->device, linear_backward_weight, .dy = pass->dout,
+                   .x = kept[NL_KEPT_ATTENTION], .dweight = at->gradients[NL_PROJ_WEIGHT]));
+    NL_CHECK(NL_OP(pass->device, mediator_attention_backward, .qkv = kept[NL_KEPT_QKV],
+                   .mediators = kept[MEDIATORS], .values = kept[VALUES], .lse = kept[LSE],
+                   .dout = pass->dh, .dqkv = dqkv, .sizes = sizes, .scale = scale_of(&sizes)));
+    NL_CHECK(NL_OP(pass->device, depthwise_conv_backward,
+                   .x = nl_tensor_columns(&kept[NL_KEPT_QKV], 2 * d, d),
+                   .weight = at->params[DWC_WEIGHT], .dout = pass->dh,
+                   .dx = nl_tensor_columns(&dqkv, 2 * d, d), .dweight = at->gradients[DWC_WEIGHT],
+                   .dbias = at->gradients[DWC_BIAS], .batch = pass->batch,
+                   .grid_height = sizes.grid_height, .grid_width = sizes.grid_width));
+    NL_CHECK(nl_attention_enter_backward(pass, at, &dqkv, false, first));
+    return NL_OK;
 }
 
 /* The products, then those of mediators with queries, keys and both kinds of values. */

@@ -28,19 +28,17 @@ static bool is_repa(const nl_checkpoint *checkpoint)
 
 nl_status nl_take_values(nl_checkpoint *checkpoint, nl_entry *entry, float **values)
 {
-    nl_status status = NL_OK;
     float *memory;
     int64_t count = nl_entry_count(entry);
     *values = NULL;
-    NL_TRY(NL_OWN_ARRAY(checkpoint, entry->name, count, &memory));
-    NL_TRY(nl_entry_read(checkpoint, entry, memory));
+    NL_CHECK(NL_OWN_ARRAY(checkpoint, entry->name, count, &memory));
+    NL_CHECK(nl_entry_read(checkpoint, entry, memory));
     entry->dtype = NL_F32;
     entry->data = memory;
     entry->strides = NULL;
     entry->scale = NULL;
     *values = memory;
-cleanup:
-    return status;
+    return NL_OK;
 }
 
 /* The entry's numbers, to be changed; NULL when there is no such tensor. */

@@ -35,7 +35,7 @@ static nl_status create_numbers(nl_train_state *state)
 }
 
 /* Sets the weights, and starts the moving averages there. */
-static nl_status start(nl_train_state *state)
+nl_status nl_state_start(nl_train_state *state)
 {
     for (int i = 0; i < state->ema_count; i++)
         NL_CHECK(nl_dit_copy(state->master, state->ema[i]));
@@ -63,7 +63,7 @@ nl_status nl_state_create(nl_device *device, const nl_config *config, int ema_co
         return NL_OK;
     NL_TRY(nl_dit_initialize(state->master, seed));
     NL_TRY(nl_dit_scale_queries(state->master, (float)query_scale));
-    NL_TRY(start(state));
+    NL_TRY(nl_state_start(state));
     return NL_OK;
 cleanup:
     nl_state_free(state);
@@ -208,7 +208,7 @@ nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *chec
                      ? take_classes(state, checkpoint, param, from)
                      : take_parameter(state, checkpoint, param));
     }
-    return start(state);
+    return nl_state_start(state);
 }
 
 nl_status nl_state_update(nl_train_state *state)

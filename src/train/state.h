@@ -38,10 +38,12 @@ void nl_state_free(nl_train_state *state);
 
 /* Weights of another model of the same kind: what has another shape because classes or channels are others keeps
  * its initial value, and the log says so. */
-/* inherit.c: from a teacher of another network, what fits in place and shape; says what does not. */
-nl_status nl_state_inherit(nl_train_state *state, const nl_checkpoint *checkpoint);
 nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
                                 const nl_config *from);
+/* Model and averages from the master, after that has its first weights. */
+nl_status nl_state_start(nl_train_state *state);
+/* inherit.c: from a teacher of another network, what fits in place and shape; says what does not. */
+nl_status nl_state_inherit(nl_train_state *state, const nl_checkpoint *checkpoint);
 /* Of the fake: the configuration of a network of one time beside this student. Shares what that owns. */
 nl_config nl_state_fake_config(const nl_config *student);
 
