@@ -2,6 +2,7 @@
 /* The info command: what a file, a folder or a device is, as lines or as JSON. */
 #include "nl_info.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -231,6 +232,18 @@ static bool starts_with(const nl_mapping *file, const char *magic, int64_t size)
     return file->size >= size && !memcmp(file->data, magic, (size_t)size);
 }
 
+/* Whether nalagen encode has begun there. */
+static bool holds_parts(const char *path)
+{
+    DIR *folder = opendir(path);
+    bool found = false;
+    for (struct dirent *entry; folder && !found && (entry = readdir(folder));)
+        found = !strncmp(entry->d_name, "shard-", 6);
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
 static nl_status folder_info(nl_context *context, const char *path, const nl_info_options *options,
                              cJSON *object)
 {
@@ -238,6 +251,10 @@ static nl_status folder_info(nl_context *context, const char *path, const nl_inf
     nl_status status = nl_path_join(context, path, NL_DATASET_FILE, &dataset);
     bool encoded = status == NL_OK && nl_path_exists(dataset);
     nl_free(context, dataset);
+    if (status == NL_OK && !encoded && holds_parts(path))
+        return nl_fail(context, NL_ERROR_INPUT,
+                       "%s: training data that is not finished: the same 'nalagen encode' resumes it",
+                       path);
     return status != NL_OK            ? status
            : encoded                  ? nl_info_dataset(context, path, object)
            : nl_is_run(context, path) ? nl_info_run(context, path, object)

@@ -121,7 +121,9 @@ const nl_option nl_train_rows[] = {
     {"snapshots", 0, NL_OPTION_INT, TRAIN(snapshots), "N", 2, 1000, .where = RECORD,
      .help = "that stay at most: then every other one goes (32)"},
     {"sample-every", 0, NL_OPTION_INT, TRAIN(sample_every), "N", 0, 1e9,
-     .where = NL_COMMON | RECORD, .help = "steps between grids; 0: none (auto, at most 10000)"},
+     .where = NL_COMMON | RECORD, .help = "steps between grids; 0: none (auto, at most 10000)",
+     .detail = "auto: ten in a run. With --minutes by the clock, not sooner than every 5 minutes; "
+               "checkpoints then come at least every 15."},
     {"samples", 0, NL_OPTION_INT, TRAIN(samples), "N", 1, 1024, .where = RECORD,
      .help = "pictures in a grid (16)"},
     {"sample-steps", 0, NL_OPTION_INT, TRAIN(sample_steps), "N", 1, 1000, .where = RECORD,

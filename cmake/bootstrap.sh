@@ -29,6 +29,7 @@ watch() {
             case $line in
             "status "*) last=${line#status } && continue ;;
             "Get:"* | "Unpacking "* | "Setting up "*) shown=$line ;;
+            *"] Re-checking "*) shown= ;;
             "["[0-9]*/[0-9]*"] "*)
                 shown=${line#?} # 12/342] Building ...
                 shown="building: file ${shown%%/*} of $(count=${shown%%]*} && echo "${count#*/}")"

@@ -120,6 +120,36 @@ static bool due(const nl_trainer *trainer, int64_t every)
     return every > 0 && trainer->point.step % every == 0;
 }
 
+/* `times` in a run whose length is a time; the end has its own. All ranks go by the same clock. */
+static bool due_by_clock(const nl_trainer *trainer, int times, int *passed)
+{
+    int now = (int)(times * nl_trainer_done(trainer));
+    bool is_due = now > *passed && now < times;
+    *passed = NL_MAX(*passed, now);
+    return is_due;
+}
+
+/* A grid takes a CPU minutes, and what an hour of work has come to should be seen and not be lost. */
+static int grids_by_clock(const nl_trainer *trainer)
+{
+    enum { MINUTES = 5, MOST = 10 };
+    return (int)NL_MAX(1, NL_MIN(MOST, trainer->options->minutes / MINUTES));
+}
+
+static int saves_by_clock(const nl_trainer *trainer)
+{
+    enum { MINUTES = 15, LEAST = 4 };
+    return (int)NL_MAX(LEAST, trainer->options->minutes / MINUTES);
+}
+
+static void start_clock(nl_trainer *trainer)
+{
+    if (trainer->clock_grids == 0)
+        (void)due_by_clock(trainer, grids_by_clock(trainer), &trainer->clock_grids);
+    if (trainer->clock_saves == 0)
+        (void)due_by_clock(trainer, saves_by_clock(trainer), &trainer->clock_saves);
+}
+
 /* Stops and the clock are the same for all ranks, at the same step: the learning rate may follow the clock. */
 static nl_status agree(nl_trainer *trainer, bool *stop)
 {
@@ -160,7 +190,11 @@ static nl_status between_steps(nl_trainer *trainer)
     const nl_train_options *options = trainer->options;
     nl_status status = NL_OK;
     bool validate = trainer->validation && due(trainer, options->validate_every);
-    bool sample = due(trainer, options->sample_every), store = due(trainer, options->save_every);
+    bool sample = trainer->clock_grids < 0 ? due(trainer, options->sample_every)
+                                           : due_by_clock(trainer, grids_by_clock(trainer), &trainer->clock_grids);
+    bool store = trainer->clock_saves < 0
+                     ? due(trainer, options->save_every)
+                     : due_by_clock(trainer, saves_by_clock(trainer), &trainer->clock_saves);
     bool snapshot = due(trainer, options->snapshot_every) && trainer->group->rank == 0;
     if (due(trainer, options->log_every))
         NL_TRY(write_log(trainer));
@@ -254,6 +288,7 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     nl_status status = NL_OK;
     bool stop = false;
     int64_t first = trainer->point.step;
+    start_clock(trainer);
     report_step(trainer);
     for (;;) {
         NL_TRY(agree(trainer, &stop));
@@ -273,8 +308,8 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     /* The last weights, whatever the interval: the best may be among them. They are in no checkpoint as that, so that a
      * run that becomes longer is the one that was so long from the first. */
     bool again = first == trainer->point.step;
-    if (!stop && !again && trainer->last_grid && trainer->point.step >= LEAST_GRID &&
-        !due(trainer, trainer->options->sample_every))
+    bool has_grid = trainer->clock_grids < 0 && due(trainer, trainer->options->sample_every);
+    if (!stop && !again && trainer->last_grid && trainer->point.step >= LEAST_GRID && !has_grid)
         NL_TRY(nl_trainer_sample(trainer));
     if (!stop && trainer->validation && (trainer->state.best || !again) &&
         !due(trainer, trainer->options->validate_every))

@@ -44,8 +44,10 @@ typedef struct nl_trainer {
     bool folder_is_new; /* RUN was not there */
     nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
-    bool last_grid;   /* one at the end, whatever the interval: that follows from the length */
-    bool save_failed; /* the last checkpoint: tried again soon */
+    bool last_grid; /* one at the end, whatever the interval: that follows from the length */
+    /* Of a run whose length is a time: how many grids and checkpoints were due by the clock; -1: they are due by steps. */
+    int clock_grids, clock_saves;
+    bool save_failed;                  /* the last checkpoint: tried again soon */
     double last_loss, validation_loss; /* NaN: none */
     bool finished;                     /* model.safetensors is written */
     int64_t saved_step;                /* of the last one that this process wrote; -1: none */

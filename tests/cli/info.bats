@@ -25,6 +25,16 @@ short_run() {
     run -3 "$NALAGEN" info data
 }
 
+@test "training data that is not finished is said to be that" {
+    mkdir data
+    : >data/shard-00000.part
+    run -3 "$NALAGEN" info data
+    [[ $output == *"data: training data that is not finished: the same 'nalagen encode' resumes it"* ]]
+    rm data/*
+    run -3 "$NALAGEN" info data
+    [[ $output == *"a folder without"* ]]
+}
+
 @test "info of archives of pictures and of statistics" {
     need_model
     quick -c 0-2 -o s.npz

@@ -322,6 +322,15 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [[ $output == *"class 0 is 'a' there, 'b' here"* ]]
 }
 
+@test "a run whose length is a time saves by the clock" {
+    one_colour
+    # a quarter of 3 seconds, and the end; a run by steps saves every hundred of them
+    "$NALAGEN" train -m SiT-1x32x2/4 -d data -o run --minutes 0.05 --keep 9 -b 4 --device cpu -q
+    [ "$(ls run/checkpoints | wc -l)" -ge 3 ]
+    "$NALAGEN" train -m SiT-1x32x2/4 -d data -o other --minutes 0.05 --save-every 1000000 --keep 9 -b 4 --device cpu -q
+    [ "$(ls other/checkpoints | wc -l)" -eq 1 ]
+}
+
 @test "first numbers come after the first step, a bar stands on a terminal, a short run ends with pictures" {
     one_colour
     run -0 "$NALAGEN" train -m SiT-1x32x2/4 -d data -o run --steps 120 -b 4 --device cpu
