@@ -33,10 +33,13 @@ static nl_status check_suffix(nl_context *context, const char *path)
     size_t length = strlen(path);
     if ((length > 4 && !strcmp(path + length - 4, ".png")) || is_device(path))
         return NL_OK;
+    const char *slash = strrchr(path, '/');
+    bool folder = !strchr(slash ? slash : path, '.');
     return nl_fail(context, NL_ERROR_USAGE,
                    "--out %s: expected a name that ends in .png, a folder (ending in /), "
-                   "a pattern like out/%%06d.png, a .npz archive, or - for standard output",
-                   path);
+                   "a pattern like out/%%06d.png, a .npz archive, or - for standard output%s%s%s",
+                   path, folder ? "; did you mean the folder " : "", folder ? path : "",
+                   folder ? "/?" : "");
 }
 
 /* What killed processes have left in the folder that the pictures go to. */

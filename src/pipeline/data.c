@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Where data files lie: a folder given, the environment, the user's own, the installation, the source tree. */
+#include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,17 +12,41 @@
 
 const char nl_shipped_model[] = "nalasit-s2-256.safetensors";
 
-/* Of an installation that was moved: bin/../share/nalagen beside the program. "" when unknown. */
-static void beside_program(char *folder, size_t size)
+enum { FOLDERS = 8, FOLDER_SIZE = PATH_MAX };
+
+/* The file's name becomes `data`, seen from its folder; "" when that is unknown. */
+static void go_beside(char folder[FOLDER_SIZE], const char *data)
 {
-    static const char data[] = "/../share/nalagen";
-    ssize_t length = readlink("/proc/self/exe", folder, size - 1);
-    folder[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(folder, '/');
-    if (slash && (size_t)(slash - folder) + sizeof(data) <= size)
-        memcpy(slash, data, sizeof(data));
+    if (slash && (size_t)(slash - folder) + strlen(data) + 1 <= FOLDER_SIZE)
+        strcpy(slash, data);
     else
         folder[0] = '\0';
+}
+
+static void find_program(char path[FOLDER_SIZE])
+{
+    ssize_t length = readlink("/proc/self/exe", path, FOLDER_SIZE - 1);
+    path[length > 0 ? length : 0] = '\0';
+}
+
+/* Of an installation that was moved: bin/../share/nalagen beside the program. */
+static void beside_program(char folder[FOLDER_SIZE])
+{
+    find_program(folder);
+    go_beside(folder, "/../share/nalagen");
+}
+
+/* ... or beside the library, in another's program: lib/../share/nalagen, or from lib/x86_64-linux-gnu. */
+static void beside_library(char folder[FOLDER_SIZE], const char *data)
+{
+    char program[FOLDER_SIZE];
+    Dl_info info;
+    find_program(program);
+    if (!dladdr(&nl_shipped_model, &info) || !info.dli_fname || !realpath(info.dli_fname, folder) ||
+        !strcmp(folder, program))
+        folder[0] = '\0';
+    go_beside(folder, data);
 }
 
 /* $XDG_DATA_HOME/nalagen, or ~/.local/share/nalagen; "" when neither is known. */
@@ -35,20 +61,20 @@ static void users_own(char *folder, size_t size)
         folder[0] = '\0';
 }
 
-enum { FOLDERS = 6, FOLDER_SIZE = 4096 };
-
 typedef struct nl_data_folders {
-    char own[FOLDER_SIZE], moved[FOLDER_SIZE];
+    char own[FOLDER_SIZE], moved[3][FOLDER_SIZE];
     const char *paths[FOLDERS]; /* NULL or "": none */
 } nl_data_folders;
 
 static void find_folders(const char *first, nl_data_folders *f)
 {
     users_own(f->own, sizeof(f->own));
-    beside_program(f->moved, sizeof(f->moved));
-    const char *const paths[FOLDERS] = {first,       getenv("NALAGEN_WEIGHTS"),
-                                        f->own,      f->moved,
-                                        NL_DATA_DIR, NL_SOURCE_DIR "/weights/shipped"};
+    beside_program(f->moved[0]);
+    beside_library(f->moved[1], "/../share/nalagen");
+    beside_library(f->moved[2], "/../../share/nalagen");
+    const char *const paths[FOLDERS] = {
+        first,       getenv("NALAGEN_WEIGHTS"),       f->own, f->moved[0], f->moved[1], f->moved[2],
+        NL_DATA_DIR, NL_SOURCE_DIR "/weights/shipped"};
     memcpy(f->paths, paths, sizeof(paths));
 }
 

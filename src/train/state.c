@@ -96,6 +96,11 @@ nl_config nl_state_fake_config(const nl_config *student)
     return config;
 }
 
+static bool is_middle(const char *name)
+{
+    return !strncmp(name, "middle_layer.", strlen("middle_layer."));
+}
+
 /* Shapes follow from the classes or channels of the data; what part of a picture a sample is need not have been told,
  * and there need not have been a middle head. */
 static bool may_differ(const char *name)
@@ -106,7 +111,7 @@ static bool may_differ(const char *name)
     for (int i = 0; i < NL_COUNT(names); i++)
         if (!strcmp(name, names[i]))
             return true;
-    return !strncmp(name, "middle_layer.", strlen("middle_layer."));
+    return is_middle(name);
 }
 
 static bool fits(const nl_param *param, const nl_entry *entry)
@@ -141,8 +146,9 @@ static nl_status take_parameter(nl_train_state *state, const nl_checkpoint *chec
                        "%s: %s: expected %s, found %s: only classes, channels and size of the "
                        "picture may be others than this model's",
                        checkpoint->path, param->name, wanted, entry ? found : "nothing"));
-    nl_log(context, NL_LOG_INFO, "%s: %s is %s there and %s here: it starts anew", checkpoint->path,
-           param->name, entry ? found : "missing", wanted);
+    if (entry || !is_middle(param->name))
+        nl_log(context, NL_LOG_INFO, "%s: %s is %s there and %s here: it starts anew",
+               checkpoint->path, param->name, entry ? found : "missing", wanted);
 cleanup:
     nl_free(context, values);
     return status;
@@ -188,14 +194,32 @@ static nl_status take_classes(nl_train_state *state, const nl_checkpoint *checkp
     }
     NL_TRY(device->ops->upload(device, param->tensor->data, table, bytes));
     NL_TRY(device->ops->sync(device));
-    nl_log(context, NL_LOG_WARNING,
-           "%s: its classes are not those of the data: the rows of %d of %d classes are taken by "
-           "name, the others start anew",
-           checkpoint->path, taken, to->num_classes);
+    if (taken)
+        nl_log(context, NL_LOG_WARNING,
+               "%s: it knows %d of the data's %d %s by name; the others start anew",
+               checkpoint->path, taken, to->num_classes,
+               nl_plural(to->num_classes, "class", "classes"));
+    else
+        nl_log(context, NL_LOG_WARNING,
+               "%s: it knows none of the data's %d %s by name: they start anew", checkpoint->path,
+               to->num_classes, nl_plural(to->num_classes, "class", "classes"));
 cleanup:
     nl_free(context, rows);
     nl_free(context, table);
     return status;
+}
+
+/* Its parameters in one sentence. */
+static void tell_middle_head(const nl_train_state *state, const nl_checkpoint *checkpoint)
+{
+    bool missing = false;
+    for (int i = 0; i < state->master->param_count; i++) {
+        const char *name = state->master->params[i].name;
+        missing |= is_middle(name) && !nl_checkpoint_find(checkpoint, name);
+    }
+    if (missing)
+        nl_log(state->device->context, NL_LOG_INFO, "%s: it has no middle head, which starts anew",
+               checkpoint->path);
 }
 
 nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *checkpoint,
@@ -208,6 +232,7 @@ nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *chec
                      ? take_classes(state, checkpoint, param, from)
                      : take_parameter(state, checkpoint, param));
     }
+    tell_middle_head(state, checkpoint);
     return nl_state_start(state);
 }
 

@@ -91,3 +91,37 @@ PROGRAM
     grep -q "^#define NL_VERSION  *\"$numbers\"" "$header"
     grep -q "^project(nalagen VERSION $numbers " "$NL_SOURCE_DIR/CMakeLists.txt"
 }
+
+@test "in a prefix that was moved, the library finds the weights that ship" {
+    [ -f "$model" ] && command -v cmake >/dev/null && command -v cc >/dev/null || skip "no compiler, or no weights"
+    ! ldd "$NL_LIBRARY" | grep -q libasan || skip "this program is built without the library's sanitizers"
+    cmake --install "$(dirname "$NL_LIBRARY")" --prefix "$PWD/first" >/dev/null
+    mv first second
+    local library
+    library=$(dirname "$(find "$PWD/second" -name 'libnalagen.so.0')")
+    cat >load.c <<'PROGRAM'
+#include <nalagen.h>
+#include <stdio.h>
+
+int main(void)
+{
+    nl_context *context;
+    nl_model *model = NULL;
+    nl_status status = nl_context_create(NULL, &context);
+    if (status == NL_OK)
+        status = nl_model_load(context, NULL, &model);
+    if (status == NL_OK)
+        puts("loaded");
+    else
+        fprintf(stderr, "%s\n", nl_last_error(context));
+    nl_model_destroy(model);
+    nl_context_destroy(context);
+    return status;
+}
+PROGRAM
+    cc load.c -o load -I second/include -L "$library" -lnalagen
+    # with no source tree to fall back to: another file under the name of the one that ships is what is found
+    printf 'no model' >second/share/nalagen/nalasit-s2-256.safetensors
+    run -3 env LD_LIBRARY_PATH="$library" ./load
+    [[ $output == *"/second/"*"share/nalagen/nalasit-s2-256.safetensors: not a checkpoint"* ]]
+}

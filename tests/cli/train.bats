@@ -315,7 +315,7 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     done
     "$NALAGEN" train -m SiT-1x64x1/8 -d data-one -o run-one --steps 1 --batch 2 --device cpu -q
     run -0 "$NALAGEN" train --init run-one/model.safetensors -d data-two -o run-two --steps 1 --batch 2 --device cpu
-    [[ $output == *"the rows of 1 of 2 classes are taken by name"* ]]
+    [[ $output == *"it knows 1 of the data's 2 classes by name; the others start anew"* ]]
     run -0 "$NALAGEN" train --init run-one/model.safetensors -d data-one -o run-three --steps 1 --batch 2 --device cpu
     [[ $output != *"taken by name"* ]]
     run -2 "$NALAGEN" likelihood -m run-one/model.safetensors -d data-two --device cpu
