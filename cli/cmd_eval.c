@@ -106,7 +106,8 @@ static nl_status report_on(nl_eval_work *work, const nl_evaluation_options *eval
                              .evaluation = evaluation,
                              .samples = samples,
                              .reference = evaluated->reference,
-                             .sampling = sampling};
+                             .sampling = sampling,
+                             .processes = work->group->size};
     nl_console_clear(&work->line->console);
     if (work->group->rank > 0)
         return NL_OK;

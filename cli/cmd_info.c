@@ -252,9 +252,9 @@ static nl_status folder_info(nl_context *context, const char *path, const nl_inf
     bool encoded = status == NL_OK && nl_path_exists(dataset);
     nl_free(context, dataset);
     if (status == NL_OK && !encoded && holds_parts(path))
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "%s: training data that is not finished: the same 'nalagen encode' resumes it",
-                       path);
+        return nl_fail(
+            context, NL_ERROR_INPUT,
+            "%s: training data that is not finished: the same 'nalagen encode' resumes it", path);
     return status != NL_OK            ? status
            : encoded                  ? nl_info_dataset(context, path, object)
            : nl_is_run(context, path) ? nl_info_run(context, path, object)

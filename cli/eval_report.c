@@ -99,11 +99,14 @@ nl_status nl_report_table(const nl_report *r)
     printf("precision  %s\n", e->precision);
     char all[NL_FIGURE], samples[NL_FIGURE], rate[NL_FIGURE], of_reference[NL_FIGURE],
         metrics[NL_FIGURE];
-    printf("time       %s (samples %s, %s; reference %s; metrics %s) on %s\n",
+    printf("time       %s (samples %s, %s; reference %s; metrics %s) on %s",
            nl_time_text(nl_evaluation_seconds(e), all), nl_time_text(e->seconds.samples, samples),
            nl_rate_text((double)e->samples / fmax(e->seconds.samples, 1e-9), "image", rate),
            nl_time_text(e->seconds.reference, of_reference),
            nl_time_text(e->seconds.metrics, metrics), r->context->device->name);
+    if (r->processes > 1)
+        printf(", %d processes", r->processes);
+    printf("\n");
     return nl_finish_stdout(r->context);
 }
 

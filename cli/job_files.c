@@ -168,8 +168,8 @@ static nl_status finish_archive(nl_job *job)
     NL_CHECK(nl_npz_close(&job->archive, &finished));
     if (finished && (!stood || share->rank == 0))
         return report_archive(job);
-    if (there == job->task.count)
-        return NL_OK;
+    if (there == job->task.count || (share->report >= 0 && !nl_interrupted()))
+        return NL_OK; /* in a command of several processes the others are at work */
     nl_log(context, NL_LOG_INFO, "%s.part holds %lld of %lld %s%s", job->options->out,
            (long long)there, (long long)job->task.count,
            nl_plural(job->task.count, "picture", "pictures"),

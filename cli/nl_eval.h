@@ -38,6 +38,7 @@ typedef struct nl_report {
     const nl_evaluation *evaluation;
     const char *samples, *reference;
     const cJSON *sampling; /* how the samples were made, or NULL: not known */
+    int processes;         /* that shared the pictures */
 } nl_report;
 
 nl_status nl_report_table(const nl_report *report);

@@ -234,7 +234,7 @@ static bool mentions(const char *path, const char *word)
     return strcasestr(name, word) != NULL;
 }
 
-static const char guessed[] = "its name (give the architecture if that is wrong)";
+static const char guessed[] = "its name (give the architecture, --arch, if that is wrong)";
 
 static nl_status choose_architecture(const nl_checkpoint *checkpoint, const char *architecture,
                                      nl_config *config, const char **source)

@@ -26,8 +26,8 @@ static nl_status find_own(nl_model *model, char **path)
     bool tiny = model->config.autoencoder == NL_AUTOENCODER_TINY;
     char *folder = NULL, *what = NULL;
     const char *slash = strrchr(model->path, '/');
-    if (slash)
-        NL_TRY(nl_format(context, &folder, "%.*s", (int)(slash - model->path), model->path));
+    NL_TRY(nl_format(context, &folder, "%.*s", slash ? (int)(slash - model->path) : 1,
+                     slash ? model->path : "."));
     if (tiny)
         NL_TRY(nl_find_data(context, folder, tiny_file, path));
     else
