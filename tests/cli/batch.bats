@@ -180,6 +180,7 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     need_tiny
     few -n 21 -o one.npz
     run --separate-stderr few -n 21 -o two.npz --processes 2
+    [[ $stderr != *"two.npz.part holds"* ]] # the others are at work
     [ "$status" -eq 0 ]
     [ "$output" = two.npz ]
     cmp one.npz two.npz

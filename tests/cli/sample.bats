@@ -248,3 +248,12 @@ assert np.abs(a - b).max() < 1e-3, np.abs(a - b).max()'
     run env NALAGEN_WEIGHTS="$PWD/beside" "$NALAGEN" eval share --ref share
     [[ $output == *"Inception"*"pt_inception-2015-12-05-6726825d.pth, inception-2015-12-05.safetensors"*"$PWD/beside, $XDG_DATA_HOME/nalagen"* ]]
 }
+
+@test "an autoencoder in the current folder is found beside a model that lies there" {
+    cp "$NL_SOURCE_DIR/tests/golden/torch/dit.pt" DiT.pt
+    run -3 "$NALAGEN" sample -m DiT.pt -c 3 --steps 2 --cfg-scale 1 --device cpu -o a.png
+    [[ $output == *"the autoencoder of DiT.pt was not found"*"in: ., "* ]]
+    cp "$NL_SOURCE_DIR/tests/golden/torch/vae_compvis.ckpt" vae-ft-mse-840000-ema-pruned.ckpt
+    "$NALAGEN" sample -m DiT.pt -c 3 --steps 2 --cfg-scale 1 --device cpu -o a.png -q
+    is_png a.png
+}
