@@ -55,6 +55,9 @@ static void draw_curve(nl_canvas *canvas, const nl_chart *chart, const nl_curve 
         nl_canvas_point(canvas, nl_chart_x(chart, curve->points[2 * i]),
                         nl_chart_y(chart, curve->points[2 * i + 1]));
     nl_canvas_stroke(canvas, width, colour, dashed);
+    if (curve->count == 1) /* of which no line can be seen */
+        nl_canvas_mark(canvas, nl_chart_x(chart, curve->points[0]),
+                       nl_chart_y(chart, curve->points[1]), width, colour);
 }
 
 static const double bold = 2.2, thin = 1;

@@ -322,6 +322,14 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     [[ $output == *"class 0 is 'a' there, 'b' here"* ]]
 }
 
+@test "a run of one line in its log has a point in its curve" {
+    one_colour
+    "$NALAGEN" train -m SiT-1x32x2/4 -d data -o run --steps 10 --log-every 10 -b 4 --device cpu -q
+    [ "$(wc -l <run/log.jsonl)" -eq 1 ]
+    "$NALAGEN" plot run -o run.svg -q
+    grep -Eq 'fill[:=]"?rgb\(0%, ?44' run.svg
+}
+
 @test "a run whose length is a time saves by the clock" {
     one_colour
     # a quarter of 3 seconds, and the end; a run by steps saves every hundred of them
