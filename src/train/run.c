@@ -190,8 +190,9 @@ static nl_status between_steps(nl_trainer *trainer)
     const nl_train_options *options = trainer->options;
     nl_status status = NL_OK;
     bool validate = trainer->validation && due(trainer, options->validate_every);
-    bool sample = trainer->clock_grids < 0 ? due(trainer, options->sample_every)
-                                           : due_by_clock(trainer, grids_by_clock(trainer), &trainer->clock_grids);
+    bool sample = trainer->clock_grids < 0
+                      ? due(trainer, options->sample_every)
+                      : due_by_clock(trainer, grids_by_clock(trainer), &trainer->clock_grids);
     bool store = trainer->clock_saves < 0
                      ? due(trainer, options->save_every)
                      : due_by_clock(trainer, saves_by_clock(trainer), &trainer->clock_saves);
