@@ -20,12 +20,13 @@ typedef enum nl_dtype {
     NL_I16,
     NL_I32,
     NL_I64,
+    NL_F8, /* E4M3, with a factor for each row: of products alone, no file has it */
     NL_DTYPE_COUNT
 } nl_dtype;
 
 int nl_dtype_size(nl_dtype dtype);         /* bytes */
 const char *nl_dtype_name(nl_dtype dtype); /* safetensors' spelling: "F32", "BF16", ... */
-bool nl_dtype_parse(const char *name, nl_dtype *dtype); /* either case */
+bool nl_dtype_parse(const char *name, nl_dtype *dtype); /* either case; not F8 */
 
 enum { NL_MAX_DIMS = 5 };
 
@@ -36,6 +37,8 @@ typedef struct nl_tensor {
     int64_t shape[NL_MAX_DIMS]; /* all >= 0; beyond ndim: 1 */
     int64_t row_stride; /* elements from one vector of the last size to the next; the last size
                                    itself when contiguous */
+    float
+        *scale; /* of F8, otherwise NULL: [rows], what the elements of each row are multiplied by */
 } nl_tensor;
 
 /* A contiguous tensor over `data`. Usage: nl_tensor_of(p, NL_F32, 2, (int64_t[]){rows, columns}). */
@@ -58,10 +61,14 @@ float nl_bf16_to_float(uint16_t x);
 uint16_t nl_float_to_bf16(float x);
 float nl_f16_to_float(uint16_t x);
 uint16_t nl_float_to_f16(float x);
-/* count elements of any type to float (host memory; `from` may be unaligned). */
+/* count elements of any type to float (host memory; `from` may be unaligned); of F8 without its factors. */
 void nl_convert_to_float(const void *from, nl_dtype dtype, int64_t count, float *to);
 /* count floats to F32, BF16, F16 or F64. */
 void nl_convert_from_float(const float *from, int64_t count, nl_dtype dtype, void *to);
+
+/* F8: x [rows, columns] = scale[row] y, E4M3 (nl_e4m3.h), where scale is the least power of two with which y fits. */
+void nl_quantize(const float *x, int64_t rows, int64_t columns, uint8_t *y, float *scale);
+void nl_dequantize(const uint8_t *y, const float *scale, int64_t rows, int64_t columns, float *x);
 
 #ifdef __cplusplus
 }

@@ -10,9 +10,9 @@ static const struct {
     const char *name;
     int size;
 } dtypes[NL_DTYPE_COUNT] = {
-    [NL_F32] = {"F32", 4}, [NL_BF16] = {"BF16", 2}, [NL_F16] = {"F16", 2},   [NL_F64] = {"F64", 8},
-    [NL_I8] = {"I8", 1},   [NL_U8] = {"U8", 1},     [NL_BOOL] = {"BOOL", 1}, [NL_I16] = {"I16", 2},
-    [NL_I32] = {"I32", 4}, [NL_I64] = {"I64", 8},
+    [NL_F32] = {"F32", 4}, [NL_BF16] = {"BF16", 2}, [NL_F16] = {"F16", 2},    [NL_F64] = {"F64", 8},
+    [NL_I8] = {"I8", 1},   [NL_U8] = {"U8", 1},     [NL_BOOL] = {"BOOL", 1},  [NL_I16] = {"I16", 2},
+    [NL_I32] = {"I32", 4}, [NL_I64] = {"I64", 8},   [NL_F8] = {"F8_E4M3", 1},
 };
 
 int nl_dtype_size(nl_dtype dtype)
@@ -28,7 +28,7 @@ const char *nl_dtype_name(nl_dtype dtype)
 bool nl_dtype_parse(const char *name, nl_dtype *dtype)
 {
     for (int i = 0; i < NL_DTYPE_COUNT; i++)
-        if (strcasecmp(name, dtypes[i].name) == 0) {
+        if (i != NL_F8 && strcasecmp(name, dtypes[i].name) == 0) {
             *dtype = (nl_dtype)i;
             return true;
         }
@@ -77,6 +77,8 @@ nl_tensor nl_tensor_rows(const nl_tensor *tensor, int64_t first, int64_t count)
     rows.shape[0] = count;
     if (tensor->ndim == 1)
         rows.row_stride = count;
+    if (tensor->scale)
+        rows.scale += first;
     return rows;
 }
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Tensors: types, views, shapes as text, half precision there and back. */
+#include "nl_e4m3.h"
 #include "nl_test.h"
 
 static void test_dtypes(void **state)
 {
     (void)state;
-    for (int i = 0; i < NL_DTYPE_COUNT; i++) {
+    for (int i = 0; i < NL_F8; i++) {
         nl_dtype parsed;
         assert_true(nl_dtype_parse(nl_dtype_name((nl_dtype)i), &parsed));
         assert_int_equal(parsed, i);
@@ -124,6 +125,62 @@ static void test_rounding(void **state)
     assert_true(isnan(nl_bf16_to_float(nl_float_to_bf16(nan))));
 }
 
+/* Every E4M3 number there and back; the middle of two goes to the even one; beyond 448 there is nothing. */
+static void test_e4m3(void **state)
+{
+    (void)state;
+    for (int code = 0; code < 256; code++) {
+        float x = nl_e4m3_to_float((uint8_t)code);
+        int exponent = code >> 3 & 15, mantissa = code & 7;
+        float magnitude =
+            exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
+        if ((code & 127) == 127) {
+            assert_true(isnan(x));
+        } else {
+            assert_true(x == (code & 128 ? -magnitude : magnitude));
+            assert_int_equal(nl_float_to_e4m3(x), code);
+        }
+    }
+    for (int code = 0; code < 126; code++) {
+        float low = nl_e4m3_to_float((uint8_t)code), high = nl_e4m3_to_float((uint8_t)(code + 1));
+        float middle = low + (high - low) / 2;
+        int even = code & 1 ? code + 1 : code;
+        assert_int_equal(nl_float_to_e4m3(middle), even);
+        assert_int_equal(nl_float_to_e4m3(-middle), even | 128);
+        assert_int_equal(nl_float_to_e4m3(nextafterf(middle, 0)), code);
+        assert_int_equal(nl_float_to_e4m3(nextafterf(middle, INFINITY)), code + 1);
+    }
+    assert_int_equal(nl_float_to_e4m3(1e9f), 126);
+    assert_int_equal(nl_float_to_e4m3(-INFINITY), 254);
+    assert_int_equal(nl_float_to_e4m3(NAN) & 127, 127);
+}
+
+/* A row's factor is the least power of two with which it fits; a row that is not finite is lost whole. */
+static void test_e4m3_rows(void **state)
+{
+    (void)state;
+    static const float largest[] = {448, 449, 224, 1, 1.75f, 1.76f, 3e38f, 1e-30f, 0, 1e-42f};
+    float inverse, x[3] = {1, INFINITY, -2}, back[3], scale;
+    uint8_t codes[3];
+    for (int i = 0; i < NL_COUNT(largest); i++) {
+        int exponent;
+        scale = nl_e4m3_scale(largest[i], &inverse);
+        assert_true(frexpf(scale, &exponent) == 0.5f && scale * inverse == 1);
+        assert_true(largest[i] <= 448 * scale && (largest[i] > 224 * scale || scale == 0x1p-126f));
+    }
+    nl_quantize(x, 1, 3, codes, &scale);
+    nl_dequantize(codes, &scale, 1, 3, back);
+    assert_true(isnan(back[0]) && isnan(back[1]) && isnan(back[2]));
+    x[1] = NAN;
+    nl_quantize(x, 1, 3, codes, &scale);
+    nl_dequantize(codes, &scale, 1, 3, back);
+    assert_true(isnan(back[0]) && isnan(back[2]));
+    x[1] = 1000;
+    nl_quantize(x, 1, 3, codes, &scale);
+    nl_dequantize(codes, &scale, 1, 3, back);
+    assert_true(scale == 4 && back[0] == 1 && back[1] == 1024 && back[2] == -2);
+}
+
 static void test_conversion(void **state)
 {
     (void)state;
@@ -158,7 +215,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dtypes),     cmocka_unit_test(test_views),
         cmocka_unit_test(test_shape_text), cmocka_unit_test(test_all_half_numbers),
-        cmocka_unit_test(test_rounding),   cmocka_unit_test(test_conversion),
+        cmocka_unit_test(test_rounding),   cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_e4m3_rows),  cmocka_unit_test(test_conversion),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
