@@ -3,9 +3,10 @@
 # Everything about a GPU in one go: correctness, the peer and our benchmarks on the same card, sanitizers.
 #   tests/gpu.sh [BUILD_FOLDER]      a build with -DNL_CUDA=ON -DNL_TESTS=ON -DNL_BENCH=ON (default build-cuda)
 # Logs go to $OUT (default out/gpu), figures to bench/results/DATE-CARD.json ($RESULT names another file).
-#   PARTS="correctness peer speed training sanitizers"
+#   PARTS="correctness peer speed training sanitizers"; forward: of speed the networks alone, in bf16 and fp8
 #   PYTHON=python3                with PyTorch, for the peer
 #   PEER="attention forward train decode limits"     its rows; PEER_SECONDS=300: what is not compiled by then is left out
+#   PEER_ONLY="XL,fp8" PEER_MODES="default"          of these the rows with such a name; of torch.compile these modes
 #   SANITIZER_SECONDS=200         at most as long for each tool
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -121,19 +122,20 @@ elif wanted peer; then
     mkfifo "$peer"
     # shellcheck disable=SC2086
     "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward train decode limits} --seconds "${PEER_SECONDS:-300}" --wait \
-        <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
+        ${PEER_ONLY:+--only "$PEER_ONLY"} ${PEER_MODES:+--modes "$PEER_MODES"} <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
     peer_process=$!
     exec 3>"$peer"
 fi
 
 if wanted correctness; then
-    for name in inception statistics operation_facts golden_attention device dit dit_train guidance sampler_ddpm sampler_transport vae \
+    for name in inception statistics operation_facts golden_attention device dit dit_train fp8 guidance sampler_ddpm sampler_transport vae \
         pipeline; do
         [ ! -x "$build/tests/test_$name" ] || begin $name "$build/tests/test_$name"
     done
     for dtype in f32 bf16; do
         begin operations-$dtype env NL_TEST_DTYPE=$dtype "$build/tests/test_operations"
     done
+    begin operations-99k env NL_TEST_DTYPE=bf16 NL_CUDA_SHARED_MEMORY=99 "$build/tests/test_operations"
     if command -v bats >/dev/null 2>&1; then
         for suite in gpu gpus device batch interrupt; do
             begin cli-$suite env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" MAKE_MODEL="$build/tests/make_model" \
@@ -151,6 +153,12 @@ if [ "$peer" ]; then
     rm -f "$peer"
     report "peer: $(($(now) - since)) ms; $(grep -c 'gave up' "$out/peer.txt") rows left out"
     grep 'gave up' "$out/peer.txt"
+fi
+
+if wanted speed || wanted forward; then # XL/2, B/2 and S/2 with either attention
+    "$build/bench/nl_bench_forward" --device cuda --dtype bf16 >>"$out/ours.tsv" || status=1
+    "$build/bench/nl_bench_forward" --device cuda --dtype fp8 >>"$out/ours.tsv" 2>"$out/fp8.txt" ||
+        report "no figures in fp8: $(tail -n 1 "$out/fp8.txt")"
 fi
 
 if wanted speed; then
@@ -172,10 +180,9 @@ if wanted speed; then
     figure "first picture" "$first" ms
     figure "first picture beyond an empty program" $((first - empty)) ms
     "$build/bench/nl_bench_operations" --device cuda --dtype bf16 attention >>"$out/ours.tsv" || status=1
-    # 65,536 tokens in all but the batches of XL/2.
-    "$build/bench/nl_bench_forward" --device cuda --dtype bf16 NaLaSiT-S/2:256 SiT-S/2:256 NaLaDiT-XL/2:64 DiT-XL/2:64 \
-        NaLaSiT-S/2:64:64 SiT-S/2:64:64 NaLaSiT-S/2:16:128 SiT-S/2:16:128 NaLaSiT-S/2:4:256 SiT-S/2:4:256 \
-        NaLaSiT-S/2:1:512 SiT-S/2:1:512 >>"$out/ours.tsv" || status=1
+    # 65,536 tokens in all.
+    "$build/bench/nl_bench_forward" --device cuda --dtype bf16 NaLaSiT-S/2:64:64 SiT-S/2:64:64 NaLaSiT-S/2:16:128 SiT-S/2:16:128 \
+        NaLaSiT-S/2:4:256 SiT-S/2:4:256 NaLaSiT-S/2:1:512 SiT-S/2:1:512 >>"$out/ours.tsv" || status=1
     for what in vae "--precision fp16 inception" "--precision tf32 inception" inception; do
         # shellcheck disable=SC2086
         "$build/bench/nl_bench_images" --device cuda --dtype bf16 --json $what

@@ -2,6 +2,8 @@
 /* out = addend + depthwise convolution over the token grid: depthwise_conv.cuh. */
 #include "depthwise_conv.cuh"
 
+#include "prim/shared_limit.cuh"
+
 enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a block */
 enum { MAX_ROWS = 16, MIN_ROWS = 4 };              /* of a tile, without those it reaches */
 enum { BLOCKS = 4 };                               /* at a time on a multiprocessor */
@@ -97,8 +99,7 @@ static cudaError_t launch(const nl_depthwise_conv_args *a, int multiprocessors, 
     const unsigned groups = nl_blocks(grid.channels * sizeof(T), NL_TILE_BYTES);
     const nl_tiling tiling = tiling_of(grid, groups, multiprocessors);
     const int bytes = nl_slab_bytes(grid, tiling, COLUMNS);
-    const cudaError_t error =
-        cudaFuncSetAttribute(tile_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error = nl_allow_shared(tile_kernel<T>, bytes);
     if (error == cudaSuccess)
         tile_kernel<T><<<dim3((unsigned)tiling.count, groups), 32 * WARPS, bytes, stream>>>(
             grid, tiling, x, a->x.row_stride, weight, bias, base, out);

@@ -5,6 +5,8 @@
 #include "column_sums.cuh"
 #include "depthwise_conv.cuh"
 
+#include "prim/shared_limit.cuh"
+
 enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a tile; as many warps for dx and for dW */
 enum { PART_TILES = 1 };                           /* tiles that a block goes through, summed up */
 enum { BLOCKS = 2 };                               /* at a time on a multiprocessor */
@@ -171,8 +173,7 @@ static cudaError_t launch_tiles(const nl_token_grid &grid, const nl_tiling &tili
     int bytes = 2 * nl_slab_bytes(grid, tiling, COLUMNS);
     if (bytes < (int)sizeof(tile_shared<4 / sizeof(T)>))
         bytes = (int)sizeof(tile_shared<4 / sizeof(T)>);
-    const cudaError_t error =
-        cudaFuncSetAttribute(tile_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error = nl_allow_shared(tile_kernel<T>, bytes);
     if (error == cudaSuccess)
         tile_kernel<T><<<dim3((unsigned)count, groups), 64 * WARPS, bytes, stream>>>(
             grid, tiling, (const T *)a->x.data, a->x.row_stride, (const float *)a->weight.data,

@@ -12,6 +12,7 @@
 #include "direct.cuh"
 
 #include "prim/cp_async.cuh"
+#include "prim/shared_limit.cuh"
 
 using namespace nl_prim;
 
@@ -168,8 +169,7 @@ static cudaError_t launch(const nl_conv_problem *p, const nl_conv_operands *o, c
 {
     const int64_t pixels = p->batch * p->out_height * p->out_width;
     const dim3 grid((unsigned)(p->outputs / COLUMNS), (unsigned)((pixels + ROWS - 1) / ROWS));
-    const cudaError_t error = cudaFuncSetAttribute(
-        convolve<COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_of<COLUMNS>::bytes);
+    const cudaError_t error = nl_allow_shared(convolve<COLUMNS>, tile_of<COLUMNS>::bytes);
     if (error == cudaSuccess)
         convolve<COLUMNS>
             <<<grid, tile_of<COLUMNS>::THREADS, tile_of<COLUMNS>::bytes, stream>>>(*o, *p);

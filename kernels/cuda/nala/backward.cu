@@ -14,6 +14,8 @@
  */
 #include "backward_kernel.cuh"
 
+#include "prim/shared_limit.cuh"
+
 using namespace nl_nala_gradients;
 
 namespace
@@ -301,7 +303,7 @@ __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDE
 
 } // namespace
 
-/* Tokens that one block takes, at most. By the length alone, so that a result does not depend on the batch. */
+/* Tokens that one block takes, at most. By the length and the card alone, so that a result does not depend on the batch. */
 static const int64_t WHOLE = 512, QUERY_CHUNK = 512, KEY_CHUNK = 256;
 
 static int64_t blocks_of(int64_t count, int64_t size)
@@ -320,7 +322,7 @@ template <int D> struct launcher {
 
     static bool whole(int64_t tokens)
     {
-        return tokens <= WHOLE && S::WHOLE_BYTES <= 227 << 10;
+        return tokens <= WHOLE && S::WHOLE_BYTES <= nl_shared_limit();
     }
     static int64_t query_chunks(int64_t tokens)
     {
@@ -338,8 +340,7 @@ template <int D> struct launcher {
     template <bool CUBE>
     static cudaError_t run_whole(const nl_nala_gradient &p, dim3 grid, cudaStream_t stream)
     {
-        const cudaError_t error = cudaFuncSetAttribute(
-            whole_kernel<D, CUBE>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::WHOLE_BYTES);
+        const cudaError_t error = nl_allow_shared(whole_kernel<D, CUBE>, S::WHOLE_BYTES);
         if (error != cudaSuccess)
             return error;
         whole_kernel<D, CUBE><<<grid, 32 * S::QUERY_WARPS, S::WHOLE_BYTES, stream>>>(p);
@@ -353,12 +354,8 @@ template <int D> struct launcher {
         cudaError_t error;
         if (whole(p.tokens))
             return run_whole<CUBE>(p, grid, stream);
-        if ((error = cudaFuncSetAttribute(query_kernel<D, CUBE>,
-                                          cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          S::QUERY_BYTES)) != cudaSuccess ||
-            (error = cudaFuncSetAttribute(key_kernel<D, CUBE>,
-                                          cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          S::KEY_BYTES)) != cudaSuccess)
+        if ((error = nl_allow_shared(query_kernel<D, CUBE>, S::QUERY_BYTES)) != cudaSuccess ||
+            (error = nl_allow_shared(key_kernel<D, CUBE>, S::KEY_BYTES)) != cudaSuccess)
             return error;
         p.query_chunk = chunk_of(p.tokens, QUERY_CHUNK, S::QUERY_TILE);
         p.key_chunk = chunk_of(p.tokens, KEY_CHUNK, S::KEY_TILE);

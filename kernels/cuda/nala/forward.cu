@@ -3,6 +3,8 @@
 #include "forward.cuh"
 #include "rope.cuh"
 
+#include "prim/shared_limit.cuh"
+
 using namespace nl_nala;
 
 template <int D, int MAP, bool CUBE> struct launcher {
@@ -14,8 +16,7 @@ template <int D, int MAP, bool CUBE> struct launcher {
     }
     template <typename Kernel> static cudaError_t allow(Kernel kernel)
     {
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    S::SHARED_BYTES);
+        return nl_allow_shared(kernel, S::SHARED_BYTES);
     }
     template <bool ROPE>
     static cudaError_t run_as(nl_nala_problem p, int64_t batch, void *workspace,

@@ -16,6 +16,7 @@
 
 #include "prim/is_hopper.cuh"
 #include "prim/mma.cuh"
+#include "prim/shared_limit.cuh"
 #include "prim/tma.cuh"
 #include "prim/wgmma.cuh"
 
@@ -407,8 +408,7 @@ bool nl_nala_sm90_serves(const nl_nala_problem *p, nl_feature_map map)
 static cudaError_t launch(void (*kernel)(nala_params), const nala_params &p, dim3 grid,
                           cudaStream_t stream)
 {
-    cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    cudaError_t error = nl_allow_shared(kernel, SHARED_BYTES);
     if (error == cudaSuccess) {
         kernel<<<grid, THREADS, SHARED_BYTES, stream>>>(p);
         error = cudaGetLastError();

@@ -143,7 +143,11 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
         if (error != cudaErrorNotSupported)
             return nl_cuda_check(device, error, "nala_attention");
     }
-    return nl_cuda_check(
-        device, nl_nala_forward(p, a->batch, d, a->feature_map, positions, workspace, cuda->stream),
-        "nala_attention");
+    const cudaError_t error =
+        nl_nala_forward(p, a->batch, d, a->feature_map, positions, workspace, cuda->stream);
+    if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */
+        (void)cudaGetLastError();
+        return run_tiles(device, a);
+    }
+    return nl_cuda_check(device, error, "nala_attention");
 }

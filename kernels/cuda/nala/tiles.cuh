@@ -14,6 +14,8 @@
 #include "features.cuh"
 #include "rope.cuh"
 
+#include "prim/shared_limit.cuh"
+
 /* Blocks of a multiprocessor, for the register budget. */
 #define NL_TILE_RESIDENT(E) ((E) == 2 ? 3 : 2)
 enum { NL_TILE_THREADS = 256, NL_TILE_WARPS = NL_TILE_THREADS / 32, NL_TILE_MAX_HEAD = 128 };
@@ -84,11 +86,7 @@ static nl_status nl_nala_launch_tiles(nl_device *device, Kernel kernel, int halv
                                       Problem *p)
 {
     nl_nala_layout *l = &p->layout;
-    int limit = 0;
-    cudaError_t error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                               nl_cuda_of(device)->index);
-    if (error != cudaSuccess)
-        return nl_cuda_check(device, error, "NaLa attention");
+    const int limit = nl_shared_limit();
     l->padded = (p->map.head_size + 3) / 4 * 4, l->width = halves * l->padded;
     l->stride = (l->padded / 4 | 1) * 4, l->feature_stride = (l->width / 4 | 1) * 4;
     for (l->tile = l->padded <= 64 ? 32 : 64; l->tile > 16 && nl_nala_tile_bytes(l) > limit;)
@@ -99,7 +97,7 @@ static nl_status nl_nala_launch_tiles(nl_device *device, Kernel kernel, int halv
                        "NaLa attention: head size %d takes %d bytes of shared memory, %s has %d; "
                        "try --device cpu",
                        p->map.head_size, bytes, device->name, limit);
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t error = nl_allow_shared(kernel, bytes);
     if (error == cudaSuccess) {
         kernel<<<dim3((unsigned)p->heads, (unsigned)batch), NL_TILE_THREADS, bytes,
                  nl_cuda_of(device)->stream>>>(*p);

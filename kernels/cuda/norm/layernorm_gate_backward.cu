@@ -4,6 +4,8 @@
 #include "column_sums.cuh"
 #include "layernorm_backward.cuh"
 
+#include "prim/shared_limit.cuh"
+
 template <typename T> struct gate_gradient {
     const T *x, *g, *dy;
     T *dx, *dg, *y;
@@ -195,8 +197,7 @@ template <typename T, typename S> static cudaError_t choose_part(gate_gradient<T
     int resident = 1;
     const int bytes = shared_bytes(p->kinds, p->width);
     auto kernel = gate_gradient_kernel<T, S>;
-    cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t error = nl_allow_shared(kernel, bytes);
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, 32 * NL_PART_WARPS,
                                                               bytes);

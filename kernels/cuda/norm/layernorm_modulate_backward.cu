@@ -4,6 +4,8 @@
 #include "column_sums.cuh"
 #include "layernorm_backward.cuh"
 
+#include "prim/shared_limit.cuh"
+
 enum { KINDS = 4 /* sums: dshift, dscale, dgate, and of dbranch */ };
 
 template <typename T, typename M> struct modulate_gradient {
@@ -271,8 +273,7 @@ static cudaError_t launch_rows(const P &p, int64_t images, cudaStream_t stream)
 {
     const int bytes = NL_PART_WARPS * (BRANCH ? KINDS : 2) * p.width * 4;
     auto kernel = modulate_gradient_kernel<P, T, M, S, BRANCH>;
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error = nl_allow_shared(kernel, bytes);
     if (error == cudaSuccess)
         kernel<<<dim3((unsigned)p.parts, (unsigned)images), 32 * NL_PART_WARPS, bytes, stream>>>(p);
     return error;

@@ -12,6 +12,7 @@
 
 #include "prim/cp_async.cuh"
 #include "prim/mma.cuh"
+#include "prim/shared_limit.cuh"
 
 namespace
 {
@@ -155,8 +156,7 @@ cudaError_t nl_small_product_run(const nl_product *a, const void *x, const void 
         p.bias = NULL;
     auto kernel =
         a->y_type == NL_BF16 ? small_product_kernel<__nv_bfloat16> : small_product_kernel<float>;
-    cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    cudaError_t error = nl_allow_shared(kernel, SHARED_BYTES);
     const dim3 grid((unsigned)((p.rows + TILE - 1) / TILE), (p.columns + TILE - 1) / TILE);
     if (error == cudaSuccess) {
         kernel<<<grid, THREADS, SHARED_BYTES, stream>>>(p);

@@ -44,6 +44,7 @@
 
 #include "prim/convert.cuh"
 #include "prim/mma.cuh"
+#include "prim/shared_limit.cuh"
 #include "prim/tma.cuh"
 #include "prim/wgmma.cuh"
 
@@ -757,8 +758,7 @@ inline cudaError_t launch(const nl_flash_gradient &a, int64_t batch, void *memor
     const int blocks = w.team * w.teams;
     float *rows = (float *)memory;
     rows_kernel<<<tiles, 256, 0, stream>>>(a, rows, p.progress, p.query_tiles, blocks);
-    cudaError_t error = cudaFuncSetAttribute(
-        backward_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
+    cudaError_t error = nl_allow_shared(backward_kernel<S>, S::SHARED_BYTES);
     if (error != cudaSuccess)
         return error;
     cudaLaunchConfig_t config = {};

@@ -29,6 +29,7 @@
 #include "forward_sm90.cuh"
 
 #include "prim/mma.cuh"
+#include "prim/shared_limit.cuh"
 #include "prim/tma.cuh"
 #include "prim/wgmma.cuh"
 
@@ -506,8 +507,7 @@ inline cudaError_t launch(const nl_flash_problem &a, int64_t batch, int multipro
     const int blocks = work_tiles < multiprocessors ? (int)work_tiles : multiprocessors;
     p.step.block = blocks % p.blocks;
     p.step.head = blocks / p.blocks % a.heads, p.step.image = blocks / p.blocks / a.heads;
-    cudaError_t error = cudaFuncSetAttribute(
-        forward_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES);
+    cudaError_t error = nl_allow_shared(forward_kernel<S>, S::SHARED_BYTES);
     if (error != cudaSuccess)
         return error;
     forward_kernel<S><<<blocks, S::THREADS, S::SHARED_BYTES, stream>>>(p);

@@ -6,6 +6,8 @@
 #include "forward_sm90.cuh"
 #include "product/product.cuh"
 
+#include "prim/shared_limit.cuh"
+
 /* Rows of scores [rows, tokens] to probabilities in place, one block a row. lse may be NULL. */
 template <typename T>
 __global__ void softmax_rows(const float *scores, T *probabilities, float *lse, int tokens,
@@ -91,8 +93,7 @@ template <int D, int M>
 static cudaError_t launch(const nl_flash_problem &p, int64_t batch, cudaStream_t stream)
 {
     constexpr int bytes = nl_flash::shape<D>::shared_bytes(M), queries = M * nl_flash::TILE;
-    cudaError_t error = cudaFuncSetAttribute(nl_flash::kernel<D, M>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    cudaError_t error = nl_allow_shared(nl_flash::kernel<D, M>, bytes);
     if (error != cudaSuccess)
         return error;
     const dim3 grid((p.tokens + queries - 1) / queries, p.heads, (unsigned)batch);

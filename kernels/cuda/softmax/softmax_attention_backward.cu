@@ -6,6 +6,8 @@
 #include "backward_sm90.cuh"
 #include "cuda_common.cuh"
 
+#include "prim/shared_limit.cuh"
+
 enum { THREADS = 128, MAX_HEAD = 512 };
 
 struct plain_args {
@@ -119,10 +121,8 @@ static cudaError_t flash(const nl_flash_gradient &p, int64_t batch, cudaStream_t
     using namespace nl_flash_gradients;
     constexpr int bytes = shared_bytes<D>();
     cudaError_t error;
-    if ((error = cudaFuncSetAttribute(query_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      bytes)) != cudaSuccess ||
-        (error = cudaFuncSetAttribute(key_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      bytes)) != cudaSuccess)
+    if ((error = nl_allow_shared(query_kernel<D>, bytes)) != cudaSuccess ||
+        (error = nl_allow_shared(key_kernel<D>, bytes)) != cudaSuccess)
         return error;
     const dim3 grid((p.tokens + TILE - 1) / TILE, p.heads, (unsigned)batch);
     query_kernel<D><<<grid, nl_flash::THREADS, bytes, stream>>>(p);
@@ -187,8 +187,10 @@ extern "C" nl_status nl_cuda_softmax_attention_backward(nl_device *device,
     p.delta = (float *)delta;
     cudaError_t error = cudaSuccess;
     if (a->qkv.dtype == NL_BF16 && a->qkv.row_stride % 8 == 0 && a->dqkv.row_stride % 2 == 0 &&
-        nl_flash::for_head_size(a->head_size,
-                                [&](auto size) { error = flash<size.value>(p, a->batch, stream); }))
+        nl_flash::for_head_size(
+            a->head_size, [&](auto size) { error = flash<size.value>(p, a->batch, stream); }) &&
+        error != cudaErrorInvalidValue)
         return nl_cuda_check(device, error, what);
+    (void)cudaGetLastError(); /* a card with too little shared memory */
     return run_plain(device, a, (float *)delta);
 }
