@@ -25,6 +25,8 @@ void nl_check(nl_arguments *a, bool holds, const char *format, ...)
 
 static bool dtype_fits(const nl_arguments *a, nl_dtype dtype, int flags)
 {
+    if (flags & NL_ARG_F8 || dtype == NL_F8)
+        return dtype == NL_F8 && (flags & (NL_ARG_F8 | NL_ARG_MAYBE_F8));
     if (flags & NL_ARG_U8)
         return dtype == NL_U8;
     if (flags & NL_ARG_I32)
@@ -45,7 +47,8 @@ static bool dtype_fits(const nl_arguments *a, nl_dtype dtype, int flags)
 
 static const char *expected_dtype(int flags)
 {
-    return flags & NL_ARG_U8       ? "U8"
+    return flags & NL_ARG_F8       ? "F8"
+           : flags & NL_ARG_U8     ? "U8"
            : flags & NL_ARG_I32    ? "I32"
            : flags & NL_ARG_I64    ? "I64"
            : flags & NL_ARG_F64    ? "F64"
@@ -94,6 +97,9 @@ void nl_check_tensor(nl_arguments *a, const char *name, const nl_tensor *tensor,
         nl_check(a, false, "%s is %s %s, expected %s %s", name, nl_dtype_name(tensor->dtype),
                  nl_shape_text(tensor->ndim, tensor->shape, found, sizeof(found)),
                  expected_dtype(flags), pattern_text(ndim, shape, expected, sizeof(expected)));
+    nl_check(a, (tensor->dtype == NL_F8) == (tensor->scale != NULL),
+             "%s is %s with factors of its rows missing, or with some that it must not have", name,
+             nl_dtype_name(tensor->dtype));
     if (a->status == NL_OK && !nl_tensor_contiguous(tensor))
         nl_check(a, (flags & NL_ARG_STRIDED) && tensor->row_stride > tensor->shape[ndim - 1],
                  "%s has rows of %lld elements %lld apart, expected them %s", name,

@@ -4,14 +4,29 @@
 
 static void check_linear(nl_arguments *a, const nl_linear_args *args)
 {
-    TENSOR(x, NL_ARG_STRIDED, NL_ANY, NL_ANY);
+    TENSOR(x, NL_ARG_STRIDED | NL_ARG_MAYBE_F8, NL_ANY, NL_ANY);
     int64_t rows = args->x.shape[0], inputs = args->x.shape[1];
-    TENSOR(weight, NL_ARG_WEIGHT, NL_ANY, inputs);
+    TENSOR(weight, NL_ARG_WEIGHT | NL_ARG_MAYBE_F8, NL_ANY, inputs);
+    nl_check(a, (args->x.dtype == NL_F8) == (args->weight.dtype == NL_F8),
+             "x is %s, the weight %s: both are F8 or none", nl_dtype_name(args->x.dtype),
+             nl_dtype_name(args->weight.dtype));
     int64_t outputs = args->weight.shape[0];
     TENSOR(bias, NL_ARG_OPTIONAL, outputs);
-    TENSOR(y, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, outputs);
+    bool f8 = args->y.dtype == NL_F8;
+    TENSOR(y, NL_ARG_OUTPUT | (f8 ? NL_ARG_F8 : NL_ARG_STRIDED), rows, outputs);
     TENSOR(pre, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, outputs);
+    TENSOR(room, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, outputs);
+    nl_check(a, f8 == (args->room.data != NULL) && !(f8 && args->pre.data),
+             "room is for y in F8, and pre is not");
+    nl_check(a, !f8 || (args->weight_norm >= 0 && args->bias_norm >= 0), "a norm below 0");
     nl_check(a, args->epilogue <= NL_EPILOGUE_SILU, "no epilogue %d", (int)args->epilogue);
+}
+
+static void check_quantize(nl_arguments *a, const nl_quantize_args *args)
+{
+    TENSOR(x, NL_ARG_STRIDED, NL_ANY, NL_ANY);
+    TENSOR(y, NL_ARG_F8 | NL_ARG_OUTPUT, args->x.shape[0], args->x.shape[1]);
+    nl_check(a, args->activation <= NL_EPILOGUE_SILU, "no activation %d", (int)args->activation);
 }
 
 static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulate_args *args)
@@ -28,7 +43,7 @@ static void check_layernorm_modulate(nl_arguments *a, const nl_layernorm_modulat
     TENSOR(sum, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, rows, hidden);
     TENSOR(shift, NL_ARG_STRIDED, images, hidden);
     TENSOR(scale, NL_ARG_STRIDED, images, hidden);
-    TENSOR(y, NL_ARG_OUTPUT, rows, hidden);
+    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_MAYBE_F8, rows, hidden);
     if (args->norm == NL_NORM_RMS)
         TENSOR(weight, NL_ARG_F32, hidden);
     nl_check(a, args->norm <= NL_NORM_RMS, "no norm %d", (int)args->norm);
@@ -80,7 +95,7 @@ static void check_layernorm_gate(nl_arguments *a, const nl_layernorm_gate_args *
     TENSOR(weight, 0, hidden);
     TENSOR(bias, 0, hidden);
     TENSOR(g, NL_ARG_OPTIONAL | NL_ARG_STRIDED, rows, hidden);
-    TENSOR(y, NL_ARG_OUTPUT, rows, hidden);
+    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_MAYBE_F8, rows, hidden);
     check_eps(a, args->eps);
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "arena.h"
@@ -60,15 +61,24 @@ static bool parse_cuda(const char *name, int *index)
 }
 
 static nl_status parse_dtype(nl_context *context, const char *text, nl_dtype automatic,
-                             nl_dtype *dtype)
+                             nl_device *device)
 {
-    *dtype = automatic;
-    if (!text || strcmp(text, "auto") == 0)
+    device->dtype = automatic;
+    device->fp8 = text && strcasecmp(text, "fp8") == 0;
+    if (device->fp8)
+        device->dtype = NL_BF16;
+    if (device->fp8 || !text || strcmp(text, "auto") == 0)
         return NL_OK;
-    if (nl_dtype_parse(text, dtype) && (*dtype == NL_F32 || *dtype == NL_BF16))
+    if (nl_dtype_parse(text, &device->dtype) &&
+        (device->dtype == NL_F32 || device->dtype == NL_BF16))
         return NL_OK;
-    return nl_fail(context, NL_ERROR_USAGE, "dtype: expected auto, f32 or bf16, found \"%s\"",
+    return nl_fail(context, NL_ERROR_USAGE, "dtype: expected auto, f32, bf16 or fp8, found \"%s\"",
                    text);
+}
+
+const char *nl_device_dtype_name(const nl_device *device)
+{
+    return nl_dtype_name(device->fp8 ? NL_F8 : device->dtype);
 }
 
 static nl_status create_with(nl_context *context, const nl_ops *ops, int index, const char *dtype,
@@ -81,7 +91,7 @@ static nl_status create_with(nl_context *context, const nl_ops *ops, int index, 
     created->context = context;
     created->threads = threads > 0 ? threads : nl_default_threads();
     snprintf(created->name, sizeof(created->name), "%s", ops->name);
-    NL_TRY(parse_dtype(context, dtype, ops == cuda_ops ? NL_BF16 : NL_F32, &created->dtype));
+    NL_TRY(parse_dtype(context, dtype, ops == cuda_ops ? NL_BF16 : NL_F32, created));
     created->activation = ops == cuda_ops ? created->dtype : NL_F32;
     created->cancellable = !nl_device_queues(created);
     if (ops->create)
@@ -107,6 +117,12 @@ nl_status nl_device_create(nl_context *context, const char *name, const char *dt
     if (strcmp(name, "auto") == 0) {
         if (cuda_ops && create_with(context, cuda_ops, 0, dtype, threads, device) == NL_OK)
             return NL_OK;
+        if (dtype &&
+            strcasecmp(dtype, "fp8") == 0) /* the CPU is asked for by name, or not at all */
+            return nl_fail(context, NL_ERROR_DEVICE,
+                           "%s; dtype fp8 is for a GPU that has FP8: take bf16, or the device cpu, "
+                           "which computes the same roundings and is no faster for them",
+                           cuda_ops ? nl_last_error(context) : "this build has no CUDA");
         if (cuda_ops)
             nl_log(context, NL_LOG_INFO, "%s; using the CPU", nl_last_error(context));
         return create_with(context, &nl_cpu_ops, 0, dtype, threads, device);

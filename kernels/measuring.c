@@ -92,6 +92,7 @@ void nl_device_measuring(const nl_device *like, nl_device *measuring)
                              .context = like->context,
                              .threads = like->threads,
                              .dtype = like->dtype,
+                             .fp8 = like->fp8,
                              .activation = like->activation,
                              .measuring = true};
     memcpy(measuring->name, like->name, sizeof(measuring->name));

@@ -12,6 +12,7 @@
  *    data is NULL is an argument left out. Inputs and outputs are F32 unless the comment says otherwise;
  *    weights may also be BF16, and on the GPU activations may be BF16 (sums are always fp32);
  *    those of conv2d, pool and resize there also F16.
+ *  - F8 (E4M3 with a factor for each row, core/nl_e4m3.h) only where it is said; sums of its products are fp32.
  *  - Tensors are contiguous except where "rows may be strided" is said.
  *  - Outputs do not overlap inputs, except where "in place" is said.
  *  - Work is queued on the device's stream in order; nothing waits for it except `download`, `sync` and
@@ -41,13 +42,25 @@ typedef enum nl_epilogue { NL_EPILOGUE_NONE, NL_EPILOGUE_GELU_TANH, NL_EPILOGUE_
 
 /* y = epilogue(x W^T + bias) */
 typedef struct nl_linear_args {
-    nl_tensor x;      /* [M, K]; rows may be strided */
-    nl_tensor weight; /* [N, K], F32 or BF16 */
+    nl_tensor x;      /* [M, K]; rows may be strided; F8 when the weight is */
+    nl_tensor weight; /* [N, K], F32, BF16 or F8 */
     nl_tensor bias;   /* [N] or left out */
-    nl_tensor y;      /* [M, N]; rows may be strided */
+    nl_tensor
+        y; /* [M, N]; rows may be strided; or F8, contiguous, then with room and without pre */
     nl_epilogue epilogue;
     nl_tensor pre; /* [M, N] or left out: x W^T + bias before the epilogue, for the backward pass */
+    nl_tensor room; /* [M, N], with y F8: what is left there does not matter */
+    /* With y F8: the largest 2-norm of a row of the weight, and of an element of the bias. A row's factor may be taken from
+     * |x| |w| + |b|, before the row is there, where others take the least with which the row fits. */
+    float weight_norm, bias_norm;
 } nl_linear_args;
+
+/* y = activation(x) in F8: each row's factor is the least power of two with which the row fits. */
+typedef struct nl_quantize_args {
+    nl_tensor x; /* [M, K]; rows may be strided */
+    nl_tensor y; /* F8 [M, K] */
+    nl_epilogue activation;
+} nl_quantize_args;
 
 typedef enum nl_norm {
     NL_NORM_LAYER, /* (x - mean) / sqrt(variance + eps), biased, without affine (docs/public-code.md A3) */
@@ -61,7 +74,7 @@ typedef struct nl_layernorm_modulate_args {
     nl_tensor branch;       /* [M, D], or left out: what the attention or the MLP adds */
     nl_tensor gate;         /* [M / rows_per_image, D], with branch; rows may be strided */
     nl_tensor shift, scale; /* [M / rows_per_image, D]; rows may be strided */
-    nl_tensor y;            /* [M, D] */
+    nl_tensor y;            /* [M, D], or F8 */
     nl_tensor sum;          /* [M, D], or left out: where the sum goes, x being left alone */
     nl_norm norm;
     nl_tensor weight; /* [D] F32, with RMS */
@@ -107,7 +120,7 @@ typedef struct nl_layernorm_gate_args {
     nl_tensor x;            /* [M, D] */
     nl_tensor weight, bias; /* [D] */
     nl_tensor g;            /* [M, D], rows may be strided; left out: no gate */
-    nl_tensor y;            /* [M, D]; may be x (in place) */
+    nl_tensor y;            /* [M, D]; may be x (in place); or F8 */
     float eps;
 } nl_layernorm_gate_args;
 
@@ -493,6 +506,7 @@ typedef struct nl_ops {
 
 #define NL_OPERATIONS(X)                                                                           \
     X(linear)                                                                                      \
+    X(quantize)                                                                                    \
     X(layernorm_modulate)                                                                          \
     X(nala_attention)                                                                              \
     X(layernorm_gate)                                                                              \
@@ -542,6 +556,8 @@ struct nl_device {
     char name[64];  /* "cpu", "cuda:0 (NVIDIA H200)" */
     int threads;    /* CPU threads that operations may use */
     nl_dtype dtype; /* of matrix weights: NL_F32 or NL_BF16 */
+    bool
+        fp8; /* those of a network's blocks are F8 (src/dit/params.c says which), the others BF16 */
     nl_dtype
         activation; /* of tokens, feature maps and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype
                             that is; states, noise and pictures stay F32 */
@@ -556,7 +572,10 @@ struct nl_device {
     void *state; /* of the back end */
 };
 
-/* name: "auto", "cpu", "reference", "cuda[:i]"; dtype: "auto", "f32", "bf16" (NULL: auto). */
+/* The dtype that was asked for, or what became of "auto": "F32", "BF16", "F8_E4M3". */
+const char *nl_device_dtype_name(const nl_device *device);
+
+/* name: "auto", "cpu", "reference", "cuda[:i]"; dtype: "auto", "f32", "bf16", "fp8" (NULL: auto). */
 nl_status nl_device_create(nl_context *context, const char *name, const char *dtype, int threads,
                            nl_device **device);
 void nl_device_destroy(nl_device *device); /* NULL is allowed */

@@ -51,6 +51,10 @@ typedef struct op_run {
 
 /* What a run function passes as batch_tolerance when a matrix product may change its order of sums. */
 #define OP_MATRIX_PRODUCT 2e-6
+/* What it passes as tolerance where a sum of F8 is rounded as tensor cores round it. */
+#define OP_F8_PRODUCT 4e-3
+/* And where results become F8: a number near the middle of two may go to the other one. */
+#define OP_F8_RESULT 1e-2
 
 typedef struct op_family {
     const char *operation;
@@ -79,15 +83,16 @@ extern const op_family op_backbone_families[], op_image_families[], op_sampling_
 typedef struct op_spec {
     int64_t
         shape[NL_MAX_DIMS]; /* ended by 0; the first size counts rows of all images unless shared */
-    nl_dtype dtype;         /* F32 by default; I32 takes its numbers from `values` */
-    int64_t gap;            /* unused elements between rows (NaN) */
-    const char *output;     /* the name of an output: poisoned, and compared after the run */
-    bool in_place;          /* an output that holds input beforehand */
-    bool room;              /* what the operation leaves there does not matter */
-    bool shared;            /* the same for every image: not cut down to image `only` */
-    bool activation;        /* of the device's activation type */
-    const float *values;    /* whole batch, without gaps; NULL: standard normal numbers */
-    double scale;           /* factor of the numbers; 0: 1 */
+    nl_dtype
+        dtype; /* F32 by default; I32 takes its numbers from `values`; F8 [rows, columns] draws them */
+    int64_t gap;         /* unused elements between rows (NaN) */
+    const char *output;  /* the name of an output: poisoned, and compared after the run */
+    bool in_place;       /* an output that holds input beforehand */
+    bool room;           /* what the operation leaves there does not matter */
+    bool shared;         /* the same for every image: not cut down to image `only` */
+    bool activation;     /* of the device's activation type */
+    const float *values; /* whole batch, without gaps; NULL: standard normal numbers */
+    double scale;        /* factor of the numbers; 0: 1 */
     double shift;
 } op_spec;
 

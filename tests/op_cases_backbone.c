@@ -9,6 +9,7 @@ static const struct linear_case {
     bool no_bias, pre;
     int64_t gap;
     nl_dtype weight;
+    bool f8; /* of y */
 } linear_cases[] = {
     /* A lone number has no relative accuracy where product and bias cancel. */
     CASE(.batch = 1, .rows = 1, .k = 1, .n = 1, .no_bias = true),
@@ -35,6 +36,28 @@ static const struct linear_case {
     CASE(.batch = 3, .rows = 1400, .k = 128, .n = 384, .no_bias = true, .weight = NL_BF16),
     CASE(.batch = 2, .rows = 2061, .k = 72, .n = 192, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 8,
          .pre = true, .weight = NL_BF16),
+    CASE(.batch = 1, .rows = 1, .k = 1, .n = 1, .weight = NL_F8),
+    CASE(.batch = 3, .rows = 1, .k = 64, .n = 48, .weight = NL_F8),
+    CASE(.batch = 1, .rows = 67, .k = 33, .n = 31, .gap = 5, .weight = NL_F8),
+    CASE(.batch = 2, .rows = 9, .k = 40, .n = 56, .epilogue = NL_EPILOGUE_SILU, .no_bias = true,
+         .weight = NL_F8),
+    CASE(.batch = 3, .rows = 49, .k = 80, .n = 144, .epilogue = NL_EPILOGUE_GELU_TANH, .gap = 16,
+         .weight = NL_F8),
+    CASE(.batch = 2, .rows = 64, .k = 256, .n = 64, .no_bias = true, .weight = NL_F8),
+    CASE(.batch = 2, .rows = 16, .k = 64, .n = 256, .epilogue = NL_EPILOGUE_GELU_TANH, .pre = true,
+         .weight = NL_F8),
+    CASE(.batch = 1, .rows = 128, .k = 4608, .n = 1152, .weight = NL_F8),
+    CASE(.batch = 2, .rows = 2061, .k = 384, .n = 192, .gap = 16, .weight = NL_F8),
+    CASE(.batch = 3, .rows = 1400, .k = 80, .n = 384, .epilogue = NL_EPILOGUE_GELU_TANH,
+         .weight = NL_F8),
+    CASE(.batch = 2, .rows = 7, .k = 33, .n = 31, .weight = NL_F8, .f8 = true),
+    CASE(.batch = 2, .rows = 64, .k = 256, .n = 192, .epilogue = NL_EPILOGUE_GELU_TANH,
+         .weight = NL_F8, .f8 = true),
+    CASE(.batch = 2, .rows = 2061, .k = 80, .n = 192, .epilogue = NL_EPILOGUE_GELU_TANH,
+         .weight = NL_F8, .f8 = true),
+    CASE(.batch = 1, .rows = 4096, .k = 384, .n = 384, .epilogue = NL_EPILOGUE_GELU_TANH,
+         .no_bias = true, .weight = NL_F8, .f8 = true),
+    CASE(.batch = 2, .rows = 64, .k = 128, .n = 64, .epilogue = NL_EPILOGUE_GELU_TANH, .f8 = true),
 };
 
 static nl_status run_linear(op_run *run, const void *op_case)
@@ -45,24 +68,76 @@ static nl_status run_linear(op_run *run, const void *op_case)
     run->batch_tolerance = OP_MATRIX_PRODUCT;
     if (c->weight == NL_BF16)
         run->tolerance = 1e-2;
+    if (c->weight == NL_F8 && !strcmp(run->device->ops->name, "cuda"))
+        run->tolerance = run->batch_tolerance = OP_F8_PRODUCT;
     nl_linear_args args = {.epilogue = c->epilogue};
-    args.x = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .gap = c->gap);
+    args.x = OP_TENSOR(run, .activation = true, .shape = {m, c->k}, .gap = c->gap,
+                       .dtype = c->weight == NL_F8 ? NL_F8 : NL_F32);
     args.weight = OP_TENSOR(run, .shape = {c->n, c->k}, .shared = true, .dtype = c->weight,
                             .scale = 1 / sqrt((double)c->k));
     if (!c->no_bias)
         args.bias = OP_TENSOR(run, .activation = true, .shape = {c->n}, .shared = true);
-    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .gap = c->gap, .output = "y");
+    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .gap = c->gap, .output = "y",
+                       .dtype = c->f8 ? NL_F8 : NL_F32);
+    if (c->f8) {
+        args.room = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .room = true);
+        args.weight_norm = 20; /* of some 4 */
+        args.bias_norm = 6;
+        run->tolerance = run->batch_tolerance = 2 * OP_F8_RESULT;
+    }
     if (c->pre)
         args.pre = OP_TENSOR(run, .activation = true, .shape = {m, c->n}, .output = "pre");
     return nl_op_linear(run->device, &args);
 }
 
+static const struct quantize_case {
+    const char *text;
+    int64_t rows, k, gap;
+    nl_epilogue activation;
+} quantize_cases[] = {
+    CASE(.rows = 1, .k = 1),
+    CASE(.rows = 67, .k = 33, .gap = 5),
+    CASE(.rows = 5, .k = 64, .activation = NL_EPILOGUE_SILU),
+    CASE(.rows = 67, .k = 384, .gap = 8),
+    CASE(.rows = 67, .k = 1152),
+    CASE(.rows = 7, .k = 1536, .activation = NL_EPILOGUE_GELU_TANH),
+    CASE(.rows = 3, .k = 3072, .gap = 3072),
+    CASE(.rows = 9, .k = 4608, .activation = NL_EPILOGUE_GELU_TANH),
+    CASE(.rows = 3, .k = 4612, .activation = NL_EPILOGUE_GELU_TANH),
+    CASE(.rows = 2, .k = 8192, .activation = NL_EPILOGUE_SILU),
+};
+
+static nl_status run_quantize(op_run *run, const void *op_case)
+{
+    const struct quantize_case *c = op_case;
+    run->batch = c->rows;
+    run->tolerance = OP_F8_RESULT;
+    float *x = op_normal(run, c->rows * c->k);
+    for (int64_t i = 0; i < c->k && c->rows > 2; i++) {
+        x[i] *= 1e-3f;
+        x[c->k + i] *= 1e3f;
+        x[(c->rows - 1) * c->k + i] = 0;
+    }
+    nl_quantize_args args = {.activation = c->activation};
+    args.x =
+        OP_TENSOR(run, .activation = true, .shape = {c->rows, c->k}, .gap = c->gap, .values = x);
+    args.y = OP_TENSOR(run, .dtype = NL_F8, .shape = {c->rows, c->k}, .output = "y");
+    return nl_op_quantize(run->device, &args);
+}
+
 static const struct layernorm_modulate_case {
     const char *text;
     int64_t batch, rows, d, gap;
-    bool branch, sum;
+    bool branch, sum, f8;
     nl_norm norm;
 } layernorm_modulate_cases[] = {
+    CASE(.batch = 2, .rows = 3, .d = 33, .gap = 5, .branch = true, .f8 = true),
+    CASE(.batch = 3, .rows = 16, .d = 72, .f8 = true, .norm = NL_NORM_RMS),
+    CASE(.batch = 3, .rows = 67, .d = 384, .gap = 5 * 384, .branch = true, .f8 = true),
+    CASE(.batch = 2, .rows = 9, .d = 768, .branch = true, .f8 = true),
+    CASE(.batch = 2, .rows = 9, .d = 1024, .f8 = true),
+    CASE(.batch = 2, .rows = 64, .d = 1152, .branch = true, .sum = true, .f8 = true),
+    CASE(.batch = 1, .rows = 5, .d = 1536, .branch = true, .f8 = true),
     CASE(.batch = 1, .rows = 1, .d = 1, .norm = NL_NORM_RMS),
     CASE(.batch = 3, .rows = 16, .d = 72, .branch = true, .sum = true, .norm = NL_NORM_RMS),
     CASE(.batch = 2, .rows = 49, .d = 384, .gap = 5 * 384, .branch = true, .norm = NL_NORM_RMS),
@@ -110,15 +185,22 @@ static nl_status run_layernorm_modulate(op_run *run, const void *op_case)
     }
     args.shift = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .gap = c->gap);
     args.scale = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->d}, .gap = c->gap);
-    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .output = "y");
+    args.y = OP_TENSOR(run, .activation = true, .shape = {m, c->d}, .output = "y",
+                       .dtype = c->f8 ? NL_F8 : NL_F32);
+    if (c->f8)
+        run->tolerance = OP_F8_RESULT;
     return nl_op_layernorm_modulate(run->device, &args);
 }
 
 static const struct layernorm_gate_case {
     const char *text;
     int64_t rows, d, gap;
-    bool no_gate, in_place;
+    bool no_gate, in_place, f8;
 } layernorm_gate_cases[] = {
+    CASE(.rows = 67, .d = 33, .gap = 5, .f8 = true),
+    CASE(.rows = 67, .d = 384, .gap = 3 * 384, .f8 = true),
+    CASE(.rows = 5, .d = 768, .no_gate = true, .f8 = true),
+    CASE(.rows = 9, .d = 1152, .gap = 3 * 1152, .f8 = true),
     CASE(.rows = 1, .d = 64),
     CASE(.rows = 3, .d = 72, .gap = 3 * 72, .in_place = true),
     CASE(.rows = 67, .d = 384, .gap = 3 * 384),
@@ -136,7 +218,10 @@ static nl_status run_layernorm_gate(op_run *run, const void *op_case)
         x[i] *= 3e-3f; /* a variance as small as eps */
     nl_layernorm_gate_args args = {.eps = 1e-5f};
     args.y = OP_TENSOR(run, .activation = true, .shape = {c->rows, c->d}, .output = "y",
-                       .in_place = c->in_place, .values = c->in_place ? x : NULL);
+                       .in_place = c->in_place, .values = c->in_place ? x : NULL,
+                       .dtype = c->f8 ? NL_F8 : NL_F32);
+    if (c->f8)
+        run->tolerance = OP_F8_RESULT;
     args.x = c->in_place
                  ? args.y
                  : OP_TENSOR(run, .activation = true, .shape = {c->rows, c->d}, .values = x);
@@ -688,6 +773,7 @@ static nl_status run_add_label(op_run *run, const void *op_case)
 
 const op_family op_backbone_families[] = {
     FAMILY(linear),
+    FAMILY(quantize),
     FAMILY(layernorm_modulate),
     FAMILY(nala_attention),
     FAMILY(layernorm_gate),

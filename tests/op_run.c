@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs one case of an operation on a device: random inputs, guarded outputs, what came out as doubles. */
+#include "nl_e4m3.h"
 #include "op_cases.h"
 
 /* Elements before and after every tensor that no operation may touch. */
@@ -83,7 +84,8 @@ static void store(nl_dtype dtype, void *base, int64_t i, double value)
 
 static double fetch(nl_dtype dtype, const void *base, int64_t i)
 {
-    return dtype == NL_U8     ? ((const uint8_t *)base)[i]
+    return dtype == NL_F8     ? nl_e4m3_to_float(((const uint8_t *)base)[i])
+           : dtype == NL_U8   ? ((const uint8_t *)base)[i]
            : dtype == NL_I32  ? ((const int32_t *)base)[i]
            : dtype == NL_F64  ? ((const double *)base)[i]
            : dtype == NL_BF16 ? nl_bf16_to_float(((const uint16_t *)base)[i])
@@ -108,8 +110,41 @@ static op_output *add_output(op_run *run, const char *name, int64_t count)
     return output;
 }
 
+/* A tensor of F8 is two: its elements, here still F32 or room for them, and the factors of its rows. */
+static nl_tensor f8_tensor(op_run *run, const op_spec *spec)
+{
+    op_spec elements = *spec, factors = {.shape = {spec->shape[0]}, .shared = spec->shared};
+    int64_t columns = spec->shape[1], stride = columns + spec->gap;
+    float *scales = keep(run, malloc((size_t)spec->shape[0] * sizeof(float)));
+    elements.dtype = NL_U8;
+    elements.activation = false;
+    if (!spec->output) {
+        float *values = op_normal(run, spec->shape[0] * columns);
+        uint8_t *codes = keep(run, malloc((size_t)(spec->shape[0] * columns)));
+        for (int64_t i = 0; i < spec->shape[0] * columns; i++)
+            values[i] *= (float)(spec->scale != 0 ? spec->scale : 1) * (float)(1 + i / columns % 7);
+        nl_quantize(values, spec->shape[0], columns, codes, scales);
+        for (int64_t i = 0; i < spec->shape[0] * columns; i++)
+            values[i] = codes[i];
+        elements.values = values;
+        elements.scale = 0;
+        factors.values = scales;
+    } else {
+        factors.room = true;
+    }
+    nl_tensor tensor = op_tensor(run, &elements);
+    int buffer = run->buffer_count - 1;
+    tensor.scale = op_tensor(run, &factors).data;
+    tensor.dtype = NL_F8;
+    tensor.row_stride = stride;
+    run->buffers[buffer].tensor = tensor;
+    return tensor;
+}
+
 nl_tensor op_tensor(op_run *run, const op_spec *spec)
 {
+    if (spec->dtype == NL_F8)
+        return f8_tensor(run, spec);
     int64_t shape[NL_MAX_DIMS], rows = 1, whole = 1;
     int ndim = 0;
     for (; ndim < NL_MAX_DIMS && spec->shape[ndim]; ndim++) {
@@ -164,16 +199,25 @@ void op_host_output(op_run *run, const char *name, const double *values, int64_t
 
 /* Takes the values of an output out of `memory`, the buffer as the operation left it, and puts the
  * initial bytes in their place, so that the whole must then equal buffer->initial. */
-static void take_values(const op_buffer *buffer, char *memory)
+static void take_values(nl_device *device, const op_buffer *buffer, char *memory)
 {
     const nl_tensor *tensor = &buffer->tensor;
     int64_t columns = tensor->shape[tensor->ndim - 1], size = nl_dtype_size(tensor->dtype);
+    int64_t bytes = tensor->shape[0] * (int64_t)sizeof(float);
+    float *scales = NULL;
+    if (tensor->scale) {
+        scales = malloc((size_t)bytes);
+        assert_non_null(scales);
+        assert_ok(device->context, device->ops->download(device, scales, tensor->scale, bytes));
+    }
     for (int64_t i = 0; i < nl_tensor_count(tensor); i++) {
         int64_t at = GUARD + i / columns * tensor->row_stride + i % columns;
         if (buffer->output)
-            buffer->output->values[i] = fetch(tensor->dtype, memory, at);
+            buffer->output->values[i] =
+                fetch(tensor->dtype, memory, at) * (scales ? (double)scales[i / columns] : 1);
         memcpy(memory + at * size, (const char *)buffer->initial + at * size, (size_t)size);
     }
+    free(scales);
 }
 
 static bool collect(op_run *run, char *problem, size_t size)
@@ -187,7 +231,7 @@ static bool collect(op_run *run, char *problem, size_t size)
         assert_ok(device->context,
                   device->ops->download(device, memory, buffer->base, buffer->bytes));
         if (buffer->output || buffer->room)
-            take_values(buffer, memory);
+            take_values(device, buffer, memory);
         if (memcmp(memory, buffer->initial, (size_t)buffer->bytes)) {
             snprintf(problem, size, "%s tensor %d (in the order of the test)",
                      buffer->output || buffer->room ? "wrote outside of output" : "changed input",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The residual sum and the adaptive LayerNorm that follows it, in one pass. */
+#include "f8.h"
 #include "layernorm.h"
-#include "nl_cpu.h"
 
 /* y [D] of a row by its root mean square; one copy for all rows, so that its sums have one order. */
 __attribute__((noinline)) static void finish_rms(const nl_layernorm_modulate_args *args,
@@ -20,11 +20,15 @@ __attribute__((noinline)) static void finish_rms(const nl_layernorm_modulate_arg
 nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modulate_args *args)
 {
     int64_t rows = args->x.shape[0], size = args->x.shape[1];
+    float *room;
+    nl_status status = nl_cpu_f8_room(device, &args->y, &room);
+    if (status != NL_OK)
+        return status;
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *size)) schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         int64_t image = row / args->rows_per_image;
         const float *x = nl_cpu_row(&args->x, row);
-        float *y = nl_cpu_row_out(&args->y, row);
+        float *y = nl_cpu_row_before_f8(&args->y, row, room);
         const float *shift = nl_cpu_row(&args->shift, image);
         const float *scale = nl_cpu_row(&args->scale, image);
         if (args->branch.data) {
@@ -38,12 +42,14 @@ nl_status NL_CPU(layernorm_modulate)(nl_device *device, const nl_layernorm_modul
         }
         if (args->norm == NL_NORM_RMS) {
             finish_rms(args, x, shift, scale, y);
-            continue;
-        }
-        nl_moments m = nl_row_moments(x, size, args->eps);
+        } else {
+            nl_moments m = nl_row_moments(x, size, args->eps);
 #pragma omp simd
-        for (int64_t i = 0; i < size; i++)
-            y[i] = ((x[i] - m.center) * m.scale + m.offset) * (1.0f + scale[i]) + shift[i];
+            for (int64_t i = 0; i < size; i++)
+                y[i] = ((x[i] - m.center) * m.scale + m.offset) * (1.0f + scale[i]) + shift[i];
+        }
+        if (room)
+            nl_cpu_put_f8(&args->y, row, y);
     }
     return NL_OK;
 }

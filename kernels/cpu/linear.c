@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The matrix product is oneDNN's, or for a few rows of x (adaLN: one for each image) a kernel that
- * reads every weight once. The epilogue is a pass over the product while it is still in the cache.
+ * reads every weight once. The epilogue is a pass over the product while it is still in the cache. Of F8 both factors
+ * become F32, which they fit into exactly.
  */
 #include "activation.h"
-#include "nl_cpu.h"
+#include "f8.h"
 #include "vector.h"
 #include "vector_math.h"
 
@@ -94,6 +95,7 @@ static void finish(nl_device *device, const nl_linear_args *args, int64_t first,
 typedef struct work {
     int64_t block; /* rows of a product: so few that it is still in the cache for the epilogue */
     uint16_t *x;   /* [block, K] as BF16, or NULL */
+    float *wide_x; /* of F8: [block, K] as F32, or NULL */
     float *weight; /* [N, K] as F32, or NULL */
 } work;
 
@@ -102,17 +104,18 @@ static nl_status reserve(nl_device *device, const nl_linear_args *args, work *ma
     int64_t block = BLOCK_ROWS * NL_MAX(1, device->threads / 4);
     int64_t rows = NL_MIN(args->x.shape[0], block), k = args->x.shape[1];
     int64_t n = args->weight.shape[0];
-    bool half = args->weight.dtype == NL_BF16;
+    bool half = args->weight.dtype == NL_BF16, f8 = args->weight.dtype == NL_F8;
     bool fast = half && device->dtype == NL_BF16 && nl_dnnl_has_bf16();
-    int64_t x_bytes = fast ? nl_cpu_pad(rows * k * 2, 64) : 0;
-    int64_t weight_bytes = half && !fast ? nl_cpu_pad(n * k * 4, 64) : 0;
+    int64_t x_bytes = fast || f8 ? nl_cpu_pad(rows * k * (f8 ? 4 : 2), 64) : 0;
+    int64_t weight_bytes = f8 || (half && !fast) ? nl_cpu_pad(n * k * 4, 64) : 0;
     void *scratch;
     nl_status status = nl_cpu_scratch(device, x_bytes + weight_bytes, &scratch);
     if (status != NL_OK)
         return status;
     char *next = scratch;
     made->block = block;
-    made->x = x_bytes ? (uint16_t *)next : NULL;
+    made->x = fast ? (uint16_t *)next : NULL;
+    made->wide_x = f8 ? (float *)next : NULL;
     made->weight = weight_bytes ? (float *)(next + x_bytes) : NULL;
     return NL_OK;
 }
@@ -127,8 +130,10 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
         .n = n,
         .k = k,
         .dtype = memory->x ? NL_BF16 : NL_F32,
-        .x = memory->x ? (const void *)memory->x : nl_cpu_row(&args->x, first),
-        .x_stride = memory->x ? k : args->x.row_stride,
+        .x = memory->x        ? (const void *)memory->x
+             : memory->wide_x ? (const void *)memory->wide_x
+                              : nl_cpu_row(&args->x, first),
+        .x_stride = memory->x || memory->wide_x ? k : args->x.row_stride,
         .weight = memory->weight ? memory->weight : args->weight.data,
         .bias = args->bias.data,
         .y = nl_cpu_row_out(&args->y, first),
@@ -139,17 +144,39 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
         for (int64_t row = 0; row < rows; row++)
             nl_to_bf16(nl_cpu_row(&args->x, first + row), k, memory->x + row * k);
     }
+    if (memory->wide_x) {
+#pragma omp parallel for num_threads(nl_cpu_team(device, rows *k)) schedule(static)
+        for (int64_t row = 0; row < rows; row++)
+            nl_cpu_get_f8(&args->x, first + row, memory->wide_x + row * k);
+    }
     nl_status status = nl_dnnl_matmul(state->dnnl, &product);
     if (status == NL_OK)
         finish(device, args, first, rows);
     return status;
 }
 
+/* y in F8: what came into the room. */
+static nl_status through_room(nl_device *device, const nl_linear_args *args)
+{
+    int64_t rows = args->y.shape[0];
+    nl_linear_args wide = *args;
+    wide.y = args->room;
+    nl_status status = NL_CPU(linear)(device, &wide);
+    if (status != NL_OK)
+        return status;
+#pragma omp parallel for num_threads(nl_cpu_team(device, rows * args->y.shape[1])) schedule(static)
+    for (int64_t row = 0; row < rows; row++)
+        nl_cpu_put_f8(&args->y, row, nl_cpu_row(&args->room, row));
+    return NL_OK;
+}
+
 /* x [M, K], weight [N, K] -> y [M, N] */
 nl_status NL_CPU(linear)(nl_device *device, const nl_linear_args *args)
 {
+    if (args->y.dtype == NL_F8)
+        return through_room(device, args);
     int64_t m = args->x.shape[0], k = args->x.shape[1], n = args->weight.shape[0];
-    if (m <= FEW_ROWS) {
+    if (m <= FEW_ROWS && args->weight.dtype != NL_F8) {
         product_few(device, args);
         finish(device, args, 0, m);
         return NL_OK;
@@ -158,7 +185,11 @@ nl_status NL_CPU(linear)(nl_device *device, const nl_linear_args *args)
     nl_status status = reserve(device, args, &memory);
     if (status != NL_OK)
         return status;
-    if (memory.weight) {
+    if (memory.wide_x) {
+#pragma omp parallel for num_threads(nl_cpu_team(device, n *k)) schedule(static)
+        for (int64_t row = 0; row < n; row++)
+            nl_cpu_get_f8(&args->weight, row, memory.weight + row * k);
+    } else if (memory.weight) {
         const uint16_t *from = args->weight.data;
 #pragma omp parallel for simd num_threads(nl_cpu_team(device, n *k)) schedule(static)
         for (int64_t i = 0; i < n * k; i++)

@@ -9,6 +9,7 @@
 #include "ops.h"
 #include "prim/activation.cuh"
 #include "prim/convert.cuh"
+#include "prim/e4m3.cuh"
 #include "prim/reduce.cuh"
 
 struct nl_lt_cache;

@@ -270,6 +270,11 @@ static nl_status cuda_create(nl_device *device, int index)
         return nl_fail(device->context, NL_ERROR_DEVICE,
                        "%s: compute capability %d.%d, 8.0 or newer is needed", device->name,
                        card.major, card.minor);
+    if (device->fp8 && card.major * 10 + card.minor < 89)
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "%s: compute capability %d.%d has no FP8, which begins with 8.9; --dtype "
+                       "bf16 runs here",
+                       device->name, card.major, card.minor);
     nl_cuda *cuda = (nl_cuda *)calloc(1, sizeof(*cuda));
     if (!cuda)
         return nl_fail(device->context, NL_ERROR_MEMORY, "%s: out of host memory", device->name);

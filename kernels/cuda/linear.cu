@@ -28,9 +28,9 @@ __global__ void epilogue_kernel(const T *x, int64_t x_stride, T *y, int64_t y_st
 
 /* For shapes that tensor cores do not take (rows that do not start at 16 bytes): a warp for each element of y. */
 template <typename X, typename W, typename B, typename Y>
-__global__ void plain_kernel(const X *x, int64_t x_stride, const W *w, const B *bias, Y *y,
-                             int64_t y_stride, int64_t rows, int64_t columns, int64_t depth,
-                             bool gelu)
+__global__ void plain_kernel(const X *x, const float *x_scale, int64_t x_stride, const W *w,
+                             const float *w_scale, const B *bias, Y *y, int64_t y_stride,
+                             int64_t rows, int64_t columns, int64_t depth, bool gelu)
 {
     const int64_t i = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32;
     if (i >= rows * columns)
@@ -39,7 +39,8 @@ __global__ void plain_kernel(const X *x, int64_t x_stride, const W *w, const B *
     float sum = 0.f;
     for (int64_t k = threadIdx.x % 32; k < depth; k += 32)
         sum = fmaf(nl_get(x + row * x_stride + k), nl_get(w + column * depth + k), sum);
-    sum = nl_warp_sum(sum) + (bias ? nl_get(bias + column) : 0.f);
+    sum = nl_warp_sum(sum) * (x_scale ? x_scale[row] * w_scale[column] : 1.f) +
+          (bias ? nl_get(bias + column) : 0.f);
     if (gelu)
         sum = nl_gelu<Y>(sum);
     if (threadIdx.x % 32 == 0)
@@ -63,8 +64,8 @@ static void run_plain(const nl_linear_args *a, const nl_tensor *y, bool gelu, cu
         NL_FOR_TYPE(a->weight, W,
                     NL_FOR_TYPE(bias, B, NL_FOR_TYPE(*y, Y, {
                                     plain_kernel<<<nl_blocks(rows * columns, 8), 256, 0, stream>>>(
-                                        (const X *)a->x.data, a->x.row_stride,
-                                        (const W *)a->weight.data, (const B *)bias.data,
+                                        (const X *)a->x.data, NULL, a->x.row_stride,
+                                        (const W *)a->weight.data, NULL, (const B *)bias.data,
                                         (Y *)y->data, y->row_stride, rows, columns, depth, gelu);
                                 }))));
 }
@@ -92,8 +93,135 @@ static nl_status run_panels(nl_device *device, const nl_linear_args *a, bool *do
     return error == cudaErrorNotSupported ? NL_OK : nl_cuda_check(device, error, "linear");
 }
 
+/* ---- F8 */
+
+/* y = y x_scale w_scale^T + bias, of a product without factors. */
+template <typename B, typename Y>
+__global__ void scale_kernel(Y *y, int64_t y_stride, const float *x_scale, const float *w_scale,
+                             const B *bias, int64_t rows, int64_t columns)
+{
+    NL_GRID_LOOP(i, rows * columns)
+    {
+        const int64_t row = i / columns, column = i % columns;
+        Y *at = y + row * y_stride + column;
+        nl_put(at, fmaf(nl_get(at), x_scale[row] * w_scale[column],
+                        bias ? nl_get(bias + column) : 0.f));
+    }
+}
+
+/* y = x W^T + bias through cuBLASLt, where it has such a product: of bf16 on Hopper with factors and bias; otherwise they
+ * follow in a pass of their own. */
+static nl_status run_f8_library(nl_device *device, const nl_linear_args *a, const nl_tensor *y,
+                                bool *done)
+{
+    nl_status status = NL_OK;
+    nl_product p = {};
+    p.rows = a->x.shape[0], p.columns = y->shape[1], p.depth = a->x.shape[1];
+    p.x_stride = a->x.row_stride, p.w_stride = p.depth, p.y_stride = y->row_stride;
+    p.x_type = p.w_type = NL_F8, p.y_type = y->dtype;
+    p.scaled = true, p.bias = a->bias.data != NULL, p.alpha = 1.f;
+    *done = false;
+    if (!aligned(&a->x) || !aligned(&a->weight) || !aligned(y) || p.depth % 16 || p.columns % 16)
+        return NL_OK;
+    if (y->dtype == NL_BF16 && (!p.bias || a->bias.dtype == NL_BF16))
+        status = nl_cuda_product_f8(device, &p, &a->x, &a->weight, a->bias.data, y->data, done);
+    if (status != NL_OK || *done)
+        return status;
+    p.scaled = p.bias = false;
+    status = nl_cuda_product_f8(device, &p, &a->x, &a->weight, NULL, y->data, done);
+    if (status != NL_OK || !*done)
+        return status;
+    nl_tensor bias = a->bias;
+    if (!bias.data)
+        bias.dtype = NL_F32;
+    NL_FOR_TYPE(*y, Y, NL_FOR_TYPE(bias, B, {
+        scale_kernel<<<nl_blocks(p.rows * p.columns, 256), 256, 0, nl_cuda_of(device)->stream>>>(
+            (Y *)y->data, y->row_stride, a->x.scale, a->weight.scale, (const B *)bias.data, p.rows,
+            p.columns);
+    }));
+    return NL_CUDA_LAUNCHED(device, "linear");
+}
+
+/* The panels, whose columns of K are two of E4M3. A row's factor of y has to be known before the row: at most 448 x's factor
+ * is an element of x, and |x| |w| + |b| is no less than what comes before the GELU. */
+static nl_status run_f8_panels(nl_device *device, const nl_linear_args *a, bool *done)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    const bool gelu = a->epilogue == NL_EPILOGUE_GELU_TANH, f8 = a->y.dtype == NL_F8;
+    *done = false;
+    if (a->x.shape[1] % 16 || a->x.row_stride % 16 || a->pre.data ||
+        a->epilogue == NL_EPILOGUE_SILU || (f8 ? !gelu : a->y.dtype != NL_BF16))
+        return NL_OK;
+    nl_panel_product p = {};
+    p.x = (const __nv_bfloat16 *)a->x.data, p.w = (const __nv_bfloat16 *)a->weight.data;
+    p.x_scale = a->x.scale, p.w_scale = a->weight.scale;
+    p.bias = a->bias.data, p.bias_f32 = a->bias.dtype == NL_F32;
+    p.rows = a->x.shape[0], p.columns = a->y.shape[1], p.depth = a->x.shape[1] / 2;
+    p.x_stride = a->x.row_stride / 2, p.w_stride = p.depth, p.y_stride = a->y.row_stride;
+    p.epilogue = gelu ? NL_PANEL_GELU : NL_PANEL_PLAIN;
+    if (f8) {
+        p.y_f8 = (uint8_t *)a->y.data, p.y_scale = a->y.scale;
+        p.reach = 448.f * sqrtf((float)a->x.shape[1]) * a->weight_norm, p.bias_reach = a->bias_norm;
+    } else {
+        p.y = (__nv_bfloat16 *)a->y.data;
+    }
+    if (!nl_panel_product_serves(&p, cuda->index))
+        return NL_OK;
+    const cudaError_t error = nl_panel_product_run(&p, cuda->multiprocessors, cuda->stream);
+    *done = error == cudaSuccess;
+    return error == cudaErrorNotSupported ? NL_OK : nl_cuda_check(device, error, "linear");
+}
+
+static nl_status run_f8(nl_device *device, const nl_linear_args *a)
+{
+    cudaStream_t stream = nl_cuda_of(device)->stream;
+    const nl_tensor *y = a->pre.data ? &a->pre : &a->y;
+    const int64_t rows = a->x.shape[0], columns = y->shape[1], depth = a->x.shape[1];
+    nl_tensor bias = a->bias;
+    bool done;
+    nl_status status = run_f8_panels(device, a, &done);
+    if (status != NL_OK || done)
+        return status;
+    status = run_f8_library(device, a, y, &done);
+    if (status != NL_OK)
+        return status;
+    if (!bias.data)
+        bias.dtype = NL_F32;
+    if (!done)
+        NL_FOR_TYPE(bias, B, NL_FOR_TYPE(*y, Y, {
+                        plain_kernel<<<nl_blocks(rows * columns, 8), 256, 0, stream>>>(
+                            (const __nv_fp8_e4m3 *)a->x.data, a->x.scale, a->x.row_stride,
+                            (const __nv_fp8_e4m3 *)a->weight.data, a->weight.scale,
+                            (const B *)bias.data, (Y *)y->data, y->row_stride, rows, columns, depth,
+                            false);
+                    }));
+    if (a->epilogue != NL_EPILOGUE_NONE || a->pre.data)
+        NL_FOR_TYPE(a->y, T, {
+            epilogue_kernel<<<nl_blocks(rows * columns, 256), 256, 0, stream>>>(
+                (const T *)y->data, y->row_stride, (T *)a->y.data, a->y.row_stride, rows, columns,
+                a->epilogue);
+        });
+    return NL_CUDA_LAUNCHED(device, "linear");
+}
+
+/* y in F8, when all of it lies in the room. */
+static nl_status run_through_room(nl_device *device, const nl_linear_args *a)
+{
+    bool done = false;
+    nl_status status = a->weight.dtype == NL_F8 ? run_f8_panels(device, a, &done) : NL_OK;
+    if (status != NL_OK || done)
+        return status;
+    nl_linear_args wide = *a;
+    wide.y = a->room, wide.epilogue = NL_EPILOGUE_NONE;
+    status = nl_cuda_linear(device, &wide);
+    const nl_quantize_args last = {a->room, a->y, a->epilogue};
+    return status == NL_OK ? nl_cuda_quantize(device, &last) : status;
+}
+
 extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
 {
+    if (a->y.dtype == NL_F8)
+        return run_through_room(device, a);
     cudaStream_t stream = nl_cuda_of(device)->stream;
     const int64_t rows = a->x.shape[0], depth = a->x.shape[1], columns = a->y.shape[1];
     /* cuBLASLt writes both gelu(pre) and pre in bf16; otherwise the product is pre, and the epilogue a pass. */
@@ -112,6 +240,8 @@ extern "C" nl_status nl_cuda_linear(nl_device *device, const nl_linear_args *a)
         product.aux = NL_AUX_PRE, product.aux_stride = a->pre.row_stride;
     if (rows == 0 || columns == 0)
         return NL_OK;
+    if (a->weight.dtype == NL_F8)
+        return run_f8(device, a);
     bool done;
     nl_status status = run_panels(device, a, &done);
     if (status != NL_OK || done)

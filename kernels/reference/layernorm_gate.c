@@ -9,12 +9,10 @@ nl_status nl_reference_layernorm_gate(nl_device *device, const nl_layernorm_gate
     for (int64_t m = 0; m < args->x.shape[0]; m++) {
         double mean, inverse_deviation;
         nl_row_moments(&args->x, m, NL_NORM_LAYER, args->eps, &mean, &inverse_deviation);
-        for (int64_t i = 0; i < args->x.shape[1]; i++) {
-            double normal = (nl_get(&args->x, m, i) - mean) * inverse_deviation;
-            double gate = args->g.data ? nl_silu(nl_get(&args->g, m, i)) : 1;
-            nl_put(&args->y, m, i,
-                   (normal * nl_at(&args->weight, i) + nl_at(&args->bias, i)) * gate);
-        }
+        NL_PUT_ROW(&args->y, m, i,
+                   ((nl_get(&args->x, m, i) - mean) * inverse_deviation * nl_at(&args->weight, i) +
+                    nl_at(&args->bias, i)) *
+                       (args->g.data ? nl_silu(nl_get(&args->g, m, i)) : 1));
     }
     return NL_OK;
 }

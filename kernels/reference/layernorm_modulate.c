@@ -16,13 +16,11 @@ nl_status nl_reference_layernorm_modulate(nl_device *device, const nl_layernorm_
                        nl_get(&args->x, m, i) +
                            nl_get(&args->gate, image, i) * nl_get(&args->branch, m, i));
         nl_row_moments(sum, m, args->norm, args->eps, &mean, &inverse_deviation);
-        for (int64_t i = 0; i < args->x.shape[1]; i++) {
-            double normal = (nl_get(sum, m, i) - mean) * inverse_deviation;
-            if (args->norm == NL_NORM_RMS)
-                normal *= nl_at(&args->weight, i);
-            nl_put(&args->y, m, i,
-                   normal * (1 + nl_get(&args->scale, image, i)) + nl_get(&args->shift, image, i));
-        }
+        NL_PUT_ROW(&args->y, m, i,
+                   (nl_get(sum, m, i) - mean) * inverse_deviation *
+                           (args->norm == NL_NORM_RMS ? nl_at(&args->weight, i) : 1) *
+                           (1 + nl_get(&args->scale, image, i)) +
+                       nl_get(&args->shift, image, i));
     }
     return NL_OK;
 }

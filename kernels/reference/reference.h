@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+#include "nl_e4m3.h"
 #include "ops.h"
 
 #define NL_OPERATION(operation)                                                                    \
@@ -17,10 +18,12 @@ NL_ALL_OPERATIONS(NL_OPERATION)
 
 static const double nl_pi = 3.14159265358979323846;
 
-/* Element [row, column] of an F32 or BF16 matrix whose rows may be strided. */
+/* Element [row, column] of an F32, BF16 or F8 matrix whose rows may be strided. */
 static inline double nl_get(const nl_tensor *x, int64_t row, int64_t column)
 {
     int64_t i = row * x->row_stride + column;
+    if (x->dtype == NL_F8)
+        return (double)x->scale[row] * nl_e4m3_to_float(((const uint8_t *)x->data)[i]);
     return x->dtype == NL_BF16 ? nl_bf16_to_float(((const uint16_t *)x->data)[i])
                                : ((const float *)x->data)[i];
 }
@@ -41,6 +44,23 @@ static inline void nl_put(const nl_tensor *y, int64_t row, int64_t column, doubl
 {
     ((float *)y->data)[row * y->row_stride + column] = (float)value;
 }
+
+/* Row `row` of y, F32 or F8, each element i by an expression, which is evaluated twice for F8. */
+#define NL_PUT_ROW(y, row, i, expression)                                                          \
+    do {                                                                                           \
+        float inverse_ = 1, largest_ = 0;                                                          \
+        bool f8_ = (y)->dtype == NL_F8;                                                            \
+        for (int64_t i = 0; f8_ && i < (y)->shape[1]; i++)                                         \
+            largest_ = fmaxf(largest_, fabsf((float)(expression)));                                \
+        if (f8_)                                                                                   \
+            (y)->scale[row] = nl_e4m3_scale(largest_, &inverse_);                                  \
+        for (int64_t i = 0; i < (y)->shape[1]; i++)                                                \
+            if (f8_)                                                                               \
+                ((uint8_t *)(y)->data)[(row) * (y)->row_stride + i] =                              \
+                    nl_float_to_e4m3((float)(expression)*inverse_);                                \
+            else                                                                                   \
+                nl_put(y, row, i, expression);                                                     \
+    } while (0)
 
 static inline double nl_silu(double x)
 {

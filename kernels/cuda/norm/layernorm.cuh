@@ -108,6 +108,40 @@ __device__ __forceinline__ void nl_put_piece(T *to, const float (&v)[VEC])
     *(nl_piece<T, VEC> *)to = piece;
 }
 
+/* A row of y, T or (F8) E4M3 with its factor in scale[row]; value(c, i) is its element i of piece c, which F8 asks for twice. */
+template <typename S, bool F8, typename T, typename Value>
+__device__ __forceinline__ void nl_put_row(void *y, float *scale, int64_t row, int width,
+                                           const Value &value)
+{
+    float inverse = 1.f;
+    if (F8) {
+        uint32_t largest = 0;
+#pragma unroll
+        for (int c = 0; c < S::CHUNKS; c++)
+            if (S::there(c, width)) {
+                float out[S::VEC];
+                value(c, out);
+#pragma unroll
+                for (int i = 0; i < S::VEC; i++)
+                    largest = max(largest, nl_prim::magnitude_of(out[i]));
+            }
+        largest = nl_prim::lanes_max<S::LANES>(largest);
+        const float factor = nl_prim::e4m3_scale(largest, &inverse);
+        if (threadIdx.x % S::LANES == 0)
+            scale[row] = factor;
+    }
+#pragma unroll
+    for (int c = 0; c < S::CHUNKS; c++)
+        if (S::there(c, width)) {
+            float out[S::VEC];
+            value(c, out);
+            if (F8)
+                nl_prim::store_e4m3((uint8_t *)y + row * width + S::at(c), out, inverse);
+            else
+                nl_put_piece((T *)y + row * width + S::at(c), out);
+        }
+}
+
 /* RMS: about 0 instead of the mean. */
 template <typename S, bool RMS = false>
 __device__ __forceinline__ nl_moments nl_row_moments(const float (&v)[S::CHUNKS][S::VEC], int width,

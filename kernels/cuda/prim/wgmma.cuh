@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* wgmma: products of a warp group (four warps, 64 rows), bf16 factors and fp32 sums, and the registers of its threads. */
+/* wgmma: products of a warp group (four warps, 64 rows), bf16 factors and fp32 sums, and the registers of its threads. E4M3
+ * factors lie as bf16 ones of half as many columns would; their sums have some 14 bits. */
 #ifndef NL_CUDA_PRIM_WGMMA_CUH
 #define NL_CUDA_PRIM_WGMMA_CUH
 
@@ -93,6 +94,27 @@ __device__ __forceinline__ void wgmma_ss(float (&d)[96], uint64_t a, uint64_t b,
                  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
                  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
                  "%96, %97, p, 1, 1, 0, 0;\n"
+                 "}"
+                 : NL_EIGHT(d, 0), NL_EIGHT(d, 8), NL_EIGHT(d, 16), NL_EIGHT(d, 24),
+                   NL_EIGHT(d, 32), NL_EIGHT(d, 40), NL_EIGHT(d, 48), NL_EIGHT(d, 56),
+                   NL_EIGHT(d, 64), NL_EIGHT(d, 72), NL_EIGHT(d, 80), NL_EIGHT(d, 88)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+/* The same of 32 columns of E4M3. */
+__device__ __forceinline__ void wgmma_ss_e4m3(float (&d)[96], uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+                 "%96, %97, p, 1, 1;\n"
                  "}"
                  : NL_EIGHT(d, 0), NL_EIGHT(d, 8), NL_EIGHT(d, 16), NL_EIGHT(d, 24),
                    NL_EIGHT(d, 32), NL_EIGHT(d, 40), NL_EIGHT(d, 48), NL_EIGHT(d, 56),

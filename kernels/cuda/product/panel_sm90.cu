@@ -2,7 +2,8 @@
 /*
  * Products with few columns of x, y [M, N] = epilogue(x [M, K] W [N, K]^T + bias), bf16 in and out, fp32 sums: those of a
  * narrow backbone, where K is a few hundred, M is in the ten thousands and a general product spends as long on its
- * epilogue as on multiplying.
+ * epilogue as on multiplying. The same of E4M3, of which a row of K has the bytes of K / 2 bf16; lengths along K are
+ * counted in two bytes here.
  *
  * A block owns a panel of PANEL columns, whose weights [PANEL, K] stay in shared memory beside a ring of STAGES for steps of
  * x, and walks over tiles of 64 rows, whose sums [64, PANEL] stay in the registers of a warp group, 96 a thread.
@@ -14,8 +15,10 @@
 
 #include "prim/activation.cuh"
 #include "prim/convert.cuh"
+#include "prim/e4m3.cuh"
 #include "prim/is_hopper.cuh"
 #include "prim/reduce.cuh"
+#include "prim/shared_limit.cuh"
 #include "prim/tma.cuh"
 #include "prim/wgmma.cuh"
 
@@ -46,6 +49,9 @@ struct panel_params {
     const void *bias;                /* [N] of type bias_type, or NULL */
     __nv_bfloat16 *y, *pre, *gelu;
     float *parts;
+    const float *x_scale, *w_scale; /* of E4M3 */
+    uint8_t *y_f8;
+    float *y_scale, reach, bias_reach;
     int64_t rows, columns, depth, w_stride, y_stride;
     int steps, panels;
     bool bias_f32;
@@ -70,10 +76,10 @@ __device__ __forceinline__ float sum_at(const float (&d)[PANEL / 2], int run, in
 }
 
 /* Where run 0 of a thread's two rows starts in one of the large matrices; NULL beyond the last row. */
-struct two_rows {
-    __nv_bfloat16 *at[2];
-    __device__ __forceinline__ two_rows(__nv_bfloat16 *base, int64_t stride, const panel_params &p,
-                                        int64_t row, int64_t column)
+template <typename T> struct two_rows {
+    T *at[2];
+    __device__ __forceinline__ two_rows(T *base, int64_t stride, const panel_params &p, int64_t row,
+                                        int64_t column)
     {
 #pragma unroll
         for (int r = 0; r < 2; r++)
@@ -81,7 +87,7 @@ struct two_rows {
     }
 };
 
-__device__ __forceinline__ void load_tile(const two_rows &from, uint4 (&to)[RUNS][2])
+__device__ __forceinline__ void load_tile(const two_rows<__nv_bfloat16> &from, uint4 (&to)[RUNS][2])
 {
 #pragma unroll
     for (int run = 0; run < RUNS; run++)
@@ -91,19 +97,45 @@ __device__ __forceinline__ void load_tile(const two_rows &from, uint4 (&to)[RUNS
                 from.at[r] ? *(const uint4 *)(from.at[r] + run * 32) : make_uint4(0, 0, 0, 0);
 }
 
+/* Of E4M3: the factors of a thread's two rows of x, and the inverse ones of y. */
+struct row_factors {
+    float x[2], y_inverse[2];
+    /* first_panel: y's go to memory. */
+    template <bool F8_OUT>
+    __device__ __forceinline__ void load(const panel_params &p, int64_t row, bool first_panel)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const bool there = row + 8 * r < p.rows;
+            x[r] = there ? p.x_scale[row + 8 * r] : 0.f;
+            if (F8_OUT) {
+                const float y =
+                    e4m3_scale(magnitude_of(fmaf(x[r], p.reach, p.bias_reach)), &y_inverse[r]);
+                if (there && first_panel && threadIdx.x % 4 == 0)
+                    p.y_scale[row + 8 * r] = y;
+            }
+        }
+    }
+};
+
 /* One tile from a warp group's sums: rows of y, and of pre or GELU(pre); adds the sums over its rows to `columns`.
- * Under GELU alone the bias is halved. */
-template <nl_panel_epilogue EPILOGUE>
-__device__ __forceinline__ void write_tile(const float (&d)[PANEL / 2], const uint4 (&pre)[RUNS][2],
-                                           const float *bias, const two_rows &y_rows,
-                                           const two_rows &other_rows, float (&columns)[RUNS])
+ * Under GELU alone the bias is halved, and with E4M3 the factors of the columns, w. */
+template <nl_panel_epilogue EPILOGUE, bool F8, typename Y>
+__device__ __forceinline__ void
+write_tile(const float (&d)[PANEL / 2], const uint4 (&pre)[RUNS][2], const float *bias,
+           const float *w_factors, const row_factors &factors, const two_rows<Y> &y_rows,
+           const two_rows<__nv_bfloat16> &other_rows, float (&columns)[RUNS])
 {
 #pragma unroll
     for (int run = 0; run < RUNS; run++) {
-        float b[8], sums[8];
+        float b[8], w[8], sums[8];
         if (EPILOGUE != NL_PANEL_GELU_GRADIENT) {
             *(float4 *)b = *(const float4 *)(bias + run * 32);
             *(float4 *)(b + 4) = *(const float4 *)(bias + run * 32 + 4);
+        }
+        if (F8) {
+            *(float4 *)w = *(const float4 *)(w_factors + run * 32);
+            *(float4 *)(w + 4) = *(const float4 *)(w_factors + run * 32 + 4);
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -112,18 +144,25 @@ __device__ __forceinline__ void write_tile(const float (&d)[PANEL / 2], const ui
                 unpack_bf16x8(pre[run][r], other);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const float sum = sum_at(d, run, r, i);
+                const float sum = F8 ? sum_at(d, run, r, i) * factors.x[r] : sum_at(d, run, r, i);
                 if (EPILOGUE == NL_PANEL_GELU_GRADIENT) {
                     float derivative;
                     other[i] = nl_gelu_and_derivative(other[i], &derivative);
                     y[i] = sum * derivative;
                     sums[i] = r ? sums[i] + y[i] : y[i];
                 } else {
-                    other[i] = EPILOGUE == NL_PANEL_GELU ? fmaf(0.5f, sum, b[i]) : sum + b[i];
+                    other[i] = F8                          ? fmaf(w[i], sum, b[i])
+                               : EPILOGUE == NL_PANEL_GELU ? fmaf(0.5f, sum, b[i])
+                                                           : sum + b[i];
                     y[i] = EPILOGUE == NL_PANEL_PLAIN  ? other[i]
                            : EPILOGUE == NL_PANEL_GELU ? nl_gelu_of_twice(other[i])
                                                        : nl_gelu<__nv_bfloat16>(other[i]);
                 }
+            }
+            if (sizeof(Y) == 1) {
+                if (y_rows.at[r])
+                    store_e4m3(y_rows.at[r] + run * 32, y, factors.y_inverse[r]);
+                continue;
             }
             const uint4 packed = pack_bf16x8(y), other_packed = pack_bf16x8(other);
             if (y_rows.at[r])
@@ -223,6 +262,7 @@ struct pipeline {
 };
 
 /* d = the products of tile number `tile` of the block, and leave to multiply for the next group. */
+template <bool F8>
 __device__ __forceinline__ void mma_tile(const panel_params &p, const pipeline &x, int tile,
                                          const unsigned char *w_tiles, float (&d)[PANEL / 2])
 {
@@ -235,7 +275,10 @@ __device__ __forceinline__ void mma_tile(const panel_params &p, const pipeline &
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++) /* 16 elements are 32 bytes */
-            wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
+            if constexpr (F8)
+                wgmma_ss_e4m3(d, a + 2 * k, b + 2 * k, step + k > 0);
+            else
+                wgmma_ss(d, a + 2 * k, b + 2 * k, step + k > 0);
         wgmma_commit_group();
         if (step > 0) {
             wgmma_wait_group<1>(); /* the products of the step before have read their tile */
@@ -250,10 +293,10 @@ __device__ __forceinline__ void mma_tile(const panel_params &p, const pipeline &
 }
 
 /* Warp group g takes tiles g, g + GROUPS, ... of the block's; named barrier 1 + g lets it multiply. */
-template <nl_panel_epilogue EPILOGUE>
+template <nl_panel_epilogue EPILOGUE, bool F8, typename Y>
 __device__ __forceinline__ void consume(const panel_params &p, const pipeline &x, int panel,
                                         const unsigned char *w_tiles, const float *bias,
-                                        float (&columns)[RUNS])
+                                        const float *w_factors, float (&columns)[RUNS])
 {
     const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
     const int column = lane % 4 * 8; /* in the panel */
@@ -261,16 +304,22 @@ __device__ __forceinline__ void consume(const panel_params &p, const pipeline &x
     for (int tile = group; tile < x.count; tile += GROUPS) {
         const int64_t row =
             (int64_t)(x.first + tile * x.stride) * ROWS + threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const two_rows y(p.y, p.y_stride, p, row, panel * PANEL + column);
-        const two_rows other_rows(other, p.columns, p, row, panel * PANEL + column);
+        const two_rows<Y> y(sizeof(Y) == 1 ? (Y *)p.y_f8 : (Y *)p.y, p.y_stride, p, row,
+                            panel * PANEL + column);
+        const two_rows<__nv_bfloat16> other_rows(other, p.columns, p, row, panel * PANEL + column);
         float d[PANEL / 2];
         uint4 pre[RUNS][2];
+        row_factors factors;
+        if (F8)
+            factors.load<sizeof(Y) == 1>(p, row, panel == 0);
         if (EPILOGUE == NL_PANEL_GELU_GRADIENT) /* on its way while the products run */
-            load_tile(two_rows(p.pre, p.columns, p, row, panel * PANEL + column), pre);
+            load_tile(two_rows<__nv_bfloat16>(p.pre, p.columns, p, row, panel * PANEL + column),
+                      pre);
         if (tile > 0)
             named_barrier_sync(1 + group, 256);
-        mma_tile(p, x, tile, w_tiles, d);
-        write_tile<EPILOGUE>(d, pre, bias + column, y, other_rows, columns);
+        mma_tile<F8>(p, x, tile, w_tiles, d);
+        write_tile<EPILOGUE, F8>(d, pre, bias + column, w_factors + column, factors, y, other_rows,
+                                 columns);
     }
 }
 
@@ -291,7 +340,8 @@ __device__ __forceinline__ void write_parts(const panel_params &p, const float (
     }
 }
 
-template <nl_panel_epilogue EPILOGUE>
+/* Y: of y, E4M3 or bf16. */
+template <nl_panel_epilogue EPILOGUE, bool F8, typename Y>
 __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant__ panel_params p)
 {
     extern __shared__ unsigned char unaligned[];
@@ -308,6 +358,9 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
     const int tiles = (int)((p.rows + ROWS - 1) / ROWS);
     x.first = blockIdx.x / p.panels, x.stride = gridDim.x / p.panels;
     x.count = x.first < tiles ? (tiles - x.first + x.stride - 1) / x.stride : 0;
+    float *w_factors = parts; /* [PANEL], where there are no parts */
+    for (int i = threadIdx.x; F8 && i < PANEL; i += THREADS)
+        w_factors[i] = (EPILOGUE == NL_PANEL_GELU ? 0.5f : 1.f) * p.w_scale[panel * PANEL + i];
     for (int i = threadIdx.x; i < PANEL; i += THREADS)
         bias[i] =
             (EPILOGUE == NL_PANEL_GELU ? 0.5f : 1.f) *
@@ -337,7 +390,7 @@ __global__ void __launch_bounds__(THREADS, 1) panel_kernel(const __grid_constant
         else
             mbarrier_wait_parity(weights, 0);
         float columns[RUNS] = {};
-        consume<EPILOGUE>(p, x, panel, w_tiles, bias, columns);
+        consume<EPILOGUE, F8, Y>(p, x, panel, w_tiles, bias, w_factors, columns);
         if (EPILOGUE == NL_PANEL_GELU_GRADIENT)
             write_parts(p, columns, parts, x.first, panel);
     }
@@ -370,6 +423,7 @@ bool nl_panel_product_serves(const nl_panel_product *a, int device)
     return nl_is_hopper(device) && a->depth <= MAX_STEPS * STEP && a->depth % 8 == 0 &&
            a->columns % PANEL == 0 && a->rows >= 4096 && a->rows <= INT32_MAX / 2 &&
            a->x_stride % 8 == 0 && a->w_stride % 8 == 0 && a->y_stride % 8 == 0 &&
+           (!a->x_scale || a->epilogue <= NL_PANEL_GELU) && (uintptr_t)a->y_f8 % 8 == 0 &&
            ((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->y | (uintptr_t)a->pre |
             (uintptr_t)a->gelu) %
                    16 ==
@@ -388,6 +442,8 @@ cudaError_t nl_panel_product_run(const nl_panel_product *a, int multiprocessors,
     panel_params p = {};
     p.bias = a->bias, p.bias_f32 = a->bias_f32;
     p.y = a->y, p.pre = a->pre, p.gelu = a->gelu, p.parts = a->parts;
+    p.x_scale = a->x_scale, p.w_scale = a->w_scale;
+    p.y_f8 = a->y_f8, p.y_scale = a->y_scale, p.reach = a->reach, p.bias_reach = a->bias_reach;
     p.w_by_depth = a->w_by_depth ? a->w : NULL;
     p.rows = a->rows, p.columns = a->columns, p.depth = a->depth;
     p.w_stride = a->w_stride, p.y_stride = a->y_stride;
@@ -396,12 +452,17 @@ cudaError_t nl_panel_product_run(const nl_panel_product *a, int multiprocessors,
         return cudaErrorNotSupported;
     const int bytes = shared_bytes(p.steps);
     const int64_t of_panel = nl_panel_parts(a->columns, multiprocessors);
-    auto kernel = a->epilogue == NL_PANEL_PLAIN      ? panel_kernel<NL_PANEL_PLAIN>
-                  : a->epilogue == NL_PANEL_GELU     ? panel_kernel<NL_PANEL_GELU>
-                  : a->epilogue == NL_PANEL_GELU_PRE ? panel_kernel<NL_PANEL_GELU_PRE>
-                                                     : panel_kernel<NL_PANEL_GELU_GRADIENT>;
-    cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    using bf16 = __nv_bfloat16;
+    auto kernel = a->epilogue == NL_PANEL_PLAIN  ? panel_kernel<NL_PANEL_PLAIN, false, bf16>
+                  : a->epilogue == NL_PANEL_GELU ? panel_kernel<NL_PANEL_GELU, false, bf16>
+                  : a->epilogue == NL_PANEL_GELU_PRE
+                      ? panel_kernel<NL_PANEL_GELU_PRE, false, bf16>
+                      : panel_kernel<NL_PANEL_GELU_GRADIENT, false, bf16>;
+    if (a->x_scale)
+        kernel = a->y_f8                        ? panel_kernel<NL_PANEL_GELU, true, uint8_t>
+                 : a->epilogue == NL_PANEL_GELU ? panel_kernel<NL_PANEL_GELU, true, bf16>
+                                                : panel_kernel<NL_PANEL_PLAIN, true, bf16>;
+    cudaError_t error = nl_allow_shared(kernel, bytes);
     if (error == cudaSuccess) {
         kernel<<<(unsigned)(of_panel * p.panels), THREADS, (size_t)bytes, stream>>>(p);
         error = cudaGetLastError();

@@ -27,6 +27,13 @@ struct nl_panel_product {
     /* Of NL_PANEL_GELU_GRADIENT, either may be NULL. */
     __nv_bfloat16 *gelu; /* [rows, columns] GELU of pre, contiguous; may be pre */
     float *parts;        /* [nl_panel_parts, columns]: sums over rows of y, still to be added up */
+    /* Of E4M3 factors with these factors of their rows, or NULL. x and w are then what they would be as bf16 of half the
+     * depth, w is not by depth, and there is no gradient. */
+    const float *x_scale, *w_scale;
+    /* Of NL_PANEL_GELU: y in E4M3 at this address in place of y, contiguous, and where the factors of its rows go; |y| <=
+     * x_scale[row] reach + bias_reach. */
+    uint8_t *y_f8;
+    float *y_scale, reach, bias_reach;
 };
 
 /* Is this a product for it, on card number `device`? */

@@ -15,7 +15,15 @@ struct nl_lt_cache {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
+    bool missing; /* the library has no such product */
     nl_lt_cache *next;
+};
+
+/* What a product is made of. */
+struct nl_factors {
+    const void *x, *w, *bias;
+    const float *x_scale, *w_scale; /* of the rows of F8, or NULL */
+    void *aux, *y;
 };
 
 static bool same(const nl_product *a, const nl_product *b)
@@ -25,16 +33,17 @@ static bool same(const nl_product *a, const nl_product *b)
            a->accumulate == b->accumulate && a->aux == b->aux && a->aux_stride == b->aux_stride &&
            a->x_stride == b->x_stride && a->w_stride == b->w_stride && a->y_stride == b->y_stride &&
            a->x_type == b->x_type && a->w_type == b->w_type && a->y_type == b->y_type &&
-           a->bias == b->bias && a->gelu == b->gelu && a->relu == b->relu && a->tf32 == b->tf32 &&
-           a->alpha == b->alpha;
+           a->scaled == b->scaled && a->bias == b->bias && a->gelu == b->gelu &&
+           a->relu == b->relu && a->tf32 == b->tf32 && a->alpha == b->alpha;
 }
 
 static cudaDataType_t type_of(nl_dtype dtype)
 {
-    return dtype == NL_BF16  ? CUDA_R_16BF
-           : dtype == NL_F16 ? CUDA_R_16F
-           : dtype == NL_F64 ? CUDA_R_64F
-                             : CUDA_R_32F;
+    return dtype == NL_F8     ? CUDA_R_8F_E4M3
+           : dtype == NL_BF16 ? CUDA_R_16BF
+           : dtype == NL_F16  ? CUDA_R_16F
+           : dtype == NL_F64  ? CUDA_R_64F
+                              : CUDA_R_32F;
 }
 
 static void forget(nl_lt_cache *plan)
@@ -111,7 +120,40 @@ static int choose_answer(const nl_product *p, const cublasLtMatmulHeuristicResul
     return 0;
 }
 
-static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
+/* The pointers that lie in a description of F8 with factors. */
+static cublasStatus_t describe_factors(cublasLtMatmulDesc_t operation, const nl_factors *f)
+{
+    cublasStatus_t status = cublasLtMatmulDescSetAttribute(
+        operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &f->w_scale, sizeof(f->w_scale));
+    return status != CUBLAS_STATUS_SUCCESS
+               ? status
+               : cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                                &f->x_scale, sizeof(f->x_scale));
+}
+
+/* Sums of F8 in the registers of the tensor cores, which keep some 14 bits of them, where others are taken out of there every
+ * few steps; the rounding of F8 is 16 times as coarse. */
+static cublasStatus_t describe_f8(cublasLtMatmulDesc_t operation, const nl_product *p,
+                                  const nl_factors *f)
+{
+    const int8_t fast = 1;
+    cublasStatus_t status = cublasLtMatmulDescSetAttribute(
+        operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
+#if CUBLAS_VERSION >= 120900
+    const int32_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    if (status == CUBLAS_STATUS_SUCCESS && p->scaled)
+        status = cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &rows,
+                                                sizeof(rows));
+    if (status == CUBLAS_STATUS_SUCCESS && p->scaled)
+        status = cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows,
+                                                sizeof(rows));
+    return status == CUBLAS_STATUS_SUCCESS && p->scaled ? describe_factors(operation, f) : status;
+#else
+    return p->scaled ? CUBLAS_STATUS_NOT_SUPPORTED : status;
+#endif
+}
+
+static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan, const nl_factors *f)
 {
     const nl_product *p = &plan->key;
     const cublasOperation_t w_operation = p->w_by_depth ? CUBLAS_OP_N : CUBLAS_OP_T;
@@ -139,6 +181,8 @@ static cublasStatus_t describe(nl_cuda *cuda, nl_lt_cache *plan)
                                        sizeof(x_operation)));
     TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                        sizeof(epilogue)));
+    if (p->x_type == NL_F8)
+        TRY(describe_f8(plan->operation, p, f));
     if (p->bias)
         TRY(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                                            &bias_type, sizeof(bias_type)));
@@ -195,6 +239,87 @@ static nl_status open_library(nl_device *device)
     return NL_OK;
 }
 
+/* The plan of a product: *plan is NULL where the library has none, which is the error of products other than F8. */
+static nl_status plan_of(nl_device *device, const nl_product *product, const nl_factors *f,
+                         nl_lt_cache **plan, cublasStatus_t *answer)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    nl_lt_cache *found = cuda->products;
+    *plan = NULL;
+    while (found && !same(&found->key, product))
+        found = found->next;
+    if (!found) {
+        found = (nl_lt_cache *)calloc(1, sizeof(*found));
+        if (!found)
+            return nl_fail(device->context, NL_ERROR_MEMORY,
+                           "a matrix product's plan: out of host memory");
+        found->key = *product;
+        *answer = describe(cuda, found, f);
+        found->missing = *answer != CUBLAS_STATUS_SUCCESS;
+        if (found->missing && product->x_type != NL_F8) {
+            forget(found);
+            return NL_OK;
+        }
+        found->next = cuda->products;
+        cuda->products = found;
+    }
+    if (!found->missing)
+        *plan = found;
+    return NL_OK;
+}
+
+static cublasStatus_t multiply(nl_cuda *cuda, nl_lt_cache *plan, const nl_factors *f)
+{
+    const nl_product *product = &plan->key;
+    const float beta = product->accumulate ? 1.f : 0.f;
+    const double wide_alpha = product->alpha, wide_beta = beta;
+    const bool wide = product->x_type == NL_F64;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    if (product->bias)
+        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                &f->bias, sizeof(f->bias));
+    if (status == CUBLAS_STATUS_SUCCESS && product->aux != NL_AUX_NONE)
+        status = cublasLtMatmulDescSetAttribute(
+            plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &f->aux, sizeof(f->aux));
+    if (status == CUBLAS_STATUS_SUCCESS && product->scaled)
+        status = describe_factors(plan->operation, f);
+    return status != CUBLAS_STATUS_SUCCESS
+               ? status
+               : cublasLtMatmul(cuda->lt, plan->operation,
+                                wide ? (const void *)&wide_alpha : (const void *)&product->alpha,
+                                f->w, plan->a, f->x, plan->b,
+                                wide ? (const void *)&wide_beta : (const void *)&beta, f->y,
+                                plan->d, f->y, plan->d, &plan->algorithm, cuda->lt_workspace,
+                                cuda->lt_workspace_bytes, cuda->stream);
+}
+
+/* served: NULL where a product that the library does not have is an error. */
+static nl_status run(nl_device *device, const nl_product *product, const nl_factors *f,
+                     bool *served)
+{
+    nl_cuda *cuda = nl_cuda_of(device);
+    nl_lt_cache *plan;
+    cublasStatus_t answer = CUBLAS_STATUS_NOT_SUPPORTED;
+    nl_status status = open_library(device);
+    if (status == NL_OK)
+        status = plan_of(device, product, f, &plan, &answer);
+    if (status != NL_OK)
+        return status;
+    if (served)
+        *served = plan != NULL;
+    if (plan)
+        answer = multiply(cuda, plan, f);
+    else if (served)
+        return NL_OK;
+    if (answer != CUBLAS_STATUS_SUCCESS)
+        return nl_fail(device->context, NL_ERROR_DEVICE,
+                       "matrix product [%lld, %lld] x [%lld, %lld]^T: cuBLASLt: %s",
+                       (long long)product->rows, (long long)product->depth,
+                       (long long)product->columns, (long long)product->depth,
+                       cublasLtGetStatusString(answer));
+    return NL_OK;
+}
+
 nl_status nl_cuda_product(nl_device *device, const nl_product *product, const void *x,
                           const void *w, const void *bias, void *y)
 {
@@ -204,50 +329,17 @@ nl_status nl_cuda_product(nl_device *device, const nl_product *product, const vo
 nl_status nl_cuda_product_aux(nl_device *device, const nl_product *product, const void *x,
                               const void *w, const void *bias, void *aux, void *y)
 {
-    nl_cuda *cuda = nl_cuda_of(device);
-    const float beta = product->accumulate ? 1.f : 0.f;
-    const double wide_alpha = product->alpha, wide_beta = beta;
-    const bool wide = product->x_type == NL_F64;
-    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (nl_small_product_serves(product, x, w, y))
-        return nl_cuda_check(device, nl_small_product_run(product, x, w, bias, y, cuda->stream),
-                             "matrix product");
-    const nl_status opened = open_library(device);
-    if (opened != NL_OK)
-        return opened;
-    nl_lt_cache *plan = cuda->products;
-    while (plan && !same(&plan->key, product))
-        plan = plan->next;
-    if (!plan) {
-        plan = (nl_lt_cache *)calloc(1, sizeof(*plan));
-        if (!plan)
-            return nl_fail(device->context, NL_ERROR_MEMORY,
-                           "a matrix product's plan: out of host memory");
-        plan->key = *product;
-        if ((status = describe(cuda, plan)) != CUBLAS_STATUS_SUCCESS) {
-            forget(plan);
-        } else {
-            plan->next = cuda->products;
-            cuda->products = plan;
-        }
-    }
-    if (status == CUBLAS_STATUS_SUCCESS && product->bias)
-        status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                &bias, sizeof(bias));
-    if (status == CUBLAS_STATUS_SUCCESS && product->aux != NL_AUX_NONE)
-        status = cublasLtMatmulDescSetAttribute(
-            plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(
-            cuda->lt, plan->operation,
-            wide ? (const void *)&wide_alpha : (const void *)&product->alpha, w, plan->a, x,
-            plan->b, wide ? (const void *)&wide_beta : (const void *)&beta, y, plan->d, y, plan->d,
-            &plan->algorithm, cuda->lt_workspace, cuda->lt_workspace_bytes, cuda->stream);
-    if (status != CUBLAS_STATUS_SUCCESS)
-        return nl_fail(device->context, NL_ERROR_DEVICE,
-                       "matrix product [%lld, %lld] x [%lld, %lld]^T: cuBLASLt: %s",
-                       (long long)product->rows, (long long)product->depth,
-                       (long long)product->columns, (long long)product->depth,
-                       cublasLtGetStatusString(status));
-    return NL_OK;
+        return nl_cuda_check(
+            device, nl_small_product_run(product, x, w, bias, y, nl_cuda_of(device)->stream),
+            "matrix product");
+    const nl_factors factors = {x, w, bias, NULL, NULL, aux, y};
+    return run(device, product, &factors, NULL);
+}
+
+nl_status nl_cuda_product_f8(nl_device *device, const nl_product *product, const nl_tensor *x,
+                             const nl_tensor *w, const void *bias, void *y, bool *served)
+{
+    const nl_factors factors = {x->data, w->data, bias, x->scale, w->scale, NULL, y};
+    return run(device, product, &factors, served);
 }

@@ -19,7 +19,8 @@ struct nl_product {
     nl_product_aux aux;           /* [rows, columns] of y's type */
     int64_t aux_stride;
     int64_t x_stride, w_stride, y_stride; /* elements between rows */
-    nl_dtype x_type, w_type, y_type;      /* x and w: both F32 or both BF16; or all F64 */
+    nl_dtype x_type, w_type, y_type;      /* x and w: both F32, BF16 or F8; or all F64 */
+    bool scaled; /* F8 times the factors of its rows; otherwise as they are */
     bool bias, gelu, relu;
     bool tf32;  /* F32 factors may be rounded to TF32 */
     bool alone; /* of a single picture, which is not to wait for cuBLASLt where it can do without */
@@ -32,6 +33,10 @@ nl_status nl_cuda_product(nl_device *device, const nl_product *product, const vo
 /* The same with aux. */
 nl_status nl_cuda_product_aux(nl_device *device, const nl_product *product, const void *x,
                               const void *w, const void *bias, void *aux, void *y);
+/* y = x W^T of F8, whose rows are multiples of 16 bytes, with the factors of their rows (scaled) or without. *served is false
+ * where cuBLASLt has no such product for this card: with factors it has one for Hopper alone. */
+nl_status nl_cuda_product_f8(nl_device *device, const nl_product *product, const nl_tensor *x,
+                             const nl_tensor *w, const void *bias, void *y, bool *served);
 void nl_cuda_products_destroy(nl_cuda *cuda);
 
 #endif
