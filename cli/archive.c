@@ -31,7 +31,7 @@ nl_status nl_archive_open(nl_session *session, const nl_sample_options *options,
     /* Another card of the same kind is no reason to begin anew; another back end or precision is. */
     cJSON_DeleteItemFromObject(facts, "device");
     if (!cJSON_AddStringToObject(facts, "device", context->device->ops->name) ||
-        !cJSON_AddStringToObject(facts, "dtype", nl_dtype_name(context->device->dtype)) ||
+        !cJSON_AddStringToObject(facts, "dtype", nl_device_dtype_name(context->device)) ||
         !(text = nl_json_print(facts, false)))
         NL_TRY(
             nl_fail(context, NL_ERROR_MEMORY, "no memory for the description of %s", options->out));

@@ -29,7 +29,7 @@ static const nl_option options_table[] = {
     {.include = nl_sampling_options, .offset = FIELD(sample.task)},
     {.include = nl_device_options, .offset = offsetof(nl_analyze_options, sample.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
-     .help = "of matrix products: auto, f32 or bf16"},
+     .help = "of matrix products: auto, f32, bf16, fp8"},
     {.include = nl_common_options, .offset = offsetof(nl_analyze_options, sample.machine)},
     {0},
 };

@@ -60,7 +60,7 @@ static const nl_option options_table[] = {
      .help = "pictures in all (50000)"},
     {.include = nl_device_options, .offset = offsetof(nl_eval_options, network.machine)},
     {"dtype", 0, NL_OPTION_CHOICE, SAMPLE(machine.dtype), "NAME", .choices = nl_dtypes,
-     .help = "of the model's products: auto, f32 or bf16"},
+     .help = "of the model's products: auto, f32, bf16, fp8"},
     {"batch", 'b', NL_OPTION_INT, SAMPLE(batch), "N", 1, 65536,
      .help = "samples of the model at once (as fits)"},
     {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .where = NL_COMMON,

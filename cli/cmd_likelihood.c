@@ -32,7 +32,7 @@ static const nl_option options_table[] = {
      .help = "of these, the posterior and dequantisation (0)"},
     {"json", 0, NL_OPTION_FLAG, FIELD(json), .where = NL_COMMON, .help = "one JSON object"},
     {.include = nl_device_options, .offset = offsetof(nl_likelihood_values, machine)},
-    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_gradient_dtypes,
      .help = "of matrix products: f32 or bf16 (f32)"},
     {"batch", 'b', NL_OPTION_INT, FIELD(likelihood.batch), "N", 1, 65536, .where = NL_COMMON,
      .help = "pictures at once (16)"},

@@ -59,7 +59,7 @@ static const nl_option options_table[] = {
 
     {.include = nl_device_options, .offset = FIELD(machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
-     .help = "of matrix products: auto, f32 or bf16"},
+     .help = "of matrix products: auto, f32, bf16, fp8"},
     {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536,
      .help = "pictures at once (as fits; does not change them)"},
     {.include = nl_common_options, .offset = FIELD(machine)},

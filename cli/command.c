@@ -25,7 +25,8 @@ const nl_option nl_common_options[] = {
     {0},
 };
 
-const char *const nl_dtypes[] = {"auto", "f32", "bf16", NULL};
+const char *const nl_dtypes[] = {"auto", "f32", "bf16", "fp8", NULL};
+const char *const nl_gradient_dtypes[] = {"auto", "f32", "bf16", NULL};
 
 static void log_message(void *user, nl_log_level level, const char *message)
 {

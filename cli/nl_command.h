@@ -16,8 +16,8 @@ typedef struct nl_machine_options {
  * (nl_command_main finds these by their names). */
 extern const nl_option nl_device_options[], nl_common_options[];
 
-/* Choices of --dtype; ended by NULL. */
-extern const char *const nl_dtypes[];
+/* Choices of --dtype, of networks that are run and of those whose gradients are taken; ended by NULL. */
+extern const char *const nl_dtypes[], *const nl_gradient_dtypes[];
 
 /* A command at work. */
 typedef struct nl_command_line {

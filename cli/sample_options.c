@@ -68,7 +68,7 @@ static const nl_option options_table[] = {
 
     {.include = nl_device_options, .offset = offsetof(nl_sample_options, machine)},
     {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes,
-     .help = "of matrix products: auto, f32 or bf16"},
+     .help = "of matrix products: auto, f32, bf16, fp8"},
     {"batch", 'b', NL_OPTION_INT, FIELD(batch), "N", 1, 65536,
      .help = "pictures at once (as fits; does not change them)"},
     {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .where = NL_COMMON,

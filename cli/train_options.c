@@ -156,8 +156,8 @@ const nl_option nl_train_rows[] = {
      .help = "the same options as a JSON object, before these"},
 
     {.include = nl_device_options, .offset = offsetof(nl_train_values, machine), .where = RECORD},
-    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_dtypes, .where = RECORD,
-     .help = "of matrix products: auto, f32 or bf16"},
+    {"dtype", 0, NL_OPTION_CHOICE, MACHINE(dtype), "NAME", .choices = nl_gradient_dtypes,
+     .where = RECORD, .help = "of matrix products: auto, f32 or bf16"},
     {"gpus", 0, NL_OPTION_TEXT, FIELD(gpus), "N|all", .where = NL_COMMON,
      .help = "one process for each GPU",
      .detail = "mpirun and srun start them as well; on CPUs mpirun alone does."},

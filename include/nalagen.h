@@ -75,8 +75,9 @@ typedef struct nl_progress {
 typedef struct nl_context_options {
     size_t size;
     const char *device; /* "auto" (NULL), "cpu", "cuda", "cuda:1", "reference" (slow, for tests) */
-    const char *dtype;  /* arithmetic of matrix products: "auto" (NULL), "f32", "bf16" */
-    int threads;        /* of the CPU; 0: all that this process may use (see below) */
+    const char
+        *dtype;  /* of matrix products: "auto" (NULL), "f32", "bf16"; "fp8", not in training */
+    int threads; /* of the CPU; 0: all that this process may use (see below) */
     int64_t max_memory; /* bytes that may be allocated in all; 0: no limit */
     void (*log)(void *user, nl_log_level level, const char *message); /* NULL: silent */
     bool (*progress)(void *user, const nl_progress *progress); /* false cancels; may be NULL */

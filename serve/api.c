@@ -456,7 +456,7 @@ static enum MHD_Result get_device(nl_exchange *exchange)
     cJSON_AddStringToObject(object, "device", device->device->name);
     nl_processor_name(processor, sizeof(processor));
     cJSON_AddStringToObject(object, "processor", processor);
-    cJSON_AddStringToObject(object, "dtype", nl_dtype_name(device->device->dtype));
+    cJSON_AddStringToObject(object, "dtype", nl_device_dtype_name(device->device));
     cJSON_AddNumberToObject(object, "threads", device->device->threads);
     cJSON_AddNumberToObject(object, "memory", (double)atomic_load(&device->memory_used));
     cJSON_AddNumberToObject(object, "memory_peak", (double)atomic_load(&device->memory_peak));

@@ -57,7 +57,7 @@ def load(path: Optional[PathLike] = None, device: str = "auto", vae: Optional[Pa
     device: "auto", "cpu", "cuda", "cuda:1".
     vae: autoencoder's file, "none" (latents alone), or None: the model's own.
     size: of the pictures in pixels, N or (height, width); None: the model's own.
-    dtype: arithmetic of matrix products, "f32" or "bf16"; None: what suits the device.
+    dtype: arithmetic of matrix products, "f32", "bf16" or "fp8"; None: what suits the device.
     threads: of the CPU; 0: all that this process may use. max_memory: bytes; 0: no limit.
     config: JSON over the checkpoint's own; architecture, transport_path, prediction: for files that do not say;
     key: "ema" or "model" of a training checkpoint (nl_model_options in nalagen.h).

@@ -58,8 +58,9 @@ nl_status nl_attention_enter(nl_stream *stream, const nl_branch_at *at)
     nl_status status;
     const nl_config *config = &stream->dit->config;
     const nl_tensor *params = at->params, *kept = at->saved->kept;
-    NL_TRY(NL_OP(stream->device, linear, .x = stream->h, .weight = params[NL_QKV_WEIGHT],
-                 .bias = params[NL_QKV_BIAS], .y = kept[NL_KEPT_QKV]));
+    NL_TRY(NL_OP(stream->device, linear, .x = nl_branch_input(stream, params),
+                 .weight = params[NL_QKV_WEIGHT], .bias = params[NL_QKV_BIAS],
+                 .y = kept[NL_KEPT_QKV]));
     if (config->qk_norm)
         NL_TRY(NL_OP(
             stream->device, qk_norm,
@@ -81,8 +82,8 @@ nl_status nl_attention_turn(nl_device *device, const nl_dit *dit, const nl_tenso
 
 nl_status nl_attention_leave(nl_stream *stream, const nl_branch_at *at, const nl_tensor *x)
 {
-    return NL_OP(stream->device, linear, .x = *x, .weight = at->params[NL_PROJ_WEIGHT],
-                 .bias = at->params[NL_PROJ_BIAS], .y = at->saved->out);
+    return nl_product(stream, x, &at->params[NL_PROJ_WEIGHT], &at->params[NL_PROJ_BIAS],
+                      &at->saved->out);
 }
 
 nl_tensor nl_attention_dqkv(const nl_pass *pass, const nl_branch_at *at)

@@ -60,6 +60,10 @@ nl_status nl_dit_create_as(nl_device *device, const nl_config *config, bool flat
     nl_dit *dit = NULL;
     *result = NULL;
     NL_TRY(nl_config_check(context, "configuration", config));
+    if (flat && device->fp8)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "dtype fp8 is for networks that are run forward; training and likelihoods, "
+                       "which need gradients, take auto, f32 or bf16"));
     NL_TRY(NL_NEW(context, "a model", &dit));
     dit->device = device;
     dit->flat = flat;
@@ -103,9 +107,13 @@ int64_t nl_dit_parameter_count(const nl_dit *dit)
 nl_status nl_staging_open(const nl_dit *dit, nl_staging *staging)
 {
     nl_status status;
+    int64_t rows = 1;
     *staging = (nl_staging){.context = dit->device->context, .count = 1};
-    for (int i = 0; i < dit->param_count; i++)
+    for (int i = 0; i < dit->param_count; i++) {
         staging->count = NL_MAX(staging->count, nl_tensor_count(dit->params[i].tensor));
+        rows = NL_MAX(rows, dit->params[i].shape[0]);
+    }
+    NL_TRY(NL_NEW_ARRAY(staging->context, "factors of rows", rows, &staging->scale));
     NL_TRY(NL_NEW_ARRAY(staging->context, "a parameter on the host", staging->count,
                         &staging->values));
     NL_TRY(NL_NEW_SIZED(staging->context, "a parameter on the host", staging->count, sizeof(float),
@@ -118,29 +126,59 @@ void nl_staging_close(nl_staging *staging)
 {
     nl_free(staging->context, staging->values);
     nl_free(staging->context, staging->packed);
+    nl_free(staging->context, staging->scale);
 }
 
 nl_status nl_staging_upload(nl_device *device, const nl_tensor *tensor, nl_staging *staging)
 {
     nl_status status;
-    nl_convert_from_float(staging->values, nl_tensor_count(tensor), tensor->dtype, staging->packed);
+    int64_t count = nl_tensor_count(tensor), rows = tensor->shape[0];
+    if (tensor->dtype == NL_F8)
+        nl_quantize(staging->values, rows, count / rows, staging->packed, staging->scale);
+    else
+        nl_convert_from_float(staging->values, count, tensor->dtype, staging->packed);
 #pragma omp critical(nl_staging)
     {
         status =
             device->ops->upload(device, tensor->data, staging->packed, nl_tensor_bytes(tensor));
+        if (status == NL_OK && tensor->dtype == NL_F8)
+            status = device->ops->upload(device, tensor->scale, staging->scale,
+                                         rows * (int64_t)sizeof(float));
         if (status == NL_OK)
             status = device->ops->sync(device); /* packed is used again */
     }
     return status;
 }
 
+/* staging->values to a parameter of a model. */
+static nl_status upload_param(const nl_dit *dit, const nl_param *param, nl_staging *staging)
+{
+    int64_t count = nl_tensor_count(param->tensor), rows = param->shape[0];
+    if (dit->device->fp8 && param->row_norm) {
+        double largest = 0;
+        for (int64_t row = 0; row < rows; row++) {
+            double squares = 0;
+            for (int64_t i = row * (count / rows); i < (row + 1) * (count / rows); i++)
+                squares += (double)staging->values[i] * staging->values[i];
+            largest = NL_MAX(largest, squares);
+        }
+        *param->row_norm = (float)sqrt(largest);
+    }
+    return nl_staging_upload(dit->device, param->tensor, staging);
+}
+
 nl_status nl_staging_download(nl_device *device, const nl_tensor *tensor, nl_staging *staging)
 {
     nl_status status =
         device->ops->download(device, staging->packed, tensor->data, nl_tensor_bytes(tensor));
-    if (status == NL_OK)
-        nl_convert_to_float(staging->packed, tensor->dtype, nl_tensor_count(tensor),
-                            staging->values);
+    int64_t count = nl_tensor_count(tensor), rows = tensor->shape[0];
+    if (status == NL_OK && tensor->dtype == NL_F8)
+        status = device->ops->download(device, staging->scale, tensor->scale,
+                                       rows * (int64_t)sizeof(float));
+    if (status == NL_OK && tensor->dtype == NL_F8)
+        nl_dequantize(staging->packed, staging->scale, rows, count / rows, staging->values);
+    else if (status == NL_OK)
+        nl_convert_to_float(staging->packed, tensor->dtype, count, staging->values);
     return status;
 }
 
@@ -237,7 +275,7 @@ nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
             if (worst == NL_OK)
                 worst = nl_entry_read(checkpoint, entry, staging.values);
             if (worst == NL_OK)
-                worst = nl_staging_upload(dit->device, param->tensor, &staging);
+                worst = upload_param(dit, param, &staging);
         }
         nl_staging_close(&staging);
     }
@@ -294,7 +332,7 @@ nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed)
     for (int i = 0; i < dit->param_count; i++) {
         NL_TRY(nl_check_cancelled(dit->device->context));
         initial_values(&dit->params[i], (uint64_t)i, seed, staging.values);
-        NL_TRY(nl_staging_upload(dit->device, dit->params[i].tensor, &staging));
+        NL_TRY(upload_param(dit, &dit->params[i], &staging));
     }
 cleanup:
     nl_staging_close(&staging);

@@ -17,6 +17,56 @@ nl_tensor nl_part_of_room(const nl_tensor *x, int64_t first, int64_t columns)
                         (int64_t[]){rows, columns});
 }
 
+/* What --dtype fp8 needs beside the others. */
+static nl_status f8_room(nl_stream *stream)
+{
+    nl_status status = NL_OK;
+    nl_tensor scales[2];
+    int64_t rows = stream->batch * stream->tokens;
+    if (!stream->device->fp8)
+        return NL_OK;
+    NL_TRY(nl_arena_tensor(stream->device, NL_F8, 2,
+                           (int64_t[]){rows, nl_wide_columns(&stream->dit->config)},
+                           &stream->narrow));
+    for (int i = 0; i < 2; i++)
+        NL_TRY(nl_arena_tensor(stream->device, NL_F32, 1, &rows, &scales[i]));
+    stream->narrow.scale = scales[0].data;
+    stream->h_scale = scales[1].data;
+cleanup:
+    return status;
+}
+
+static nl_tensor as_f8(const nl_tensor *room, int64_t columns, float *scale)
+{
+    nl_tensor f8 = nl_tensor_of(room->data, NL_F8, 2, (int64_t[]){room->shape[0], columns});
+    f8.scale = scale;
+    return f8;
+}
+
+nl_tensor nl_branch_input(const nl_stream *stream, const nl_tensor *params)
+{
+    return params[0].dtype == NL_F8 ? as_f8(&stream->h, params[0].shape[1], stream->h_scale)
+                                    : stream->h;
+}
+
+nl_tensor nl_product_input(const nl_stream *stream, const nl_tensor *weight, const nl_tensor *x)
+{
+    return weight->dtype == NL_F8 ? as_f8(&stream->narrow, weight->shape[1], stream->narrow.scale)
+                                  : *x;
+}
+
+nl_status nl_product(const nl_stream *stream, const nl_tensor *x, const nl_tensor *weight,
+                     const nl_tensor *bias, const nl_tensor *y)
+{
+    nl_status status = NL_OK;
+    nl_tensor input = x->dtype == NL_F8 ? *x : nl_product_input(stream, weight, x);
+    if (input.dtype != x->dtype)
+        NL_TRY(NL_OP(stream->device, quantize, .x = *x, .y = input));
+    NL_TRY(NL_OP(stream->device, linear, .x = input, .weight = *weight, .bias = *bias, .y = *y));
+cleanup:
+    return status;
+}
+
 /* Where the tensors of a block's branches go. */
 static nl_status block_room(const nl_stream *stream, nl_block_saved *block)
 {
@@ -72,7 +122,11 @@ static nl_status add_and_modulate(nl_stream *stream, int number, int before, con
     const nl_tensor *modulation = &stream->modulation;
     nl_layernorm_modulate_args args = {
         .x = stream->x,
-        .y = stream->h,
+        .y = number >= nl_head_number(config)
+                 ? stream->h
+                 : nl_branch_input(
+                       stream,
+                       stream->dit->blocks[number / NL_BRANCHES].branches[number % NL_BRANCHES]),
         .shift = nl_modulation_piece(modulation, config, number, NL_SHIFT),
         .scale = nl_modulation_piece(modulation, config, number, NL_SCALE),
         .norm = config->norm,
@@ -114,6 +168,7 @@ static nl_status run_block(nl_stream *stream, int index, bool added, const nl_bl
         int before = added && kind == 0 ? -1 : number - 1;
         nl_branch_at at = {.number = number,
                            .params = stream->dit->blocks[index].branches[kind],
+                           .row_norms = stream->dit->blocks[index].row_norms[kind],
                            .saved = &to->branches[kind]};
         NL_TRY(add_and_modulate(stream, number, before, &to->branches[kind].x));
         NL_TRY(nl_branch_of(&stream->dit->config, kind)->forward(stream, &at));
@@ -279,6 +334,7 @@ nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *
     NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(config), &stream.wide));
     if (config->dw_conv)
         NL_TRY(nl_activation_tensor(device, rows, d, &stream.spare));
+    NL_TRY(f8_room(&stream));
     NL_TRY(block_room(&stream, &block));
     for (int kind = 0; kind < NL_BRANCHES; kind++)
         block.branches[kind].out = stream.out;
@@ -413,6 +469,7 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
     NL_TRY(nl_activation_tensor(device, rows, nl_wide_columns(&dit->config), &stream.wide));
     if (dit->config.dw_conv)
         NL_TRY(nl_activation_tensor(device, rows, d, &stream.spare));
+    NL_TRY(f8_room(&stream));
     stream.modulation = saved->modulation;
     stream.x = saved->blocks[0].branches[0].x;
     NL_TRY(run(&stream, x, t, labels, saved, false, prediction, middle));

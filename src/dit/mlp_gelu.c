@@ -28,13 +28,25 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
 {
     nl_status status;
     const nl_tensor *params = at->params, *hidden = &at->saved->kept[HIDDEN];
+    nl_tensor h = nl_branch_input(stream, params);
     if (stream->again)
-        return NL_OP(stream->device, linear, .x = stream->h, .weight = params[FC1_WEIGHT],
+        return NL_OP(stream->device, linear, .x = h, .weight = params[FC1_WEIGHT],
                      .bias = params[FC1_BIAS], .y = *hidden);
-    nl_tensor active = nl_part_of_room(&stream->wide, 0, columns(&stream->dit->config));
-    NL_TRY(NL_OP(stream->device, linear, .x = stream->h, .weight = params[FC1_WEIGHT],
-                 .bias = params[FC1_BIAS], .y = active, .epilogue = NL_EPILOGUE_GELU_TANH,
-                 .pre = *hidden));
+    nl_tensor room = nl_part_of_room(&stream->wide, 0, columns(&stream->dit->config));
+    nl_tensor active = nl_product_input(stream, &params[FC2_WEIGHT], &room);
+    nl_linear_args first = {.x = h,
+                            .weight = params[FC1_WEIGHT],
+                            .bias = params[FC1_BIAS],
+                            .y = active,
+                            .epilogue = NL_EPILOGUE_GELU_TANH};
+    if (active.dtype == NL_F8) {
+        first.room = room;
+        first.weight_norm = at->row_norms[FC1_WEIGHT];
+        first.bias_norm = at->row_norms[FC1_BIAS];
+    } else {
+        first.pre = *hidden;
+    }
+    NL_TRY(nl_op_linear(stream->device, &first));
     NL_TRY(nl_drop(stream->device, &stream->dropout, stream->tokens, at->number, &active));
     NL_TRY(NL_OP(stream->device, linear, .x = active, .weight = params[FC2_WEIGHT],
                  .bias = params[FC2_BIAS], .y = at->saved->out));

@@ -44,7 +44,7 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
     nl_device *device = stream->device;
     const nl_config *config = &stream->dit->config;
     const nl_tensor *params = at->params, *kept = at->saved->kept;
-    NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = params[FC1_WEIGHT],
+    NL_TRY(NL_OP(device, linear, .x = nl_branch_input(stream, params), .weight = params[FC1_WEIGHT],
                  .bias = params[FC1_BIAS], .y = kept[HIDDEN]));
     NL_TRY(NL_OP(device, zero, .x = kept[MIXED])); /* the convolution adds to it */
     NL_TRY(NL_OP(device, depthwise_conv, .x = kept[HIDDEN], .weight = params[CONV_WEIGHT],
@@ -56,8 +56,7 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
     nl_tensor active = nl_part_of_room(&stream->wide, 0, width_of(config));
     NL_TRY(NL_OP(device, activate, .x = kept[MIXED], .y = active, .activation = NL_ACT_GELU_TANH));
     NL_TRY(nl_drop(device, &stream->dropout, stream->tokens, at->number, &active));
-    NL_TRY(NL_OP(device, linear, .x = active, .weight = params[FC2_WEIGHT],
-                 .bias = params[FC2_BIAS], .y = at->saved->out));
+    NL_TRY(nl_product(stream, &active, &params[FC2_WEIGHT], &params[FC2_BIAS], &at->saved->out));
 cleanup:
     return status;
 }

@@ -41,15 +41,14 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
     nl_device *device = stream->device;
     const nl_tensor *params = at->params, *hidden = &at->saved->kept[HIDDEN];
     int64_t width = width_of(&stream->dit->config);
-    NL_TRY(NL_OP(device, linear, .x = stream->h, .weight = params[W12_WEIGHT],
+    NL_TRY(NL_OP(device, linear, .x = nl_branch_input(stream, params), .weight = params[W12_WEIGHT],
                  .bias = params[W12_BIAS], .y = *hidden));
     if (stream->again)
         return NL_OK;
     nl_tensor active = nl_part_of_room(&stream->wide, 2 * width, width);
     NL_TRY(NL_OP(device, swiglu, .x = *hidden, .y = active));
     NL_TRY(nl_drop(device, &stream->dropout, stream->tokens, at->number, &active));
-    NL_TRY(NL_OP(device, linear, .x = active, .weight = params[W3_WEIGHT], .bias = params[W3_BIAS],
-                 .y = at->saved->out));
+    NL_TRY(nl_product(stream, &active, &params[W3_WEIGHT], &params[W3_BIAS], &at->saved->out));
 cleanup:
     return status;
 }

@@ -32,6 +32,8 @@ typedef struct nl_stream {
     nl_tensor h;          /* [B T, D] room: input of a branch */
     nl_tensor wide;       /* [B T, nl_wide_columns] room */
     nl_tensor spare;      /* [B T, D] room, with dw_conv */
+    float *h_scale;       /* [B T] factors of h where that is F8 */
+    nl_tensor narrow;     /* F8 [B T, nl_wide_columns] room, with --dtype fp8 */
     nl_tensor modulation; /* [B, (6 depth + 2 or 4) D] */
 } nl_stream;
 
@@ -56,10 +58,11 @@ typedef struct nl_pass {
 typedef struct nl_branch_at {
     int number;
     const nl_tensor *params, *gradients; /* [NL_BRANCH_PARAMS]; gradients in a backward pass */
+    const float *row_norms;              /* nl_block_params.row_norms, in a forward pass */
     const nl_branch_saved *saved;
 } nl_branch_at;
 
-/* A kind of mixer or MLP. It begins with a product by a weight and ends with one. */
+/* A kind of mixer or MLP. It begins with a product by a weight, params[0], and ends with one. */
 typedef struct nl_branch {
     const char
         *told_by; /* "attn.qkv.weight": the tensor by which a block of a file shows its kind */
@@ -70,7 +73,7 @@ typedef struct nl_branch {
     int64_t (*columns)(const nl_config *config);
     /* Where its tensors go: with stream->keep to the arena, otherwise to the stream's room. */
     nl_status (*room)(const nl_stream *stream, nl_tensor *kept);
-    /* stream->h becomes at->saved->out; with stream->again only what is kept. */
+    /* nl_branch_input(stream, params) becomes at->saved->out; with stream->again only what is kept. */
     nl_status (*forward)(nl_stream *stream, const nl_branch_at *at);
     /* From pass->dout to pass->dh, and all gradients but that of the first weight: *first says what is missing
      * there but h, which the normalisation makes once more, into tensors named by nl_pass_borrow. */
@@ -152,6 +155,15 @@ static inline nl_layers nl_layers_of_time(const nl_dit *dit, int kind, int kinds
 nl_status nl_activation_tensor(nl_device *device, int64_t rows, int64_t columns, nl_tensor *tensor);
 /* [rows of x, columns], contiguous, in the room of x from its column `first` on, as if that were contiguous too. */
 nl_tensor nl_part_of_room(const nl_tensor *x, int64_t first, int64_t columns);
+
+/* The input of a branch with these parameters: stream->h, of F8 where its first weight is. */
+nl_tensor nl_branch_input(const nl_stream *stream, const nl_tensor *params);
+/* Where the input [B T, K] of another product, by `weight`, is to be written: to x, or where the weight is F8 to
+ * stream->narrow. */
+nl_tensor nl_product_input(const nl_stream *stream, const nl_tensor *weight, const nl_tensor *x);
+/* y = x W^T + bias; where the weight is F8 and x is not yet, it becomes that on the way. */
+nl_status nl_product(const nl_stream *stream, const nl_tensor *x, const nl_tensor *weight,
+                     const nl_tensor *bias, const nl_tensor *y);
 
 /* h and dh lie from now on in `room` [B T, 2D or wider], which nothing else needs meanwhile. */
 void nl_pass_borrow(nl_pass *pass, const nl_tensor *room);

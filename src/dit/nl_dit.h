@@ -35,6 +35,7 @@ typedef struct nl_param {
     bool decay;                    /* takes weight decay when there is any */
     int64_t parts[NL_PARAM_PARTS]; /* rows of each product in a weight, ended by 0; none: one */
     int64_t query_rows;            /* rows at its beginning that make the queries of NaLa */
+    float *row_norm;               /* in nl_block_params.row_norms, or NULL */
     nl_tensor *tensor;             /* where it lives in the model */
 } nl_param;
 
@@ -46,6 +47,8 @@ typedef struct nl_block_params {
     int first;                                         /* its first row in the table */
     nl_tensor branches[NL_BRANCHES][NL_BRANCH_PARAMS]; /* as the file of each numbers them */
     nl_tensor norms[NL_BRANCHES];                      /* [D], of RMS */
+    /* With --dtype fp8, of each parameter of a branch the largest 2-norm of a row (of a vector, of an element). */
+    float row_norms[NL_BRANCHES][NL_BRANCH_PARAMS];
     nl_tensor dw_conv[2];               /* with dw_conv: weight [D, 1, 3, 3] and bias [D] */
     nl_tensor adaln_weight, adaln_bias; /* [6D, D]: views of nl_dit.adaln_weight */
 } nl_block_params;

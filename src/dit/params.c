@@ -50,10 +50,25 @@ static void add_product(nl_param_list *list, nl_tensor *weight, nl_tensor *bias,
     bias->dtype = bias_dtype(list->dit); /* an epilogue adds it in the type of its output */
 }
 
+/* What --dtype fp8 leaves as it is with bf16, of a block's products: all of the first and the last block, and these. */
+static const char *const not_in_fp8[] = {NULL};
+
+static bool is_in_fp8(const nl_param_list *list, int64_t rows, int64_t columns, const char *name)
+{
+    const nl_dit *dit = list->dit;
+    bool in = dit->device->fp8 && !dit->flat && list->block > 0 &&
+              list->block < dit->config.depth - 1 && rows % 16 == 0 && columns % 16 == 0;
+    for (int i = 0; in && not_in_fp8[i]; i++)
+        in = strcmp(name, not_in_fp8[i]) != 0;
+    return in;
+}
+
 void nl_add_linear(nl_param_list *list, nl_tensor *tensors, nl_init init, int64_t rows,
                    int64_t columns, const char *name)
 {
     add_product(list, &tensors[0], &tensors[1], init, rows, columns, name);
+    if (is_in_fp8(list, rows, columns, name))
+        tensors[0].dtype = NL_F8;
 }
 
 void nl_add_depthwise(nl_param_list *list, nl_tensor *tensors, nl_init init, int64_t channels,
@@ -85,13 +100,18 @@ static void add_block(nl_param_list *list, int index)
     nl_block_params *block = &dit->blocks[index];
     int64_t d = dit->config.hidden_size;
     snprintf(list->prefix, sizeof(list->prefix), "blocks.%d.", index);
+    list->block = index;
     block->first = dit->param_count;
     for (int kind = 0; kind < NL_BRANCHES; kind++) {
         char name[32];
         snprintf(name, sizeof(name), "norm%d", kind + 1);
         if (dit->config.norm == NL_NORM_RMS)
             add(list, &block->norms[kind], NL_INIT_ONE, false, SHAPE(d), name, ".weight");
+        int first = dit->param_count;
         nl_branch_of(&dit->config, kind)->params(list, block->branches[kind]);
+        for (int i = first; i < dit->param_count; i++)
+            dit->params[i].row_norm =
+                &block->row_norms[kind][dit->params[i].tensor - block->branches[kind]];
     }
     if (dit->config.dw_conv)
         nl_add_depthwise(list, block->dw_conv, NL_INIT_IDENTITY, d, 3, "dw_conv");
@@ -153,11 +173,19 @@ bool nl_param_is_adaln(const nl_param *param)
     return strstr(param->name, "adaLN_modulation") != NULL;
 }
 
+static char *take(char *base, int64_t bytes, int64_t *used)
+{
+    int64_t first = (*used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    *used = first + bytes;
+    return base ? base + first : NULL;
+}
+
 static void place(nl_tensor *tensor, char *base, int64_t *used)
 {
-    *used = (*used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    tensor->data = base ? base + *used : NULL;
-    *used += nl_tensor_bytes(tensor);
+    tensor->data = take(base, nl_tensor_bytes(tensor), used);
+    if (tensor->dtype == NL_F8)
+        tensor->scale =
+            (float *)(void *)take(base, tensor->shape[0] * (int64_t)sizeof(*tensor->scale), used);
 }
 
 /* All modulations one under the other, so that one product yields those of every block. */

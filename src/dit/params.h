@@ -18,6 +18,7 @@ bool nl_param_is_adaln(const nl_param *param);
 typedef struct nl_param_list {
     nl_dit *dit;
     char prefix[32]; /* "blocks.3." */
+    int block;       /* of these */
 } nl_param_list;
 
 /* Take the next rows. A product's weight [rows, columns] and bias, tensors[0] and [1]: */
@@ -45,6 +46,7 @@ typedef struct nl_staging {
     int64_t count; /* elements of the largest parameter */
     float *values; /* [count] */
     void *packed;  /* the same in another type */
+    float *scale;  /* factors of the rows of that, in F8 */
 } nl_staging;
 
 /* After a failure too, nl_staging_close is due. */

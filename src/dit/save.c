@@ -112,6 +112,10 @@ cleanup:
 static nl_status download(nl_dit_file *file, const nl_tensor *tensor, float *values)
 {
     nl_device *device = file->dit->device;
+    if (tensor->dtype == NL_F8)
+        return nl_fail(file->context, NL_ERROR_USAGE,
+                       "what dtype fp8 made of the weights is not saved; load the model in f32 or "
+                       "bf16");
     nl_status status =
         device->ops->download(device, file->packed, tensor->data, nl_tensor_bytes(tensor));
     if (status == NL_OK)
