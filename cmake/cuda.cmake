@@ -2,8 +2,13 @@
 # The CUDA back end: kernels/cuda and its folders, with cuDNN for convolutions where it is found (otherwise products over gathered
 # patches). cudart is linked statically, cuDNN is found again at run time where it was found now, cuBLASLt is loaded when
 # it is first wanted; a driver is needed only when a GPU is asked for.
+#
+# Without CMAKE_CUDA_ARCHITECTURES there is code for every kind of card since compute capability 8.0 that the toolkit knows, and
+# PTX of the newest for those to come. ./nalagen names the cards of this machine.
+set(all_cards OFF)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
+    set(all_cards ON)
+    set(CMAKE_CUDA_ARCHITECTURES 80)
 endif()
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
@@ -11,6 +16,20 @@ if(NL_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${NL_CCACHE})
 endif()
 enable_language(CUDA)
+if(all_cards)
+    set(CMAKE_CUDA_ARCHITECTURES)
+    foreach(card 80:11.0 86:11.1 89:11.8 90:11.8 100:12.8 120:12.8) # known since
+        string(REPLACE ":" ";" card ${card})
+        list(GET card 0 capability)
+        list(GET card 1 since)
+        if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL since)
+            list(APPEND CMAKE_CUDA_ARCHITECTURES ${capability}-real)
+            set(newest ${capability}-virtual)
+        endif()
+    endforeach()
+    list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest})
+    message(STATUS "CUDA for ${CMAKE_CUDA_ARCHITECTURES}")
+endif()
 find_package(CUDAToolkit REQUIRED)
 option(NL_CUDNN "Convolutions through cuDNN" ON)
 find_path(NL_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_PATH PATH_SUFFIXES include)

@@ -14,7 +14,7 @@ make_tree() {
     touch -d '1 minute ago' tree/core/* tree/kernels/* tree/cmake/* tree/* tree
     cat >bin/cmake <<'END'
 #!/bin/sh
-[ "$1" = --build ] || exit 0
+[ "$1" = --build ] || { echo "$*" >configured; exit 0; }
 echo built >>"$2/builds"
 printf '#!/bin/sh\necho "made this: $*"\n' >"$2/nalagen"
 chmod +x "$2/nalagen"
@@ -55,6 +55,25 @@ as_nobody() {
         [ "$(builds)" -eq "$count" ] || { echo "$file"; false; }
         touch -d '1 minute ago' "tree/$file" tree/core tree
     done
+}
+
+@test "CUDA is built for the cards of this machine; others, and it is built anew" {
+    make_tree
+    printf '#!/bin/sh\n' >bin/nvcc
+    printf '#!/bin/sh\n[ "$1" = -L ] || cat cards\n' >bin/nvidia-smi
+    chmod +x bin/*
+    printf '9.0\n8.6\n9.0\n' >cards
+    tree/nalagen
+    grep -q -- '-DNL_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=86-real;90-real' configured
+    [ "$(builds)" -eq 1 ]
+    echo 12.0 >cards
+    tree/nalagen
+    grep -q -- '-DCMAKE_CUDA_ARCHITECTURES=120-real' configured
+    [ "$(builds)" -eq 2 ]
+    echo 'Field "compute_cap" is not a valid field to query.' >cards # an old driver: for all
+    tree/nalagen
+    grep -q -- '-DNL_CUDA=ON' configured
+    ! grep -q ARCHITECTURES configured
 }
 
 @test "it works through symbolic links" {
