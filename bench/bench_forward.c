@@ -5,7 +5,7 @@
  *   nl_bench_forward [--device cuda] [--dtype bf16] [MODEL:BATCH[:INPUT]]...
  *
  * MODEL is a name such as NaLaSiT-S/2; INPUT the latent's height and width (default 32). Lines of figures (measure.h):
- * images a second, milliseconds of a batch, and the memory of weights and activations.
+ * images a second, milliseconds of a batch, and the memory of weights and activations; with --dtype fp8 their names say so.
  */
 #include <string.h>
 
@@ -84,8 +84,8 @@ static nl_status run(nl_context *context, const char *model, int batch, int inpu
     NL_TRY(take(&p, device, batch));
     NL_TRY(fill(&p, batch));
     NL_TRY(measure(device, 1, run_pass, &p, &ms));
-    int length = snprintf(name, sizeof(name), "forward %s %d x %lld tokens", model, batch,
-                          (long long)nl_config_tokens(&config));
+    int length = snprintf(name, sizeof(name), "forward %s %d x %lld tokens%s", model, batch,
+                          (long long)nl_config_tokens(&config), device->fp8 ? " fp8" : "");
     measure_note(name, 1e3 * batch / ms, "images/s");
     snprintf(name + length, sizeof(name) - (size_t)length, " time");
     measure_note(name, ms, "ms");
@@ -102,8 +102,8 @@ cleanup:
 
 int main(int argc, char **argv)
 {
-    static const char *const standard[] = {"NaLaSiT-S/2:256", "SiT-S/2:256", "NaLaDiT-XL/2:64",
-                                           "DiT-XL/2:64"};
+    static const char *const standard[] = {"NaLaSiT-S/2:256", "SiT-S/2:256",     "NaLaSiT-B/2:128",
+                                           "SiT-B/2:128",     "NaLaDiT-XL/2:64", "DiT-XL/2:64"};
     nl_context_options options = {0};
     int first = measure_options(argc, argv, &options), failures = 0;
     if (!first)

@@ -14,6 +14,7 @@
 
 #include "blas.h"
 #include "measure.h"
+#include "nl_e4m3.h"
 #include "nl_random.h"
 
 enum { D = 384, HEADS = 6, DEPTH = 12, SIDE = 16, T = SIDE * SIDE, CHANNELS = 4, SIZE = D / HEADS };
@@ -38,14 +39,16 @@ static void must(const bench *b, nl_status status)
     exit((int)status);
 }
 
-/* Normal numbers, the same again and again; integers are 0. */
+/* Normal numbers, the same again and again, in F8 times 64; integers are 0. */
 static void fill(const bench *b, const nl_tensor *tensor)
 {
     static float normals[NUMBERS];
     static uint16_t halves[NUMBERS];
+    static uint8_t eighths[NUMBERS];
     static const uint8_t zeros[NUMBERS];
     const void *from = tensor->dtype == NL_F32    ? (const void *)normals
                        : tensor->dtype == NL_BF16 ? (const void *)halves
+                       : tensor->dtype == NL_F8   ? (const void *)eighths
                                                   : (const void *)zeros;
     int64_t bytes = nl_tensor_bytes(tensor), most = NUMBERS * nl_dtype_size(tensor->dtype);
     if (from == zeros)
@@ -54,6 +57,8 @@ static void fill(const bench *b, const nl_tensor *tensor)
         for (int i = 0; i < NUMBERS; i += 4)
             nl_philox_normal4(1, 0, 0, (uint64_t)i, normals + i);
         nl_convert_from_float(normals, NUMBERS, NL_BF16, halves);
+        for (int i = 0; i < NUMBERS; i++)
+            eighths[i] = nl_float_to_e4m3(64 * normals[i]);
     }
     for (int64_t at = 0; at < bytes; at += most)
         must(b, b->device->ops->upload(b->device, (char *)tensor->data + at, from,
@@ -68,7 +73,12 @@ static nl_tensor tensor(bench *b, nl_dtype dtype, int ndim, const int64_t *shape
         exit(NL_ERROR_INTERNAL);
     must(b, b->device->ops->alloc(b->device, "bench", nl_tensor_bytes(&made), &made.data));
     fill(b, &made);
-    return b->tensors[b->tensor_count++] = made;
+    b->tensors[b->tensor_count++] = made;
+    if (dtype == NL_F8) {
+        const nl_tensor scale = tensor(b, NL_F32, 1, shape);
+        made.scale = scale.data;
+    }
+    return made;
 }
 
 #define TENSOR(dtype, ...)                                                                         \
@@ -236,6 +246,64 @@ static void bench_backbone(bench *b)
     if (!b->only) {
         measure_note("operations of a forward pass of NaLaSiT-S/2", b->forward_ms[0], "ms");
         measure_note("operations of a forward pass of SiT-S/2", b->forward_ms[1], "ms");
+    }
+}
+
+/* ---- Blocks in FP8, of XL with 64 images, B with 128 and S with 256 */
+
+#define F8(...) TENSOR(NL_F8, __VA_ARGS__)
+
+static void bench_fp8(bench *b)
+{
+    static const struct {
+        const char *name;
+        int64_t rows, d;
+    } sizes[] = {{"XL", 64 * T, 1152}, {"B", 128 * T, 768}, {"S", 256 * T, 384}};
+    for (int i = 0; b->device->fp8 && i < NL_COUNT(sizes); i++) {
+        int64_t m = sizes[i].rows, d = sizes[i].d, images = m / T;
+        const struct {
+            const char *name;
+            int64_t n, k;
+        } shapes[] = {{"qkvg", 4 * d, d},
+                      {"qkv", 3 * d, d},
+                      {"proj", d, d},
+                      {"fc1 without GELU", 4 * d, d},
+                      {"fc2", d, 4 * d}};
+        char shape[64];
+        for (int j = 0; j < NL_COUNT(shapes); j++) {
+            int64_t n = shapes[j].n, k = shapes[j].k;
+            snprintf(shape, sizeof(shape), "%s %s, bf16", sizes[i].name, shapes[j].name);
+            MEASURE(linear, ROW(.shape = shape, .flops = 2.0 * (double)(m * n * k)),
+                    .x = ACTIVATION(m, k), .weight = WEIGHT(n, k), .bias = ACTIVATION(n),
+                    .y = ACTIVATION(m, n));
+            snprintf(shape, sizeof(shape), "%s %s, fp8", sizes[i].name, shapes[j].name);
+            MEASURE(linear, ROW(.shape = shape, .flops = 2.0 * (double)(m * n * k)), .x = F8(m, k),
+                    .weight = F8(n, k), .bias = ACTIVATION(n), .y = ACTIVATION(m, n));
+        }
+        snprintf(shape, sizeof(shape), "%s fc1, bf16", sizes[i].name);
+        MEASURE(linear, ROW(.shape = shape, .flops = 8.0 * (double)(m * d * d)),
+                .x = ACTIVATION(m, d), .weight = WEIGHT(4 * d, d), .bias = ACTIVATION(4 * d),
+                .y = ACTIVATION(m, 4 * d), .epilogue = NL_EPILOGUE_GELU_TANH);
+        snprintf(shape, sizeof(shape), "%s fc1, fp8", sizes[i].name);
+        MEASURE(linear, ROW(.shape = shape, .flops = 8.0 * (double)(m * d * d)), .x = F8(m, d),
+                .weight = F8(4 * d, d), .bias = ACTIVATION(4 * d), .y = F8(m, 4 * d),
+                .room = ACTIVATION(m, 4 * d), .weight_norm = 1, .bias_norm = 1,
+                .epilogue = NL_EPILOGUE_GELU_TANH);
+        snprintf(shape, sizeof(shape), "%s, %lld", sizes[i].name, (long long)d);
+        MEASURE(quantize, ROW(.shape = shape), .x = ACTIVATION(m, d), .y = F8(m, d));
+        snprintf(shape, sizeof(shape), "%s, %lld, gelu", sizes[i].name, (long long)(4 * d));
+        MEASURE(quantize, ROW(.shape = shape), .x = ACTIVATION(m, 4 * d), .y = F8(m, 4 * d),
+                .activation = NL_EPILOGUE_GELU_TANH);
+        for (int f8 = 0; f8 < 2; f8++) {
+            nl_dtype y = f8 ? NL_F8 : b->device->activation;
+            snprintf(shape, sizeof(shape), "%s, %s", sizes[i].name, f8 ? "fp8" : "bf16");
+            MEASURE(layernorm_modulate, ROW(.shape = shape), .x = ACTIVATION(m, d),
+                    .branch = ACTIVATION(m, d), .gate = ACTIVATION(images, d),
+                    .shift = ACTIVATION(images, d), .scale = ACTIVATION(images, d),
+                    .y = TENSOR(y, m, d), .rows_per_image = T, .eps = 1e-6f);
+            MEASURE(layernorm_gate, ROW(.shape = shape), .x = ACTIVATION(m, d), .weight = F32(d),
+                    .bias = F32(d), .g = ACTIVATION(m, d), .y = TENSOR(y, m, d), .eps = 1e-5f);
+        }
     }
 }
 
@@ -534,6 +602,7 @@ static const struct section {
     const char *name;
     void (*run)(bench *);
 } sections[] = {{"backbone", bench_backbone},
+                {"fp8", bench_fp8},
                 {"autoencoder", bench_autoencoder},
                 {"sampling", bench_sampling},
                 {"training", bench_training}};
@@ -546,8 +615,9 @@ static bool named(const struct section *section, char **words)
 }
 
 static const char usage[] =
-    "usage: nl_bench_operations [--device NAME] [--dtype f32|bf16] [--threads N] [--batch N]\n"
-    "                           [--only OPERATION] [backbone|autoencoder|sampling|training]...\n"
+    "usage: nl_bench_operations [--device NAME] [--dtype f32|bf16|fp8] [--threads N] [--batch N]\n"
+    "                           [--only OPERATION] "
+    "[backbone|fp8|autoencoder|sampling|training]...\n"
     "                           [attention [BATCHxHEADSxTOKENSxSIZE]...]\n"
     "batch: 2 on a CPU, 256 on a GPU.\n";
 
@@ -615,7 +685,7 @@ int main(int argc, char **argv)
         return NL_ERROR_USAGE;
     }
     printf("# %s, %s, %d images of %d tokens%s%s\n", b->device->name,
-           nl_dtype_name(b->device->dtype), (int)b->batch, T, b->sgemm ? ", OpenBLAS for " : "",
+           nl_device_dtype_name(b->device), (int)b->batch, T, b->sgemm ? ", OpenBLAS for " : "",
            b->sgemm ? core : "");
     for (int i = 0; i < NL_COUNT(sections); i++)
         if (optind == argc || named(&sections[i], argv + optind))

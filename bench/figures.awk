@@ -4,7 +4,7 @@
 #
 #   awk -f bench/figures.awk ours.tsv peer.tsv
 #
-# A row of the peer is named as ours with "eager" or "compiled" behind it. The ratio says how many times better ours is
+# A row of the peer is named as ours with "eager" or "compiled" behind it, and perhaps how; the best one's is named. The ratio says how many times better ours is
 # than the best of them; for NaLa a second one is to the best softmax row of the peer, which does the same work.
 BEGIN { FS = "\t" }
 function less_is_better(unit) { return unit == "ms" || unit == "MiB" }
@@ -20,12 +20,14 @@ FILENAME == ARGV[1] {
 }
 {
     row = name
-    sub(/ (eager|compiled)$/, "", row)
-    peer[name] = value
+    sub(/ (eager|compiled)( .*)?$/, "", row)
+    how = name == row ? "" : substr(name, length(row) + 2)
     # trim() makes text of a number, and "4251" is more than "13609"
-    if (!(row in best) || (less_is_better(unit) ? value + 0 < best[row] + 0 : value + 0 > best[row] + 0))
+    if (!(row in best) || (less_is_better(unit) ? value + 0 < best[row] + 0 : value + 0 > best[row] + 0)) {
         best[row] = value
-    said[row] = said[row] (said[row] == "" ? "" : ", ") sprintf("\"%s\": %s", name == row ? "PyTorch" : substr(name, length(row) + 2), value)
+        by[row] = how
+    }
+    said[row] = said[row] (said[row] == "" ? "" : ", ") sprintf("\"%s\": %s", how == "" ? "PyTorch" : how, value)
 }
 function ratio(name, row) {
     if (!(row in best) || ours[name] + 0 == 0)
@@ -49,7 +51,7 @@ END {
         } else {
             if (i == 1)
                 printf "| measurement | nalagen | best of PyTorch | ratio | to its softmax |\n|---|---|---|---|---|\n"
-            printf "| %s | %s %s | %s | %s | %s |\n", name, ours[name], units[name], best[name], same, other
+            printf "| %s | %s %s | %s%s | %s | %s |\n", name, ours[name], units[name], best[name], by[name] == "" ? "" : " (" by[name] ")", same, other
         }
     }
     if (json)

@@ -2,11 +2,16 @@
 """The same work in PyTorch on one GPU, for a comparison on your own card.
 
     python3 bench/peer_torch.py [limits] [attention] [forward] [train] [decode] [inception]
-                                [--json FILE] [--seconds 600] [--wait]
+                                [--only TEXT,TEXT] [--modes MODE,MODE] [--json FILE] [--seconds 600] [--wait]
 
 Without a word: everything. One line for each measurement, name, value and unit between tabs: the median of timed
 calls after warm-up, bf16, random weights and inputs, eager and torch.compile; the FID network in fp16, TF32 and fp32;
 a training step with autocast to bf16, fused AdamW and an average of the weights, with the memory that it takes.
+
+Rows of forward are PyTorch at its best: eager and compiled in each of --modes (default, max-autotune-no-cudagraphs,
+reduce-overhead), with that of cuDNN's, Flash and memory-efficient attention that is fastest alone at the row's shape;
+in bf16, and in FP8 by torch._scaled_mm with factors of rows (compiled only), the first and last block in bf16 as ours.
+--only takes the rows in whose name one of the texts is ("XL", "fp8", "DiT-XL/2 64 x 256 tokens fp8").
 tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_bench_operations attention`, `nl_bench_forward`,
 `nl_bench_images` and tests/gpu.sh, with "eager" or "compiled" behind them.
 
@@ -27,9 +32,11 @@ import time
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CUDA, BF16 = "cuda", torch.bfloat16
-SIZES = {"S": (12, 384, 6), "XL": (28, 1152, 16)}  # depth, width, heads
+SIZES = {"S": (12, 384, 6), "B": (12, 768, 12), "XL": (28, 1152, 16)}  # depth, width, heads
+MODES = ["default", "max-autotune-no-cudagraphs", "reduce-overhead"]
 RESULTS = {}
 
 
@@ -99,6 +106,31 @@ class Block(nn.Module):
         x = x + g1 * self.attend(h)
         h = F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + a2) + s2
         return x + g2 * self.fc2(F.gelu(self.fc1(h), approximate="tanh"))
+
+
+class F8Linear(nn.Module):
+    """A linear layer in E4M3: a factor for each row of the weights, and one for each token."""
+
+    def __init__(self, linear):
+        super().__init__()
+        scale = linear.weight.float().abs().amax(dim=1, keepdim=True) / 448
+        self.register_buffer("weight", (linear.weight.float() / scale).to(torch.float8_e4m3fn))
+        self.register_buffer("scale", scale.T.contiguous())
+        self.bias = linear.bias
+
+    def forward(self, x):
+        rows = x.flatten(0, -2).float()
+        scale = rows.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
+        y = torch._scaled_mm((rows / scale).to(torch.float8_e4m3fn), self.weight.T, scale, self.scale, bias=self.bias,
+                             out_dtype=BF16, use_fast_accum=True)
+        return y.unflatten(0, x.shape[:-1])
+
+
+def in_fp8(model):
+    for block in model.blocks[1:-1]:
+        for name in ("qkv", "proj", "fc1", "fc2"):
+            setattr(block, name, F8Linear(getattr(block, name)))
+    return model
 
 
 class Backbone(nn.Module):
@@ -196,16 +228,39 @@ def attention(batch, tokens):
             note(f"attention {name} {6 * batch} x {tokens} x 64 {what}{kind}", milliseconds(lambda: run(call)), "ms")
 
 
+def fastest_sdpa(batch, heads, head_size):
+    """The back end of scaled_dot_product_attention that is fastest alone, and its name."""
+    q, k, v = (randn(batch, heads, 256, head_size) for _ in range(3))
+    times = {}
+    for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION"):
+        with sdpa_kernel(getattr(SDPBackend, name)):
+            try:
+                times[name] = milliseconds(lambda: F.scaled_dot_product_attention(q, k, v))
+            except RuntimeError:
+                pass  # not for this card or shape
+    name = min(times, key=times.get)
+    return getattr(SDPBackend, name), name.removesuffix("_ATTENTION").lower()
+
+
 @torch.no_grad()
-def forward(name, size, nala, batch):
+def forward(name, size, nala, batch, dtype):
+    _, width, heads = SIZES[size]
     model = Backbone(size, nala).to(CUDA, BF16)
+    if dtype == "fp8":
+        in_fp8(model)
     x, t, y = randn(batch, 4, 32, 32), torch.rand(batch, device=CUDA), torch.zeros(batch, dtype=torch.long, device=CUDA)
-    compiled = torch.compile(model)
-    compiled(x, t, y)
-    yield
-    for kind, call in (("eager", model), ("compiled", compiled)):
-        rate = 1e3 * batch / milliseconds(lambda: call(x, t, y), 10)
-        note(f"forward {name}-{size}/2 {batch} x 256 tokens {kind}", rate, "images/s")
+    backend, attends = (SDPBackend.MATH, "") if nala else fastest_sdpa(batch, heads, width // heads)
+    calls = {} if dtype == "fp8" else {"eager": model}
+    with sdpa_kernel(backend):
+        for mode in MODES:
+            call = torch.compile(model, mode=mode, dynamic=False)
+            call(x, t, y)
+            calls["compiled " + mode] = call
+        yield
+        for kind, call in calls.items():
+            rate = 1e3 * batch / milliseconds(lambda: call(x, t, y), 10)
+            note(f"{row_name((forward, name, size, nala, batch, dtype))} {kind}{' ' + attends if attends else ''}", rate,
+                 "images/s")
 
 
 def train(name, nala, batch, tokens=256):
@@ -284,13 +339,24 @@ def inception(precision):
 
 
 # The slowest to compile first.
-ROWS = [*((train, name, name != "SiT", 65536 // n, n) for n in (256, 1024, 4096) for name in ("NaLaSiT", "SiT")), (forward, "NaLaDiT", "XL", True, 64),
-        (forward, "DiT", "XL", False, 64), (forward, "NaLaSiT", "S", True, 256),
-        (forward, "SiT", "S", False, 256), (decode,), *((inception, p) for p in ("fp16", "tf32", "fp32")),
+ROWS = [*((train, name, name != "SiT", 65536 // n, n) for n in (256, 1024, 4096) for name in ("NaLaSiT", "SiT")),
+        *((forward, ("NaLa" if nala else "") + kind, size, nala, batch, dtype)
+          for kind, size, batch in (("DiT", "XL", 64), ("SiT", "B", 128), ("SiT", "S", 256))
+          for nala in (True, False) for dtype in ("bf16", "fp8")),
+        (decode,), *((inception, p) for p in ("fp16", "tf32", "fp32")),
         *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,)]
 
 
-def work(row, pipe):
+def row_name(row):
+    """As far as all its measurements share it: what --only looks at."""
+    if row[0] is forward:
+        _, name, size, _, batch, dtype = row
+        return f"forward {name}-{size}/2 {batch} x 256 tokens{' fp8' if dtype == 'fp8' else ''}"
+    return " ".join(str(part) for part in (row[0].__name__, *row[1:]))
+
+
+def work(row, modes, pipe):
+    MODES[:] = modes
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     measure = row[0](*row[1:])
     next(measure)
@@ -304,7 +370,7 @@ def work(row, pipe):
 
 def main():
     words = sys.argv[1:]
-    options = {"--json": None, "--seconds": "600"}
+    options = {"--json": None, "--seconds": "600", "--only": "", "--modes": ",".join(MODES)}
     for option in options:
         if option in words:
             at = words.index(option)
@@ -318,9 +384,10 @@ def main():
     spawn = multiprocessing.get_context("spawn")
     started = []
     for row in ROWS:
-        if not words or row[0].__name__ in words:
+        only = options["--only"].split(",")
+        if (not words or row[0].__name__ in words) and any(text in row_name(row) for text in only):
             here, there = spawn.Pipe()
-            process = spawn.Process(target=work, args=(row, there))
+            process = spawn.Process(target=work, args=(row, options["--modes"].split(","), there))
             process.start()
             there.close()
             started.append((row, process, here))

@@ -22,6 +22,7 @@ static const struct model {
     {MODEL(""), 12},
     {MODEL(", \"attention\": \"nala\""), 12},
     {MODEL(", \"attention\": \"nala\", \"gate\": false, \"lepe\": true, \"mlp\": \"mix\""), 12},
+    {MODEL(", \"attention\": \"gla\", \"dw_conv\": true"), 12},
     {MODEL(", \"mlp\": \"swiglu\", \"norm\": \"rms\", \"rope\": true, \"qk_norm\": true"), 12},
 };
 

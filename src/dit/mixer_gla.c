@@ -79,7 +79,8 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
     const nl_tensor *params = at->params, *kept = at->saved->kept;
     nl_attention_sizes sizes = nl_attention_sizes_of(&stream->dit->config);
     int64_t d = sizes.hidden_size, key_size = sizes.head_size / 2;
-    NL_CHECK(NL_OP(device, linear, .x = stream->h, .weight = params[IN_WEIGHT], .y = kept[IN]));
+    NL_CHECK(NL_OP(device, linear, .x = nl_branch_input(stream, params),
+                   .weight = params[IN_WEIGHT], .y = kept[IN]));
     NL_CHECK(NL_OP(device, linear, .x = nl_tensor_columns(&kept[IN], 3 * d, GATE_RANK),
                    .weight = params[GATE_WEIGHT], .bias = params[GATE_BIAS], .y = kept[GATE]));
     NL_CHECK(NL_OP(device, gated_linear_attention, .qkv = nl_tensor_columns(&kept[IN], 0, 2 * d),
@@ -89,9 +90,7 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
                    .normalizer = NORMALIZER));
     NL_CHECK(NL_OP(device, head_norm_gate, .x = kept[OUT], .weight = params[NORM_WEIGHT],
                    .g = nl_tensor_columns(&kept[IN], 2 * d, d), .y = stream->h, .eps = norm_eps));
-    NL_CHECK(
-        NL_OP(device, linear, .x = stream->h, .weight = params[OUT_WEIGHT], .y = at->saved->out));
-    return NL_OK;
+    return nl_product(stream, &stream->h, &params[OUT_WEIGHT], &(nl_tensor){0}, &at->saved->out);
 }
 
 static nl_status backward(nl_pass *pass, const nl_branch_at *at,

@@ -51,7 +51,7 @@ static void add_product(nl_param_list *list, nl_tensor *weight, nl_tensor *bias,
 }
 
 /* What --dtype fp8 leaves as it is with bf16, of a block's products: all of the first and the last block, and these. */
-static const char *const not_in_fp8[] = {NULL};
+static const char *const not_in_fp8[] = {"attn.gk_proj" /* of 16 numbers */, NULL};
 
 static bool is_in_fp8(const nl_param_list *list, int64_t rows, int64_t columns, const char *name)
 {
@@ -86,6 +86,8 @@ void nl_add_parts(nl_param_list *list, nl_tensor *tensor, const int64_t *parts, 
     for (int i = 0; parts[i]; i++)
         rows += param->parts[i] = parts[i];
     add(list, tensor, NL_INIT_XAVIER_SMALL, true, SHAPE(rows, columns), name, "");
+    if (is_in_fp8(list, rows, columns, name))
+        tensor->dtype = NL_F8;
 }
 
 void nl_add_vector(nl_param_list *list, nl_tensor *tensor, nl_init init, int64_t size,
