@@ -131,8 +131,14 @@ try:
     before = value("document.querySelector('#chart path').getAttribute('d')")
     with open(RUN + "/log.jsonl", "a") as log:
         for step in range(100, 110):
-            print(json.dumps({"step": step, "loss": 1 / step, "seconds": step / 10}), file=log)
+            print(json.dumps({"step": step, "loss": 1 / step, "seconds": step / 10, "skipped": 2}), file=log)
+    with open(RUN + "/metrics.jsonl", "a") as metrics:
+        for step, loss in ((105, 1e-3), (107, 2e-3)):
+            print(json.dumps({"step": step, "val_loss": loss}), file=metrics)
     until(lambda: value("document.querySelector('#chart path').getAttribute('d')") != before, "the curve grows")
+    until(lambda: "105: validation 0.001, the least so far" in element("run-facts").text, "what happened")
+    events = element("run-facts").text
+    assert "107: " not in events and "not finite: 2" in events, events
     assert "109" in element("run-facts").text and chosen.get_attribute("aria-pressed") == "true"
 
     # narrow, wide, dark: nothing reaches over the side

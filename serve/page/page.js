@@ -470,6 +470,24 @@ let runs = [], chosenRuns = [], details = new Map(), gridOf = "";
 const clock = seconds => seconds < 60 ? `${Math.round(seconds)} s` : seconds < 3600 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds / 3600)} h ${Math.floor(seconds / 60) % 60} min`;
 const bytes = count => count >= 2 ** 30 ? `${(count / 2 ** 30).toFixed(1)} GiB` : `${(count / 2 ** 20).toFixed(0)} MiB`;
 
+/* What happened, the latest first. */
+function eventsOf(run) {
+  const events = [];
+  let least = Infinity, skipped = 0;
+  for (const { step, val_loss } of run.validation)
+    if (val_loss < least) events.push([step, `validation ${short(least = val_loss)}, the least so far`]);
+  for (const line of run.log)
+    if (line.skipped > skipped) {
+      events.push([line.step, `steps skipped, not finite: ${line.skipped - skipped}`]);
+      skipped = line.skipped;
+    }
+  for (const { step, metrics } of run.evaluations)
+    if (step !== undefined) events.push([step, Object.entries(metrics).slice(0, 2).map(([key, value]) => `${key} ${short(value)}`).join(", ")]);
+  for (const step of run.grids) events.push([step, "pictures"]);
+  if (run.done && run.log.length) events.push([run.log.at(-1).step, "done"]);
+  return make("ol", { class: "events" }, ...events.sort((a, b) => b[0] - a[0]).slice(0, 10).map(([step, what]) => make("li", {}, `${step}: ${what}`)));
+}
+
 function factsOf(run) {
   const last = run.log.at(-1) || {}, validation = run.validation.filter(line => line.val_loss !== undefined).at(-1);
   const steps = run.training?.steps, rate = run.log.length > 1 ? (last.step - run.log[0].step) / (last.seconds - run.log[0].seconds) : 0;
@@ -480,7 +498,8 @@ function factsOf(run) {
   if (last.memory) rows.push(["Memory", bytes(last.memory)]);
   if (last.skipped) rows.push(["Steps skipped", last.skipped]);
   if (!run.done && steps && rate > 0) rows.push(["Time left", clock((steps - last.step) / rate)]);
-  return make("dl", {}, make("dt", {}, "Run"), make("dd", {}, run.name), ...rows.flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, String(value))]));
+  return make("dl", {}, make("dt", {}, "Run"), make("dd", {}, run.name), ...rows.flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, String(value))]),
+    make("dt", {}, "Events"), make("dd", {}, eventsOf(run)));
 }
 
 const curves = [["loss", "Loss"], ["val_loss", "Validation loss"], ["grad_norm", "Norm of the gradient"], ["lr", "Learning rate"], ["images_per_second", "Images a second"], ["memory", "Memory"]];
