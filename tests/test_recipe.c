@@ -87,6 +87,7 @@ static void a_length_that_is_given_stays(void **state)
     nl_recipe_choose(&facts, &options);
     assert_true(options.minutes == 0 && options.steps == 80 && options.batch == 4);
     assert_int_equal(options.snapshot_every, 10);
+    assert_int_equal(options.log_every, 10);
 }
 
 static void pictures_to_hold_out(void **state)

@@ -51,6 +51,7 @@ enum {
     CPU_STEPS = 2000, /* at most */
     CPU_MINUTES = 60,
     CPU_DRAWS = 64,
+    CPU_LOG_EVERY = 10, /* steps: of that hour's 400 */
 };
 
 int64_t nl_recipe_held_out_every(const nl_recipe_facts *facts)
@@ -97,7 +98,9 @@ void nl_recipe_choose(const nl_recipe_facts *facts, nl_train_options *options)
     options->times = "logit-normal";
     options->dropout = row->dropout;
     /* On the CPU the hour ends most runs, and a rate by the clock could not be had again. */
-    if (!facts->cpu) {
+    if (facts->cpu) {
+        options->log_every = CPU_LOG_EVERY;
+    } else {
         options->schedule = "cooldown";
         options->cooldown = 0.4;
     }
