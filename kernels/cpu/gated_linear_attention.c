@@ -8,10 +8,9 @@
 #include <string.h>
 
 #include "nl_cpu.h"
+#include "rows.h"
+#include "vector.h"
 #include "vector_math.h"
-
-/* Copies that a compiler makes of a loop may sum in another order: these functions stay the only one. */
-#define ONE_COPY __attribute__((noinline)) static
 
 typedef struct scanned {
     const nl_tensor *qkv, *gate;
@@ -19,6 +18,20 @@ typedef struct scanned {
     int64_t heads, keys, size, tokens; /* h, e, d, T */
     float scale, normalizer;
 } scanned;
+
+static scanned scanned_of(const nl_tensor *qkv, const nl_tensor *gate, const nl_scan *scan,
+                          int64_t heads, int64_t keys, int64_t size, float scale, float normalizer)
+{
+    return (scanned){.qkv = qkv,
+                     .gate = gate,
+                     .scan = scan,
+                     .heads = heads,
+                     .keys = keys,
+                     .size = size,
+                     .tokens = scan->grid_height * scan->grid_width,
+                     .scale = scale,
+                     .normalizer = normalizer};
+}
 
 /* Rows of a head at one token. */
 typedef struct head_row {
@@ -39,7 +52,7 @@ static head_row row_of(const scanned *s, int64_t index, int64_t place)
 }
 
 /* a [e] = sigmoid(gate)^(1 / normalizer) */
-ONE_COPY void decays_of(const scanned *s, const float *gate, float *restrict decays)
+NL_ONE_COPY void decays_of(const scanned *s, const float *gate, float *restrict decays)
 {
     float inverse = 1 / s->normalizer;
 #pragma omp simd
@@ -49,29 +62,12 @@ ONE_COPY void decays_of(const scanned *s, const float *gate, float *restrict dec
     }
 }
 
-ONE_COPY float dot(const float *a, const float *b, int64_t count)
-{
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
 /* state [d] = a state + k v */
-ONE_COPY void update(float a, float k, const float *v, int64_t size, float *restrict state)
+NL_ONE_COPY void update(float a, float k, const float *v, int64_t size, float *restrict state)
 {
 #pragma omp simd
     for (int64_t c = 0; c < size; c++)
         state[c] = a * state[c] + k * v[c];
-}
-
-/* to [d] += factor from */
-ONE_COPY void add(float factor, const float *from, int64_t size, float *restrict to)
-{
-#pragma omp simd
-    for (int64_t c = 0; c < size; c++)
-        to[c] += factor * from[c];
 }
 
 static void forward_head(const scanned *s, int64_t index, const nl_tensor *out, float *state)
@@ -86,7 +82,7 @@ static void forward_head(const scanned *s, int64_t index, const nl_tensor *out, 
         for (int64_t e = 0; e < s->keys; e++) {
             float *row = state + e * s->size;
             update(decays[e], at.k[e], at.v, s->size, row);
-            add(s->scale * at.q[e], row, s->size, to);
+            nl_add_scaled(s->scale * at.q[e], row, s->size, to);
         }
     }
 }
@@ -95,15 +91,8 @@ static void forward_head(const scanned *s, int64_t index, const nl_tensor *out, 
 nl_status NL_CPU(gated_linear_attention)(nl_device *device,
                                          const nl_gated_linear_attention_args *args)
 {
-    scanned s = {.qkv = &args->qkv,
-                 .gate = &args->gate,
-                 .scan = &args->scan,
-                 .heads = args->heads,
-                 .keys = args->key_size,
-                 .size = args->head_size,
-                 .tokens = args->scan.grid_height * args->scan.grid_width,
-                 .scale = args->scale,
-                 .normalizer = args->normalizer};
+    scanned s = scanned_of(&args->qkv, &args->gate, &args->scan, args->heads, args->key_size,
+                           args->head_size, args->scale, args->normalizer);
     int64_t heads = args->batch * s.heads, floats = nl_cpu_pad(s.keys * (s.size + 1), 16);
     int team = nl_cpu_team(device, heads * s.tokens * s.size);
     void *scratch;
@@ -128,7 +117,7 @@ static void queries_backward(const scanned *s, const nl_gated_linear_attention_b
         for (int64_t e = 0; e < s->keys; e++) {
             float *row = state + e * s->size;
             update(decays[e], at.k[e], at.v, s->size, row);
-            dq[e] = s->scale * dot(row, dout, s->size);
+            dq[e] = s->scale * nl_dot(row, dout, s->size);
         }
     }
 }
@@ -152,8 +141,8 @@ static void keys_backward(const scanned *s, const nl_gated_linear_attention_back
         for (int64_t e = 0; e < s->keys; e++) {
             float *row = dstate + e * s->size;
             update(decays[e], s->scale * at.q[e], dout, s->size, row);
-            add(at.k[e], row, s->size, dv);
-            dk[e] = dot(row, at.v, s->size);
+            nl_add_scaled(at.k[e], row, s->size, dv);
+            dk[e] = nl_dot(row, at.v, s->size);
             sums[e] += at.q[e] * dq[e] - at.k[e] * dk[e];
             dgate[e] = sums[e] * nlv_sigmoid(-at.gate[e]) / s->normalizer;
         }
@@ -166,15 +155,8 @@ nl_status
 NL_CPU(gated_linear_attention_backward)(nl_device *device,
                                         const nl_gated_linear_attention_backward_args *args)
 {
-    scanned s = {.qkv = &args->qkv,
-                 .gate = &args->gate,
-                 .scan = &args->scan,
-                 .heads = args->heads,
-                 .keys = args->key_size,
-                 .size = args->head_size,
-                 .tokens = args->scan.grid_height * args->scan.grid_width,
-                 .scale = args->scale,
-                 .normalizer = args->normalizer};
+    scanned s = scanned_of(&args->qkv, &args->gate, &args->scan, args->heads, args->key_size,
+                           args->head_size, args->scale, args->normalizer);
     int64_t heads = args->batch * s.heads, floats = nl_cpu_pad(s.keys * (s.size + 2), 16);
     int team = nl_cpu_team(device, heads * s.tokens * s.size);
     void *scratch;

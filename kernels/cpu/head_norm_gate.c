@@ -4,15 +4,13 @@
 #include <string.h>
 
 #include "nl_cpu.h"
+#include "rows.h"
 #include "slope.h"
 
 /* Rows whose gradients by the weights are summed one after the other. */
 enum { CHUNK = 64 };
 
-/* Copies that a compiler makes of a loop may sum in another order: these functions stay the only one. */
-#define ONE_COPY __attribute__((noinline)) static
-
-ONE_COPY float inverse_rms(const float *x, int64_t size, float eps)
+NL_ONE_COPY float inverse_rms(const float *x, int64_t size, float eps)
 {
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
@@ -42,9 +40,9 @@ nl_status NL_CPU(head_norm_gate)(nl_device *device, const nl_head_norm_gate_args
 
 /* One head: with n = scale x, dn = weight SiLU(g) dy: dx = scale (dn - n mean(dn n)); sums [d] += SiLU(g) dy n. y may be
  * NULL. */
-ONE_COPY void head_backward(const float *x, const float *weight, const float *g, const float *dy,
-                            int64_t size, float eps, float *dx, float *restrict dg,
-                            float *restrict y, float *restrict sums)
+NL_ONE_COPY void head_backward(const float *x, const float *weight, const float *g, const float *dy,
+                               int64_t size, float eps, float *dx, float *restrict dg,
+                               float *restrict y, float *restrict sums)
 {
     float scale = inverse_rms(x, size, eps), product = 0;
 #pragma omp simd reduction(+ : product)

@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include "nl_cpu.h"
+#include "rows.h"
+#include "vector.h"
 #include "vector_math.h"
-
-/* Copies that a compiler makes of a loop may sum in another order: these functions stay the only one. */
-#define ONE_COPY __attribute__((noinline)) static
 
 typedef struct mediated {
     const nl_tensor *qkv;
@@ -40,25 +39,8 @@ static const float *part(const mediated *m, int64_t index, int64_t token, int wh
            index % m->sizes->heads * m->d;
 }
 
-ONE_COPY float dot(const float *a, const float *b, int64_t count)
-{
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
-/* to [count] += factor from */
-ONE_COPY void add(float factor, const float *from, int64_t count, float *restrict to)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++)
-        to[i] += factor * from[i];
-}
-
 /* x [count] = exp(x - their maximum) / their sum; returns maximum + log(sum) */
-ONE_COPY float softmax(float *x, int64_t count)
+NL_ONE_COPY float softmax(float *x, int64_t count)
 {
     float maximum = x[0], sum = 0;
     for (int64_t i = 1; i < count; i++)
@@ -90,12 +72,12 @@ static float gather(const mediated *m, int64_t index, int64_t a, float *weights,
     memset(values, 0, (size_t)m->d * sizeof(float));
     for (int64_t y = cell.top; y < cell.bottom; y++)
         for (int64_t x = cell.left; x < cell.right; x++)
-            add(share, part(m, index, y * m->sizes->grid_width + x, 0), m->d, mediator);
+            nl_add_scaled(share, part(m, index, y * m->sizes->grid_width + x, 0), m->d, mediator);
     for (int64_t t = 0; t < m->tokens; t++)
-        weights[t] = m->scale * dot(mediator, part(m, index, t, 1), m->d);
+        weights[t] = m->scale * nl_dot(mediator, part(m, index, t, 1), m->d);
     float lse = softmax(weights, m->tokens);
     for (int64_t t = 0; t < m->tokens; t++)
-        add(weights[t], part(m, index, t, 2), m->d, values);
+        nl_add_scaled(weights[t], part(m, index, t, 2), m->d, values);
     return lse;
 }
 
@@ -105,7 +87,7 @@ static void weigh(const mediated *m, int64_t index, int64_t token, const float *
 {
     const float *q = part(m, index, token, 0);
     for (int64_t a = 0; a < m->count; a++)
-        weights[a] = m->scale * dot(q, mediators + a * m->d, m->d);
+        weights[a] = m->scale * nl_dot(q, mediators + a * m->d, m->d);
     softmax(weights, m->count);
 }
 
@@ -132,7 +114,7 @@ nl_status NL_CPU(mediator_attention)(nl_device *device, const nl_mediator_attent
             weigh(&m, index, t, mediators, weights);
             memset(out, 0, (size_t)m.d * sizeof(float));
             for (int64_t a = 0; a < m.count; a++)
-                add(weights[a], values + a * m.d, m.d, out);
+                nl_add_scaled(weights[a], values + a * m.d, m.d, out);
         }
     }
     return NL_OK;
@@ -155,15 +137,15 @@ static void query_backward(const mediated *m, const nl_mediator_attention_backwa
     float *weights = memory->weights, *changes = weights + m->count, mean = 0;
     weigh(m, index, token, mediators, weights);
     for (int64_t a = 0; a < m->count; a++) {
-        changes[a] = dot(dout, values + a * m->d, m->d);
+        changes[a] = nl_dot(dout, values + a * m->d, m->d);
         mean += weights[a] * changes[a];
     }
     memset(dq, 0, (size_t)m->d * sizeof(float));
     for (int64_t a = 0; a < m->count; a++) {
         float change = m->scale * weights[a] * (changes[a] - mean);
-        add(weights[a], dout, m->d, memory->dvalues + a * m->d);
-        add(change, mediators + a * m->d, m->d, dq);
-        add(change, q, m->d, memory->dmediators + a * m->d);
+        nl_add_scaled(weights[a], dout, m->d, memory->dvalues + a * m->d);
+        nl_add_scaled(change, mediators + a * m->d, m->d, dq);
+        nl_add_scaled(change, q, m->d, memory->dmediators + a * m->d);
     }
 }
 
@@ -181,11 +163,11 @@ static void key_backward(const mediated *m, const nl_mediator_attention_backward
     memset(dv, 0, (size_t)m->d * sizeof(float));
     for (int64_t a = 0; a < m->count; a++) {
         const float *mediator = mediators + a * m->d, *dvalue = memory->dvalues + a * m->d;
-        float weight = nlv_exp(m->scale * dot(mediator, k, m->d) - lse[a]);
-        float change = m->scale * weight * (dot(dvalue, v, m->d) - means[a]);
-        add(weight, dvalue, m->d, dv);
-        add(change, mediator, m->d, dk);
-        add(change, k, m->d, memory->dmediators + a * m->d);
+        float weight = nlv_exp(m->scale * nl_dot(mediator, k, m->d) - lse[a]);
+        float change = m->scale * weight * (nl_dot(dvalue, v, m->d) - means[a]);
+        nl_add_scaled(weight, dvalue, m->d, dv);
+        nl_add_scaled(change, mediator, m->d, dk);
+        nl_add_scaled(change, k, m->d, memory->dmediators + a * m->d);
     }
 }
 
@@ -197,14 +179,15 @@ static void head_backward(const mediated *m, const nl_mediator_attention_backwar
     for (int64_t t = 0; t < m->tokens; t++)
         query_backward(m, args, index, t, memory);
     for (int64_t a = 0; a < m->count; a++)
-        memory->weights[a] = dot(memory->dvalues + a * m->d, values + a * m->d, m->d);
+        memory->weights[a] = nl_dot(memory->dvalues + a * m->d, values + a * m->d, m->d);
     for (int64_t t = 0; t < m->tokens; t++)
         key_backward(m, args, index, t, memory->weights, memory);
     for (int64_t a = 0; a < m->count; a++) {
         nl_cell cell = nl_mediator_cell(m->sizes, a);
         for (int64_t y = cell.top; y < cell.bottom; y++)
             for (int64_t x = cell.left; x < cell.right; x++)
-                add(1 / area_of(cell), memory->dmediators + a * m->d, m->d,
+                nl_add_scaled(
+                    1 / area_of(cell), memory->dmediators + a * m->d, m->d,
                     nl_cpu_row_out(&args->dqkv, row_of(m, index, y * m->sizes->grid_width + x)) +
                         index % m->sizes->heads * m->d);
     }

@@ -4,14 +4,12 @@
 #include <string.h>
 
 #include "nl_cpu.h"
+#include "rows.h"
 
 /* Rows whose gradients by the weights are summed one after the other. */
 enum { CHUNK = 64 };
 
-/* Copies that a compiler makes of a loop may sum in another order: these functions stay the only one. */
-#define ONE_COPY __attribute__((noinline)) static
-
-ONE_COPY float inverse_rms(const float *x, float mean, int64_t size, float eps)
+NL_ONE_COPY float inverse_rms(const float *x, float mean, int64_t size, float eps)
 {
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
@@ -21,7 +19,7 @@ ONE_COPY float inverse_rms(const float *x, float mean, int64_t size, float eps)
 }
 
 /* 0 of RMS. */
-ONE_COPY float mean_of(const float *x, int64_t size, nl_norm norm)
+NL_ONE_COPY float mean_of(const float *x, int64_t size, nl_norm norm)
 {
     float sum = 0;
     if (norm == NL_NORM_RMS)
@@ -60,8 +58,8 @@ nl_status NL_CPU(qk_norm)(nl_device *device, const nl_qk_norm_args *args)
 
 /* One head: dx = scale (d - mean(d) - n mean(d n)), d = w dx, n = scale (x - mean), without mean(d) of RMS;
  * sums [2, d] += dx n, dx. */
-ONE_COPY void head_backward(const float *x, const float *weight, int64_t size, nl_norm norm,
-                            float eps, float *restrict dx, float *restrict sums)
+NL_ONE_COPY void head_backward(const float *x, const float *weight, int64_t size, nl_norm norm,
+                               float eps, float *restrict dx, float *restrict sums)
 {
     float mean = mean_of(x, size, norm), scale = inverse_rms(x, mean, size, eps);
     float product = 0, plain = 0;
