@@ -376,7 +376,7 @@ static nl_status nl_info_main(int argc, char **argv)
 
 const nl_command nl_info_command = {
     .name = "info",
-    .summary = "Say what a checkpoint, picture, array, data set or run is, or a device",
+    .summary = "What a checkpoint, picture, array, data set, run or device is",
     .arguments = "[OPTION...] FILE|FOLDER | --device[=NAME]",
     .most = 1,
     .operands = "one file or folder",

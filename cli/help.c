@@ -7,8 +7,8 @@
 #include <time.h>
 
 const char nl_exit_codes[] =
-    "  0 ok    1 internal error    2 wrong usage    3 bad input file    4 out of memory\n"
-    "  5 device    6 not finite    7 cannot write    130 interrupted\n";
+    "  0 ok   1 internal error   2 wrong usage   3 bad input file   4 out of memory\n"
+    "  5 device   6 not finite   7 cannot write   130 interrupted\n";
 
 enum {
     HELP_COLUMN = 27,

@@ -56,8 +56,8 @@ static const nl_command *const commands[MAX_COMMANDS + 1] = {
                   .options = no_options,
                   .run = version_main},
     &(nl_command){.name = "help",
-                  .summary = "Print this text, or the help of a command",
-                  .arguments = "[COMMAND [all]]",
+                  .summary = "Print this text, the help of a command, or that of all",
+                  .arguments = "[COMMAND [all] | all]",
                   .options = no_options,
                   .run = help_main},
     &(nl_command){.name = "completion",
@@ -106,7 +106,7 @@ static void print_help(FILE *stream)
     for (int i = 0; commands[i]; i++)
         if (commands[i]->options != no_options)
             fprintf(stream, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
-    fputs("Try: nalagen sample --class church; nalagen COMMAND --help [all]; nalagen version\n"
+    fputs("Try: nalagen sample --class church; nalagen COMMAND --help; nalagen help all\n"
           "Exit codes:\n",
           stream);
     fputs(nl_exit_codes, stream);
@@ -148,13 +148,19 @@ static nl_status version_main(int argc, char **argv)
 
 static nl_status help_main(int argc, char **argv)
 {
+    bool all = argc > 1 && !strcmp(argv[1], "all");
     const nl_command *command = argc > 1 ? find_command(argv[1]) : NULL;
-    if (argc > 1 && !command)
+    if (argc > 1 && !command && !all)
         return unknown_command(argv[1]);
     if (command && command->options != no_options)
         nl_print_help(stdout, command, argc > 2 && !strcmp(argv[2], "all"));
     else
         print_help(stdout);
+    for (int i = 0; all && commands[i]; i++)
+        if (commands[i]->options != no_options) {
+            putchar('\n');
+            nl_print_help(stdout, commands[i], true);
+        }
     return finish();
 }
 

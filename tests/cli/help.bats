@@ -14,16 +14,19 @@ load helper
 # The commands that have options.
 commands() { "$NALAGEN" help | sed -nE 's/^  ([a-z]+) +[A-Z].*/\1/p'; }
 
+within_80_columns() { awk -v c="$1" 'length > 80 {print c ": " $0; bad = 1} END {exit bad}'; }
+
 @test "every --help fits a screen of 24 lines and 80 columns; --help all names each option once" {
     [ "$(commands | wc -l)" -ge 15 ]
     for command in '' $(commands); do
         run -0 "$NALAGEN" $command --help
         [ "$(wc -l <<<"$output")" -le 23 ] || { echo "$command: $(wc -l <<<"$output") lines"; false; }
         [[ $output == *-"-help"* ]]
+        within_80_columns "$command" <<<"$output"
         short=$(grep -Eo '^ +(-., )?--[a-z0-9-]+' <<<"$output" | grep -Eo -- '--[a-z0-9-]+' | sort) || true
         [ -n "$command" ] || continue
         run -0 "$NALAGEN" $command --help all
-        awk -v c="$command" 'length > 80 {print c ": " $0; bad = 1} END {exit bad}' <<<"$output"
+        within_80_columns "$command" <<<"$output"
         all=$(grep -Eo '^ +(-., )?--[a-z0-9-]+' <<<"$output" | grep -Eo -- '--[a-z0-9-]+' | sort)
         [ -z "$(uniq -d <<<"$all")" ]
         [ -z "$(comm -23 <(echo "$short") <(echo "$all"))" ]
@@ -32,6 +35,8 @@ commands() { "$NALAGEN" help | sed -nE 's/^  ([a-z]+) +[A-Z].*/\1/p'; }
     [ "$("$NALAGEN" sample --help all | grep -c '^ .*--')" -ge 50 ]
     "$NALAGEN" sample --help | grep -q 'Every option: nalagen sample --help all'
     ! "$NALAGEN" info --help | grep -q 'Every option' # all of it fits
+    run -0 "$NALAGEN" --help all
+    for command in $(commands); do [[ $output == *"$("$NALAGEN" help "$command" all)"* ]]; done
 }
 
 @test "exit codes are documented" {
