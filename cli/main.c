@@ -2,6 +2,7 @@
 /* The program: finds the command; starts anew where libraries need another environment. */
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -285,9 +286,19 @@ static void end_of_mapping(int signal_number)
     _exit(NL_ERROR_INPUT);
 }
 
+/* Every thread that allocates takes 64 MiB of addresses for a heap of its own: not where they are limited. */
+static void share_heap(void)
+{
+#ifdef M_ARENA_MAX
+    if (nl_addresses_left() < INT64_MAX)
+        mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     static const int out = STDOUT_FILENO, err = STDERR_FILENO;
+    share_heap();
     open_standard_files();
     make_patient(&stdout, &out);
     make_patient(&stderr, &err);

@@ -8,7 +8,8 @@
 #include "nl_core.h"
 
 enum { ALIGNMENT = 64, WORTH_ASKING = 1 << 20 };
-/* Code and tables that libraries make without asking; a group that holds no more kills the process. */
+/* Code and tables that libraries make without asking; a group that holds no more kills the process, and where no addresses
+ * are left, they end it. */
 enum { OF_LIBRARIES = 24 << 20 };
 
 /* In front of every allocation; as wide as the alignment, so that what follows is aligned too. */
@@ -36,13 +37,13 @@ static int64_t most(const char **whose)
     int64_t bytes, least = nl_mul_size(pages, page, &bytes) ? bytes : INT64_MAX;
     int64_t group = nl_group_memory_left(NL_GROUPS_OF_PROCESS), addresses = nl_addresses_left();
     *whose = "in this machine";
-    if (group < least) {
+    if (group - OF_LIBRARIES < least) {
         least = NL_MAX(group - OF_LIBRARIES, 0);
         *whose = "left in this process's control group beside the libraries' own";
     }
-    if (addresses < least) {
-        least = addresses;
-        *whose = "of addresses left by ulimit -v; allow more";
+    if (addresses - OF_LIBRARIES < least) {
+        least = NL_MAX(addresses - OF_LIBRARIES, 0);
+        *whose = "of addresses left by ulimit -v beside the libraries' own; allow more";
     }
     return least;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Starts a thread with all signals blocked but the one of a mapped file that became shorter, and free to run anywhere. */
+/* Starts a thread with all signals blocked but the one of a mapped file that became shorter, and free to run anywhere;
+ * starts OpenMP's. */
 #include "nl_thread.h"
 
+#include <omp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -26,7 +28,8 @@ static void *wait_for(void *lock)
     return NULL;
 }
 
-int nl_threads_possible(int count)
+/* How many threads, up to `count`, can be alive beside those that are, by trying. */
+static int threads_possible(int count)
 {
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_t *threads = calloc((size_t)(count > 0 ? count : 1), sizeof(*threads));
@@ -39,4 +42,23 @@ int nl_threads_possible(int count)
         pthread_join(threads[i], NULL);
     free(threads);
     return started;
+}
+
+int nl_team(nl_context *context, int threads)
+{
+    static _Thread_local int asked = 1, team = 1;
+    if (omp_get_active_level() >= omp_get_max_active_levels())
+        return 1; /* within a region */
+    if (threads > asked) {
+        int possible = 1 + threads_possible(threads - 1), started = 0;
+#pragma omp parallel num_threads(possible) reduction(+ : started)
+        started++;
+        if (started < threads)
+            nl_log(context, NL_LOG_WARNING,
+                   "%d of %d threads: limits (ulimit -v, ulimit -u) allow no more", started,
+                   threads);
+        asked = threads;
+        team = started;
+    }
+    return NL_MIN(threads, team);
 }

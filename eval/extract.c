@@ -182,10 +182,11 @@ static void hash_pictures(const pass *p, const nl_picture_batch *batch)
     enum { THREADS = 4 };
     uint64_t *hash = p->found->hash;
     int64_t bytes = 3 * batch->height * batch->width;
-    int threads = NL_MIN(THREADS, nl_inception_context(p->net)->device->threads);
+    nl_context *context = nl_inception_context(p->net);
     if (!hash)
         return;
-#pragma omp parallel for num_threads(threads)
+    int team = nl_team(context, NL_MIN(THREADS, context->device->threads));
+#pragma omp parallel for num_threads(team)
     for (int64_t i = 0; i < batch->count; i++)
         hash[batch->first + i] = hash_bytes(batch->rgb + i * bytes, bytes);
 }

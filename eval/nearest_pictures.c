@@ -2,6 +2,7 @@
 /* The nearest training pictures of each sample, in the network's features and in coarse colours. */
 #include "extract.h"
 #include "nl_nearest.h"
+#include "nl_thread.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@ enum { CELLS = 16, COLOURS = CELLS * CELLS * 3 };
 /* A set of pictures as points of every space. */
 typedef struct nl_points {
     nl_extraction features;
-    int threads;
+    nl_context *context;
     float *
         pixels; /* [count, COLOURS], scaled so that the distance of two is the root mean square of their difference */
 } nl_points;
@@ -39,7 +40,8 @@ static nl_status take_batch(void *user, const nl_picture_batch *batch)
 {
     nl_points *points = user;
     int64_t bytes = 3 * batch->height * batch->width;
-#pragma omp parallel for num_threads(points->threads)
+    int team = nl_team(points->context, points->context->device->threads);
+#pragma omp parallel for num_threads(team)
     for (int64_t i = 0; i < batch->count; i++)
         take_colours(batch->rgb + i * bytes, batch->height, batch->width,
                      points->pixels + (batch->first + i) * COLOURS);
@@ -51,7 +53,7 @@ static nl_status find_points(nl_inception *net, const nl_metric_options *options
 {
     nl_context *context = nl_inception_context(net);
     nl_picture_source source = nl_pictures_source(pictures);
-    points->threads = context->device->threads;
+    points->context = context;
     NL_CHECK(NL_NEW_ARRAY(context, "colours", source.count * COLOURS, &points->pixels));
     points->features.rows = "features of the pictures";
     points->features.picture = take_batch;

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "nl_image.h"
+#include "nl_thread.h"
 #include "ops.h"
 
 static bool ends_in(const char *path, const char *suffix)
@@ -86,7 +87,8 @@ nl_status nl_picture_files_write(const nl_picture_files *files, const nl_picture
 {
     int64_t bytes = 3 * batch->height * batch->width;
     nl_status failed = NL_OK;
-#pragma omp parallel for num_threads(files->context->device->threads) schedule(dynamic)
+    int team = nl_team(files->context, files->context->device->threads);
+#pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t i = 0; i < batch->count; i++) {
         char room[32];
         const uint8_t *rgb = batch->rgb + i * bytes;

@@ -125,7 +125,8 @@ static nl_status fill_queue(nl_pictures *p, int64_t most)
     int64_t lying = 0, first = INT64_MAX;
     int want = (int)NL_MIN(NL_MIN(most, QUEUE) - p->queued, p->end - p->decoded);
     nl_status failed = NL_OK;
-#pragma omp parallel for num_threads(p->threads) schedule(dynamic) reduction(+ : lying) reduction(min : first)
+    int team = nl_team(p->context, p->threads);
+#pragma omp parallel for num_threads(team) schedule(dynamic) reduction(+ : lying) reduction(min : first)
     for (int i = 0; i < want; i++) {
         nl_image *image = &p->queue[p->queued + i];
         nl_status status = nl_image_read(p->context, p->files[p->decoded + i], image);

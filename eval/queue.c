@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Pictures on the host, batch by batch through the FID network. */
 #include "inception.h"
+#include "nl_thread.h"
 
 #include <string.h>
 
@@ -147,7 +148,8 @@ static nl_status stage(nl_device *device, pictures *p, const uint8_t **rgb, int6
     NL_CHECK(grow(device, "pictures under way", bytes, &p->staged, &p->staged_bytes));
     uint8_t *to = p->staged;
     const uint8_t *from = *rgb;
-#pragma omp parallel for num_threads(NL_MIN(THREADS, device->threads))
+    int team = nl_team(device->context, NL_MIN(THREADS, device->threads));
+#pragma omp parallel for num_threads(team)
     for (int64_t at = 0; at < bytes; at += PART)
         memcpy(to + at, from + at, (size_t)NL_MIN(PART, bytes - at));
     *rgb = to;

@@ -62,21 +62,6 @@ static void cpu_destroy(nl_device *device)
     device->state = NULL;
 }
 
-/* OpenMP starts its threads when they are first needed, and ends the process when it cannot. They are started here, as
- * many as there can be; results do not depend on their number. */
-static void start_team(nl_device *device)
-{
-    int team = 0, possible = 1 + nl_threads_possible(device->threads - 1);
-    if (possible < device->threads)
-        nl_log(device->context, NL_LOG_WARNING,
-               "%d of %d threads: limits (ulimit -v, ulimit -u) allow no more", possible,
-               device->threads);
-    device->threads = NL_MIN(device->threads, possible);
-#pragma omp parallel num_threads(device->threads) reduction(+ : team)
-    team++;
-    device->threads = team;
-}
-
 static nl_status cpu_create(nl_device *device, int index)
 {
     nl_status status = NL_OK;
@@ -91,7 +76,7 @@ static nl_status cpu_create(nl_device *device, int index)
             device->context, NL_ERROR_USAGE,
             "NL_CPU_LEVEL: expected base, v3 or v4 as this processor has it, found \"%s\"", level));
     NL_TRY(nl_dnnl_create(device, &state->dnnl));
-    start_team(device);
+    device->threads = nl_team(device->context, device->threads);
 cleanup:
     if (status != NL_OK)
         cpu_destroy(device);
@@ -109,10 +94,16 @@ static void cpu_describe(nl_device *device,
             fact(user, "instructions", texts[i]);
 }
 
+/* The thread that computes may be another than the one that made the device (`nalagen serve`, a program with the library):
+ * its team is its own. Results do not depend on the number of threads. */
 #define NL_OPERATION(operation)                                                                    \
     static nl_status cpu_##operation(nl_device *device, const nl_##operation##_args *args)         \
     {                                                                                              \
-        return ((nl_cpu_state *)device->state)->level->operation(device, args);                    \
+        int threads = device->threads;                                                             \
+        device->threads = nl_team(device->context, threads);                                       \
+        nl_status status = ((nl_cpu_state *)device->state)->level->operation(device, args);        \
+        device->threads = threads;                                                                 \
+        return status;                                                                             \
     }
 NL_ALL_OPERATIONS(NL_OPERATION)
 #undef NL_OPERATION

@@ -6,6 +6,7 @@
 
 #include "encode.h"
 #include "nl_random.h"
+#include "nl_thread.h"
 
 nl_status nl_chunk_create(const nl_encode_job *job, nl_chunk *chunk)
 {
@@ -150,7 +151,8 @@ nl_status nl_chunk_read(const nl_encode_job *job, nl_chunk *chunk)
     chunk->broken = cJSON_CreateArray();
     if (!chunk->broken)
         return nl_fail(job->context, NL_ERROR_MEMORY, "no memory for a list");
-#pragma omp parallel for num_threads(job->options->threads) schedule(dynamic)
+    int team = nl_team(job->context, job->options->threads);
+#pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t i = 0; i < chunk->count; i++)
         chunk->status[i] = read_picture(job, chunk->first + i, chunk->rgb + i * job->picture_bytes,
                                         &chunk->notes[i]);

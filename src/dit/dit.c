@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "nl_random.h"
+#include "nl_thread.h"
 #include "params.h"
 
 /* The table of sines and cosines, or the checkpoint's own. */
@@ -264,7 +265,8 @@ nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
         worst = upload_position(dit, checkpoint);
     if (worst != NL_OK)
         return worst;
-#pragma omp parallel num_threads(NL_MIN(dit->device->threads, READERS)) reduction(max : worst)
+    int team = nl_team(dit->device->context, NL_MIN(dit->device->threads, READERS));
+#pragma omp parallel num_threads(team) reduction(max : worst)
     {
         nl_staging staging;
         worst = nl_staging_open(dit, &staging);

@@ -99,6 +99,17 @@ src/image/bad.c includes src/data/d.h" ] || { echo "$output"; false; }
     [ -z "$found" ] || { echo "$found"; false; }
 }
 
+# core/thread.c has nl_team; the CPU back end is given its number of threads by dispatch.c.
+@test "the size of every OpenMP team is nl_team's" {
+    cd "$NL_SOURCE_DIR"
+    files=$(grep -rl '#pragma omp parallel' core weights vae src eval serve cli --include='*.c' --exclude=thread.c)
+    [ "$(wc -l <<<"$files")" -gt 5 ]
+    for file in $files; do
+        ! grep "#pragma omp parallel" "$file" | grep -v "num_threads(team)" || { echo "$file"; false; }
+        grep -q 'int team = .*nl_team(' "$file" || { echo "$file"; false; }
+    done
+}
+
 @test "no test signals processes by name" {
     ! grep -rnE '(pkill|killall|pgrep)' "$NL_SOURCE_DIR"/tests --include='*.bats' --include='*.bash' --include='*.sh' \
         --include='*.py' --include='*.c' | grep -v 'tree.bats'

@@ -11,15 +11,14 @@
 uint32_t nl_crc32(uint32_t crc, void *to, const void *from, int64_t bytes)
 {
     enum { PART = 1 << 20, MOST = 64, THREADS = 4 };
-    int threads =
-        bytes > PART ? 1 + nl_threads_possible(NL_MIN(THREADS, nl_default_threads()) - 1) : 1;
+    int team = bytes > PART ? nl_team(NULL, NL_MIN(THREADS, nl_default_threads())) : 1;
     uLong of[MOST], joining = crc32_combine_gen(PART);
     const uint8_t *next = from;
     uint8_t *copy = to;
     while (bytes > 0) {
         int64_t now = NL_MIN(bytes, (int64_t)MOST * PART);
         int parts = (int)((now + PART - 1) / PART);
-#pragma omp parallel for num_threads(threads)
+#pragma omp parallel for num_threads(team)
         for (int i = 0; i < parts; i++) {
             int64_t at = (int64_t)i * PART;
             size_t size = (size_t)NL_MIN(PART, now - at);
