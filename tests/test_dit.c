@@ -399,6 +399,36 @@ static void replayed_is_run(void **state)
     nl_dit_destroy(dit);
 }
 
+/* A file with the model's tensors, all zeros, and this configuration, or none. */
+static nl_checkpoint *zeros_file(const nl_dit *dit, const char *json)
+{
+    enum { MAX = 64 };
+    static const char path[] = "test_sit_parts.safetensors";
+    nl_tensor_header headers[MAX];
+    nl_safetensors_writer *writer = NULL;
+    nl_checkpoint *checkpoint = NULL;
+    const char *metadata[] = {"nalagen", json, NULL};
+    assert_true(dit->param_count <= MAX);
+    for (int i = 0; i < dit->param_count; i++) {
+        const nl_param *param = &dit->params[i];
+        headers[i] = (nl_tensor_header){param->name, NL_F32, param->ndim, {0}};
+        memcpy(headers[i].shape, param->shape, sizeof(param->shape));
+    }
+    assert_ok(context, nl_safetensors_create(context, path, true, json ? metadata : NULL, headers,
+                                             dit->param_count, &writer));
+    for (int i = 0; i < dit->param_count; i++) {
+        int64_t bytes = nl_tensor_count(dit->params[i].tensor) * 4;
+        void *zeros = calloc(1, (size_t)bytes);
+        assert_ok(context, nl_safetensors_write(writer, zeros, bytes));
+        free(zeros);
+    }
+    assert_ok(context, nl_safetensors_commit(&writer));
+    assert_ok(context, nl_dit_open(context, path, NULL, &checkpoint));
+    assert_int_equal(remove(path), 0); /* it is mapped */
+    return checkpoint;
+}
+
+/* And comes back from a file. */
 static void every_option_runs(void **state)
 {
     (void)state;
@@ -440,39 +470,16 @@ static void every_option_runs(void **state)
             assert_true(isfinite(outputs[i][j]));
         for (int j = 0; j < i; j++)
             assert_true(test_relative_error(outputs[i], outputs[j], SMALL_OUT) > 1e-4);
+        nl_checkpoint *file = zeros_file(dit, json);
+        nl_config told;
+        assert_ok(context, nl_config_from_checkpoint(file, NULL, &told));
+        assert_null(nl_config_difference(&told, &dit->config));
+        nl_config_free(context, &told);
+        nl_checkpoint_close(file);
         nl_dit_destroy(dit);
     }
     for (int i = 0; i < NL_COUNT(options); i++)
         free(outputs[i]);
-}
-
-/* A file with the model's tensors, all zeros, and this configuration, or none. */
-static nl_checkpoint *zeros_file(const nl_dit *dit, const char *json)
-{
-    enum { MAX = 64 };
-    static const char path[] = "test_sit_parts.safetensors";
-    nl_tensor_header headers[MAX];
-    nl_safetensors_writer *writer = NULL;
-    nl_checkpoint *checkpoint = NULL;
-    const char *metadata[] = {"nalagen", json, NULL};
-    assert_true(dit->param_count <= MAX);
-    for (int i = 0; i < dit->param_count; i++) {
-        const nl_param *param = &dit->params[i];
-        headers[i] = (nl_tensor_header){param->name, NL_F32, param->ndim, {0}};
-        memcpy(headers[i].shape, param->shape, sizeof(param->shape));
-    }
-    assert_ok(context, nl_safetensors_create(context, path, true, json ? metadata : NULL, headers,
-                                             dit->param_count, &writer));
-    for (int i = 0; i < dit->param_count; i++) {
-        int64_t bytes = nl_tensor_count(dit->params[i].tensor) * 4;
-        void *zeros = calloc(1, (size_t)bytes);
-        assert_ok(context, nl_safetensors_write(writer, zeros, bytes));
-        free(zeros);
-    }
-    assert_ok(context, nl_safetensors_commit(&writer));
-    assert_ok(context, nl_dit_open(context, path, NULL, &checkpoint));
-    assert_int_equal(remove(path), 0); /* it is mapped */
-    return checkpoint;
 }
 
 /* A middle head, too, but for its place, which its tensors do not show. */
@@ -521,6 +528,9 @@ static void parts_of_blocks_in_files(void **state)
          "dw_conv: its configuration says false, its tensors say true", "do not have \"dw_conv\""},
         {"\"attention\": \"gla\"", "\"attention\": \"nala\"",
          "attention: its configuration says nala, its tensors say gla",
+         "do not have this \"attention\""},
+        {"\"attention\": \"mediator\"", "\"attention\": \"softmax\"",
+         "attention: its configuration says softmax, its tensors say mediator",
          "do not have this \"attention\""},
         {"\"qk_norm\": true", "\"qk_norm\": false",
          "qk_norm: its configuration says false, its tensors say true", "do not have \"qk_norm\""},

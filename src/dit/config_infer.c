@@ -25,6 +25,7 @@ typedef struct nl_shapes {
     int grid;           /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
 
+/* The tensor, or NULL and what is wrong with it in shapes->problem. ndim 0: any. */
 static const nl_entry *find(const nl_checkpoint *checkpoint, const char *name, int ndim,
                             nl_shapes *shapes)
 {
@@ -33,11 +34,11 @@ static const nl_entry *find(const nl_checkpoint *checkpoint, const char *name, i
         return NULL;
     if (!entry)
         snprintf(shapes->problem, sizeof(shapes->problem), "there is no tensor %s", name);
-    else if (entry->ndim != ndim)
+    else if (ndim && entry->ndim != ndim)
         snprintf(shapes->problem, sizeof(shapes->problem), "tensor %s has %d sizes instead of %d",
                  name, entry->ndim, ndim);
     else
-        for (int i = 0; i < ndim; i++)
+        for (int i = 0; i < entry->ndim; i++)
             if (entry->shape[i] < 1 || entry->shape[i] > INT32_MAX)
                 snprintf(shapes->problem, sizeof(shapes->problem),
                          "tensor %s has the impossible size %lld", name,
@@ -99,7 +100,7 @@ static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
     char name[NL_NAME_SIZE];
     const nl_entry *entry;
     const nl_config told = {.attention = nl_told_mixer(checkpoint)};
-    const char *product = nl_branch_of(&told, NL_BRANCH_MIXER)->told_by;
+    const char *told_by = nl_branch_of(&told, NL_BRANCH_MIXER)->told_by;
     shapes->attention = told.attention;
     shapes->mlp = nl_told_mlp(checkpoint);
     if (nl_checkpoint_find(checkpoint, "blocks.0.norm1.weight"))
@@ -114,12 +115,12 @@ static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
         shapes->head_size = entry->shape[0];
     shapes->dw_conv = nl_checkpoint_find(checkpoint, "blocks.0.dw_conv.weight") != NULL;
     shapes->lepe = nl_checkpoint_find(checkpoint, "blocks.0.attn.lepe.weight") != NULL;
-    snprintf(name, sizeof(name), "blocks.0.%s", product);
-    if ((entry = find(checkpoint, name, 2, shapes)))
+    snprintf(name, sizeof(name), "blocks.0.%s", told_by);
+    if ((entry = find(checkpoint, name, 0, shapes)))
         shapes->gate = entry->shape[0] != 3 * (int64_t)shapes->hidden_size;
     while (nl_checkpoint_find(checkpoint, name)) {
         shapes->depth++;
-        snprintf(name, sizeof(name), "blocks.%d.%s", shapes->depth, product);
+        snprintf(name, sizeof(name), "blocks.%d.%s", shapes->depth, told_by);
     }
 }
 
