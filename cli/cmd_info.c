@@ -211,19 +211,53 @@ static nl_status latents_info(nl_context *context, const char *path, cJSON *obje
     return NL_OK;
 }
 
-static nl_status picture_info(nl_context *context, const char *path, cJSON *object)
+static void add_picture(cJSON *object, const nl_image *image)
+{
+    cJSON_AddStringToObject(object, "kind", "picture");
+    cJSON_AddNumberToObject(object, "height", image->height);
+    cJSON_AddNumberToObject(object, "width", image->width);
+}
+
+/* A PNG, also one that nalagen has not made. */
+static nl_status png_info(nl_context *context, const char *path, cJSON *object)
 {
     nl_image image = {0};
     cJSON *facts = NULL;
     nl_status status = NL_OK;
     NL_TRY(nl_png_read_text(context, path, &image));
-    NL_TRY(nl_read_picture_facts(context, path, &facts));
-    cJSON_AddStringToObject(object, "kind", "picture");
-    cJSON_AddNumberToObject(object, "height", image.height);
-    cJSON_AddNumberToObject(object, "width", image.width);
-    cJSON_AddItemToObject(object, "parameters", facts);
+    add_picture(object, &image);
+    const char *text = nl_image_facts(&image);
+    if (text) {
+        NL_TRY(nl_json_parse(context, path, text, strlen(text), &facts));
+        cJSON_AddItemToObject(object, "parameters", facts);
+    }
 cleanup:
     nl_image_free(context, &image);
+    return status;
+}
+
+/* What is no checkpoint, says `status`: a JPEG or WebP, or many pictures. Where it is neither, the error is the first one,
+ * but for pictures of which a part is to be chosen. */
+static nl_status pictures_info(nl_context *context, const char *path, nl_status status,
+                               cJSON *object)
+{
+    nl_image image = {0};
+    char *message = NULL;
+    if (status != NL_ERROR_INPUT)
+        return status;
+    NL_CHECK(nl_strdup(context, nl_last_error(context), &message));
+    bool folder = nl_path_is_folder(path);
+    if (!folder && nl_image_read(context, path, &image) == NL_OK) {
+        add_picture(object, &image);
+        status = NL_OK;
+    } else {
+        status = nl_info_source(context, path, object);
+    }
+    if (status == NL_ERROR_INPUT)
+        status = nl_fail(context, status, "%s%s", message,
+                         folder ? "; nor is there training data, a run or pictures" : "");
+    nl_image_free(context, &image);
+    nl_free(context, message);
     return status;
 }
 
@@ -244,6 +278,13 @@ static bool holds_parts(const char *path)
     return found;
 }
 
+static nl_status other_info(nl_context *context, const char *path, const nl_info_options *options,
+                            cJSON *object)
+{
+    nl_status status = checkpoint_info(context, path, options, object);
+    return options->verify ? status : pictures_info(context, path, status, object);
+}
+
 static nl_status folder_info(nl_context *context, const char *path, const nl_info_options *options,
                              cJSON *object)
 {
@@ -258,7 +299,7 @@ static nl_status folder_info(nl_context *context, const char *path, const nl_inf
     return status != NL_OK            ? status
            : encoded                  ? nl_info_dataset(context, path, object)
            : nl_is_run(context, path) ? nl_info_run(context, path, object)
-                                      : checkpoint_info(context, path, options, object);
+                                      : other_info(context, path, options, object);
 }
 
 /* Files that torch.save writes are zip archives too: a .npz is known by its name. */
@@ -281,10 +322,10 @@ static nl_status file_info(nl_context *context, const char *path, const nl_info_
     if (options->verify && (png || npy || is_npz(path)))
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: no checkpoint, which alone has checksums to --verify", path);
-    return png            ? picture_info(context, path, object)
+    return png            ? png_info(context, path, object)
            : npy          ? latents_info(context, path, object)
            : is_npz(path) ? nl_info_archive(context, path, object)
-                          : checkpoint_info(context, path, options, object);
+                          : other_info(context, path, options, object);
 }
 
 enum { MOST_NAMES = 20 };
@@ -310,8 +351,9 @@ static void print_names(const cJSON *item)
 static void print_lines(const cJSON *object, int indent)
 {
     for (const cJSON *item = object->child; item; item = item->next) {
-        bool names =
-            !strcmp(item->string, "class_names") || !strcmp(item->string, "samples_of_classes");
+        bool names = !strcmp(item->string, "class_names") ||
+                     !strcmp(item->string, "samples_of_classes") ||
+                     !strcmp(item->string, "pictures_of_classes");
         printf("%*s", indent, "");
         nl_print_plain(stdout, item->string);
         putchar(':');
@@ -384,6 +426,7 @@ const nl_command nl_info_command = {
     .examples = "  nalagen info church-seed0.png\n"
                 "  nalagen info --json model.safetensors\n"
                 "  nalagen info DiT-XL-2-256x256.pt\n"
+                "  nalagen info pictures                       what encode would take\n"
                 "  nalagen info data                           what nalagen encode has made\n"
                 "  nalagen info run                            how far a training has come\n"
                 "  nalagen info --device\n",

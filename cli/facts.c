@@ -52,15 +52,20 @@ nl_status nl_pictures_facts(nl_session *session, const nl_sample_options *option
     return facts_of(session, options, sampling, NULL, options->task.first_index, facts);
 }
 
+const char *nl_image_facts(const nl_image *image)
+{
+    for (char **pair = image->text; pair && *pair; pair += 2)
+        if (!strcmp(pair[0], NL_FACTS_KEY))
+            return pair[1];
+    return NULL;
+}
+
 nl_status nl_read_picture_facts(nl_context *context, const char *path, cJSON **facts)
 {
     nl_image image = {0};
     nl_status status = NL_OK;
-    const char *text = NULL;
     NL_TRY(nl_png_read_text(context, path, &image));
-    for (char **pair = image.text; pair && *pair; pair += 2)
-        if (!strcmp(pair[0], NL_FACTS_KEY))
-            text = pair[1];
+    const char *text = nl_image_facts(&image);
     if (!text)
         NL_TRY(
             nl_fail(context, NL_ERROR_INPUT,

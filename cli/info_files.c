@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What nalagen itself makes, as info tells it: training data and its shards, runs, archives of pictures. */
+/* What nalagen itself makes, as info tells it: training data and its shards, runs, archives of pictures; and pictures to be encoded. */
 #include "nl_info.h"
 
 #include <stdio.h>
@@ -8,6 +8,7 @@
 
 #include "nl_arrays.h"
 #include "nl_data.h"
+#include "nl_encode.h"
 #include "nl_run.h"
 
 static nl_status read_json(nl_context *context, const char *folder, const char *name, cJSON **json)
@@ -44,11 +45,29 @@ static void add_copies(cJSON *object, const cJSON *from, const char *const *keys
     }
 }
 
-static void add_classes(const nl_dataset_info *info, cJSON *object)
+static void add_counts(cJSON *object, const char *key, int classes, const char *const *names,
+                       const int64_t *counts)
 {
-    cJSON *classes = cJSON_AddObjectToObject(object, "samples_of_classes");
-    for (int i = 0; i < info->classes; i++)
-        cJSON_AddNumberToObject(classes, info->class_names[i], (double)info->class_counts[i]);
+    cJSON *numbers = cJSON_AddObjectToObject(object, key);
+    for (int i = 0; i < classes; i++)
+        cJSON_AddNumberToObject(numbers, names[i], (double)counts[i]);
+}
+
+nl_status nl_info_source(nl_context *context, const char *path, cJSON *object)
+{
+    nl_source_facts facts;
+    NL_CHECK(nl_source_describe(context, path, &facts));
+    cJSON_AddStringToObject(object, "kind", "pictures for nalagen encode");
+    cJSON_AddStringToObject(object, "format", facts.format);
+    cJSON_AddNumberToObject(object, "pictures", (double)facts.count);
+    if (facts.height)
+        add_numbers(object, "picture_size", 2, (int64_t[]){facts.height, facts.width});
+    cJSON_AddNumberToObject(object, "classes", facts.classes);
+    if (facts.classes)
+        add_counts(object, "pictures_of_classes", facts.classes,
+                   (const char *const *)facts.class_ids, facts.class_counts);
+    nl_source_facts_free(context, &facts);
+    return NL_OK;
 }
 
 nl_status nl_info_dataset(nl_context *context, const char *path, cJSON *object)
@@ -77,7 +96,8 @@ nl_status nl_info_dataset(nl_context *context, const char *path, cJSON *object)
     add_copies(object, json, (const char *const[]){"encoding", NULL});
     cJSON_AddNumberToObject(object, "classes", info->classes);
     if (info->classes)
-        add_classes(info, object);
+        add_counts(object, "samples_of_classes", info->classes, info->class_names,
+                   info->class_counts);
 cleanup:
     cJSON_Delete(json);
     nl_dataset_close(dataset);

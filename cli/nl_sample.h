@@ -7,6 +7,7 @@
 #define NL_SAMPLE_H
 
 #include "nl_command.h"
+#include "nl_image.h"
 #include "nl_launch.h"
 #include "nl_npz.h"
 #include "nl_task.h"
@@ -151,7 +152,9 @@ nl_status nl_pictures_facts(nl_session *session, const nl_sample_options *option
                             const nl_sampling *sampling, cJSON **facts);
 /* Whether the picture that `facts` describe stands at `path`; another one there is refused. */
 nl_status nl_resume_check(nl_context *context, const char *path, const cJSON *facts, bool *there);
-/* The object in the text chunk of a picture made by nalagen. */
+/* The text of that object in a PNG's chunks; NULL: nalagen has not made it. */
+const char *nl_image_facts(const nl_image *image);
+/* The object; NL_ERROR_INPUT where there is none. */
 nl_status nl_read_picture_facts(nl_context *context, const char *path, cJSON **facts);
 /* Options from a picture, texts kept in `texts`; leaves alone what the facts do not name. */
 nl_status nl_options_from_picture(nl_context *context, const char *path, const cJSON *facts,

@@ -28,6 +28,20 @@ typedef struct nl_encode_options {
     int64_t chunk_pictures; /* read and encoded at once; 0: as many as pay */
 } nl_encode_options;
 
+/* What a folder or file of pictures holds, as nl_encode takes it. */
+typedef struct nl_source_facts {
+    const char *format; /* for people: "class folders", "CIFAR-10", ... */
+    int64_t count;
+    int classes;           /* 0: unconditional */
+    char **class_ids;      /* [classes] */
+    int64_t *class_counts; /* [classes] pictures of each */
+    int height, width; /* of every picture; 0: they differ, or are not known before they are read */
+} nl_source_facts;
+
+/* Lists the pictures and reads none. NL_ERROR_INPUT: it is no source of pictures. */
+nl_status nl_source_describe(nl_context *context, const char *path, nl_source_facts *facts);
+void nl_source_facts_free(nl_context *context, nl_source_facts *facts);
+
 typedef struct nl_encode_result {
     int64_t count, skipped; /* samples; broken pictures */
     int64_t there;          /* of `count`, made by an earlier run */

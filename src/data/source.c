@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "nl_encode.h"
 #include "source.h"
 
 /* ---- A source */
@@ -86,6 +87,36 @@ void nl_source_close(nl_source *source)
     nl_free(context, source->files);
     nl_free(context, source->path);
     nl_free(context, source);
+}
+
+nl_status nl_source_describe(nl_context *context, const char *path, nl_source_facts *facts)
+{
+    nl_source *source = NULL;
+    nl_status status;
+    *facts = (nl_source_facts){0};
+    NL_TRY(nl_source_open(context, path, &(nl_source_options){.empty_classes = true}, &source));
+    NL_TRY(NL_NEW_ZEROS(context, "counts of classes", source->classes + 1, &facts->class_counts));
+    for (int64_t i = 0; source->classes && i < source->count; i++)
+        facts->class_counts[source->pictures[i].label]++;
+    facts->format = source->format;
+    facts->count = source->count;
+    facts->classes = source->classes;
+    facts->class_ids = source->class_ids;
+    facts->height = source->height;
+    facts->width = source->width;
+    source->class_ids = NULL; /* theirs now */
+cleanup:
+    nl_source_close(source);
+    return status;
+}
+
+void nl_source_facts_free(nl_context *context, nl_source_facts *facts)
+{
+    for (int i = 0; facts->class_ids && i < facts->classes; i++)
+        nl_free(context, facts->class_ids[i]);
+    nl_free(context, facts->class_ids);
+    nl_free(context, facts->class_counts);
+    *facts = (nl_source_facts){0};
 }
 
 static const nl_source_file *file_of(const nl_source *source, int64_t index)

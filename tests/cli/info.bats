@@ -46,6 +46,29 @@ short_run() {
     run -3 "$NALAGEN" info bad.npz
 }
 
+@test "info of pictures: one, a folder, an archive, a set with parts" {
+    need_model
+    quick -c 0-2 -o p/one/ -q
+    quick -c 3 -o p/two/ -q --no-metadata
+    run -0 "$NALAGEN" info p
+    [[ $output == *"kind: pictures for nalagen encode"*"format: class folders"*"pictures: 4"*"pictures_of_classes: one 3, two 1"* ]]
+    tar cf p.tar p
+    "$NALAGEN" info p.tar --json | json_lines "x['pictures'] == 4 and x['pictures_of_classes'] == {'one': 3, 'two': 1}"
+    "$NALAGEN" info p/two/*.png --json | json_lines "x['kind'] == 'picture' and x['width'] == 64 and 'parameters' not in x"
+    "$NALAGEN" info p/one/*0.png --json | json_lines "x['parameters']['version']"
+    "$NALAGEN" info "$NL_SOURCE_DIR"/tests/fuzz/corpus/image/rgb.jpg --json | json_lines "x['kind'] == 'picture' and x['width'] > 0"
+    mkdir empty
+    run -3 "$NALAGEN" info empty
+    [[ $output == *"a folder without"*"nor is there training data, a run or pictures"* ]]
+    echo words >words
+    run -3 "$NALAGEN" info words
+    [[ $output == *"not a checkpoint"* ]]
+    mkdir -p parts/train/a parts/test/a
+    cp p/two/*.png parts/train/a && cp p/two/*.png parts/test/a
+    run -2 "$NALAGEN" info parts
+    [[ $output == *"--split"* ]]
+}
+
 @test "a run's folder is its model, or its newest checkpoint while there is none" {
     short_run
     sample() { "$NALAGEN" sample -c null --steps 2 --seed 3 --device cpu --no-metadata "$@"; }

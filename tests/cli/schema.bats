@@ -111,6 +111,7 @@ describes() {
     describes info_archive b.npz ref.npz
     describes info_latents l.npy
     describes info_picture a/*.png
+    describes info_source a
     "$NALAGEN" info --device cpu --json | fits json info_device
     # one kind is no other
     run fits json info_run <described
