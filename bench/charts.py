@@ -63,6 +63,18 @@ def tokens(figures):
             for curves in (alone, whole)]
 
 
+def seconds(sweep, times):
+    """FID by the seconds that a picture takes on a CPU, from the command to the file; ab2 has one point and no curve."""
+    fid = {(row["sampler"], row["steps"]): row["fid_768"] for row in sweep}
+    curves = {}
+    for row in times:
+        if row["sampler"] != "ab2":
+            name = row["sampler"] + {"f32": ", fp32", "bf16": ", bf16"}[row["dtype"]]
+            curves.setdefault(name, {"metrics": []})["metrics"].append(
+                {"step": row["steps"], "seconds a picture": row["whole"] / 1000, "fid_768": fid[row["sampler"], row["steps"]]})
+    return curves
+
+
 def table(figures):
     """Lines of Markdown: the S/2 backbone by number of tokens."""
     rate, memory = {}, {}
@@ -95,9 +107,12 @@ def main():
     draw(nalagen, "results/loss.png", {name: run(training) for name, training in first.items()},
          ["--smoothing", "0", "--log-scale"])
     sweep = {}
-    for row in record("2026-11-29-h200-shipped-sweep.json")["rows"]:
+    rows = record("2026-11-29-h200-shipped-sweep.json")["rows"]
+    for row in rows:
         sweep.setdefault(row["sampler"], {"metrics": []})["metrics"].append({"step": row["steps"], **row})
-    draw(nalagen, "results/evaluations.svg", sweep, "--over evaluations --log-over --value fid_768 --smoothing 0 --size 380x560".split())
+    axes = "--log-over --value fid_768 --smoothing 0 --size 380x560 --over".split()
+    draw(nalagen, "results/evaluations.svg", sweep, [*axes, "evaluations"])
+    draw(nalagen, "results/seconds.svg", seconds(rows, record("2026-11-29-cpu-steps.json")["rows"]), [*axes, "seconds a picture"])
     minutes = record("2026-11-29-h200-equal-minutes.json")["runs"]
     for count in "1024", "4096":
         some = {name.split(",")[0]: minute(run) for name, run in minutes.items() if name.endswith(f", {count} tokens")}
