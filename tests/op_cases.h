@@ -37,6 +37,8 @@ typedef struct op_run {
     uint64_t seed;
     int64_t only;   /* the one image of the batch that is run; -1: all of them */
     bool rounded;   /* activations hold bf16 numbers, whatever their type */
+    bool gpu;       /* a GPU is under test */
+    bool left_out;  /* by op_left_out: nothing was run */
     uint8_t poison; /* what outputs of integers hold beforehand; those of floats hold NaN */
     int64_t batch;  /* set by the run function: images of the case; default 1 */
     double
@@ -105,6 +107,8 @@ int64_t op_integer(op_run *run, int64_t limit);
 /* Images that are run, and the first of them. */
 int64_t op_images(const op_run *run);
 int64_t op_first_image(const op_run *run);
+/* Whether a case is left out: one for tiles that GPUs alone have, and so large that the reference takes seconds. */
+bool op_left_out(op_run *run, bool for_gpus);
 /* Copies an output that the operation left on the host. */
 void op_host_output(op_run *run, const char *name, const double *values, int64_t count);
 

@@ -191,6 +191,12 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     return buffer->tensor;
 }
 
+bool op_left_out(op_run *run, bool for_gpus)
+{
+    run->left_out = for_gpus && !run->gpu;
+    return run->left_out;
+}
+
 void op_host_output(op_run *run, const char *name, const double *values, int64_t count)
 {
     op_output *output = add_output(run, name, count);

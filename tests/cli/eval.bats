@@ -2,7 +2,8 @@
 # nalagen eval and stats: formats, refusals, guards, the same numbers in every way of getting there.
 load helper
 
-# Writes pictures with numpy: 80 of 32 x 24 and 40 of another kind, as .npz of every sort, and as PNG.
+# make_pictures [COUNT COUNT]: pictures of two kinds by numpy, 32 x 24, as .npz of every sort. Where the number matters,
+# 70 and 66: more than 64 features.
 make_pictures() {
     need_inception
     numpy "
@@ -10,7 +11,7 @@ rng = np.random.default_rng(0)
 def pictures(n, low):
     x = rng.integers(low, 256, size=(n, 6, 8, 3)).repeat(4, 1).repeat(4, 2)
     return x.astype(np.uint8)
-a, b = pictures(70, 0), pictures(66, 40)
+a, b = pictures(${1:-70}, 0), pictures(${2:-66}, 40)
 np.savez('a.npz', a)
 np.savez('b.npz', b)
 np.savez_compressed('packed.npz', arr_0=a)
@@ -26,18 +27,18 @@ open('flipped.npz', 'wb').write(data[:i] + bytes([data[i] ^ 1]) + data[i + 1:])
 "
 }
 
-# The smallest features, so that few pictures are enough.
+# The smallest features, of few pictures.
 evaluate() {
-    "$NALAGEN" eval -w "$inception" --features pool_64 --metrics fid,precision,recall,kid --json -q "$@"
+    "$NALAGEN" eval -w "$inception" --features pool_64 --metrics fid,precision,recall,kid --allow-small --json -q "$@"
 }
 
 @test "eval of stored and deflated archives is the same and agrees with stats" {
-    make_pictures
+    make_pictures 12 10
     evaluate a.npz --ref b.npz >one
     evaluate packed.npz --ref b.npz >two
-    "$NALAGEN" stats -w "$inception" --allow-small -q b.npz -o ref.npz --images 66
+    "$NALAGEN" stats -w "$inception" --allow-small -q b.npz -o ref.npz --images 10
     evaluate a.npz --ref ref.npz >three
-    cat one two three | json_lines "x['n'] == 70 and not x['small'] and x['metrics']['fid_64'] > 0"
+    cat one two three | json_lines "x['n'] == 12 and x['metrics']['fid_64'] > 0"
     python3 -c '
 import json
 one, two, three = (json.load(open(name))["metrics"] for name in ("one", "two", "three"))
@@ -45,11 +46,11 @@ assert one == two == three, (one, two, three)'
 }
 
 @test "what stats writes numpy reads, and the other way round" {
-    make_pictures
-    "$NALAGEN" stats -w "$inception" --allow-small -q b.npz -o ref.npz --images 10
+    make_pictures 12 10
+    "$NALAGEN" stats -w "$inception" --allow-small -q b.npz -o ref.npz --images 6
     numpy "
 r, b = np.load('ref.npz'), np.load('b.npz')['arr_0']
-assert r['arr_0'].shape == (10, 24, 32, 3) and r['arr_0'].dtype == np.uint8
+assert r['arr_0'].shape == (6, 24, 32, 3) and r['arr_0'].dtype == np.uint8
 assert all((b == x).all((1, 2, 3)).any() for x in r['arr_0'])
 for s, n in (('_s', 2023), ('_768', 768), ('_192', 192), ('_64', 64)):
     m, c = r['mu' + s], r['sigma' + s]
@@ -60,9 +61,9 @@ np.savez_compressed('again.npz', mu=r['mu_64'], sigma=r['sigma_64'])
 np.savez('single.npz', mu=r['mu_64'].astype('f4'), sigma=r['sigma_64'].astype('f4'))
 np.savez('wrong.npz', mu_64=r['mu_64'], sigma_64=r['sigma_64'][:5])
 "
-    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref again.npz --metrics fid >one
-    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref single.npz --metrics fid >two
-    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref b.npz --metrics fid >three
+    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref again.npz --metrics fid --allow-small >one
+    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref single.npz --metrics fid --allow-small >two
+    "$NALAGEN" eval -w "$inception" --features pool_64 -q --json a.npz --ref b.npz --metrics fid --allow-small >three
     python3 -c '
 import json
 one, two, three = (json.load(open(name))["metrics"]["fid_64"] for name in ("one", "two", "three"))
@@ -83,7 +84,7 @@ assert abs(ours - fid) < 1e-6 * fid, (ours, fid)
 }
 
 @test "a folder of pictures gives what the archive of them gives" {
-    make_pictures
+    make_pictures 12 10
     numpy "
 import zlib, struct, os
 def png(path, x):
@@ -96,7 +97,7 @@ def png(path, x):
 a = np.load('a.npz')['arr_0']
 os.makedirs('folder/x')
 for i, x in enumerate(a):
-    png(f'folder/{\"x/\" if i >= 30 else \"\"}{i:03d}.png', x)
+    png(f'folder/{\"x/\" if i >= 5 else \"\"}{i:03d}.png', x)
 open('folder/notes.txt', 'w').write('no picture')
 os.makedirs('mixed')
 png('mixed/a.png', a[0])
@@ -107,7 +108,7 @@ png('mixed/b.png', a[1][:8])
     python3 -c '
 import json
 one, two = (json.load(open(name)) for name in ("one", "two"))
-assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
+assert one["metrics"] == two["metrics"] and one["n"] == 12, (one, two)'
     run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 --metrics kid --allow-small \
         mixed --ref b.npz
     [ "$status" -eq 0 ]
@@ -121,7 +122,7 @@ assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
 }
 
 @test "files that are not what they should be are refused by name" {
-    make_pictures
+    make_pictures 12 10
     declare -A expected=(
         [fortran.npz]="Fortran order" [planes.npz]="not channels first" [floats.npz]="arr_0 is F64"
         [grey.npz]="expected U8 [N, height, width, 3]" [other.npz]="it holds images"
@@ -137,7 +138,7 @@ assert one["metrics"] == two["metrics"] and one["n"] == 70, (one, two)'
 }
 
 @test "statistics that are no covariance are refused" {
-    make_pictures
+    make_pictures 12 10
     numpy "
 mu, one = np.zeros(64), np.eye(64)
 bent, hole = one.copy(), one.copy()
@@ -166,13 +167,13 @@ np.savez('single.npz', np.load('a.npz')['arr_0'][:1])
     done
     run -2 evaluate b.npz --metrics fid --allow-small --ref single.npz
     [[ $output == *"single.npz: one picture has no covariance"* ]]
-    run -2 evaluate b.npz --metrics sfid --ref a.npz
+    run -2 "$NALAGEN" eval -w "$inception" --features pool_64 -q b.npz --metrics sfid --ref a.npz
     [[ $output == *"--metrics without sfid"* ]]
 }
 
 @test "a deviation is there, and said of how many, where there are several parts" {
     make_pictures
-    evaluate a.npz --ref b.npz | json_lines "x['metrics']['kid_64_std'] > 0 and x['kid_subsets'] == 100 and \
+    evaluate a.npz --ref b.npz | json_lines "x['n'] == 70 and not x['small'] and x['metrics']['kid_64_std'] > 0 and x['kid_subsets'] == 100 and \
         x['kid_subset_size'] == 66 and 'is_splits' not in x"
     numpy "
 np.savez('same.npz', np.load('b.npz')['arr_0'][::-1])"
@@ -187,7 +188,7 @@ np.savez('same.npz', np.load('b.npz')['arr_0'][::-1])"
 }
 
 @test "what is missing is named and the rest computed" {
-    make_pictures
+    make_pictures 12 10
     "$NALAGEN" eval -w "$inception" --json --allow-small a.npz --ref b.npz 2>err | json_lines \
         "x['features'] == 'mixed_7' and x['small'] and 'is' in x['missing'] and \
          set(x['metrics']) == {'fid_768', 'sfid', 'precision_768', 'recall_768', 'kid_768', 'kid_768_std'}"
@@ -196,7 +197,7 @@ np.savez('same.npz', np.load('b.npz')['arr_0'][::-1])"
     [[ $output == *"softmax.weight"* ]]
     numpy "
 np.savez('stats.npz', mu=np.zeros(64), sigma=np.eye(64))"
-    "$NALAGEN" eval -q -w "$inception" --features pool_64 --json a.npz --ref stats.npz | json_lines \
+    "$NALAGEN" eval -q -w "$inception" --features pool_64 --allow-small --json a.npz --ref stats.npz | json_lines \
         "'fid_64' in x['metrics'] and 'no pictures' in x['missing']['precision_64'] and \
          'mu_s' in x['missing']['sfid']"
 }
@@ -238,7 +239,7 @@ np.savez('stats.npz', mu=np.zeros(64), sigma=np.eye(64))"
 }
 
 @test "presets differ, batches and threads do not" {
-    make_pictures
+    make_pictures 12 10
     for preset in openai pytorch-fid clean-fid torch-fidelity; do
         evaluate --preset $preset a.npz --ref b.npz >$preset
     done
@@ -258,7 +259,7 @@ for name in ("single", "small"):
 need_tiny() {
     tiny=$BATS_FILE_TMPDIR/tiny.safetensors
     [ -f "$tiny" ] || "$MAKE_MODEL" "$tiny"
-    sampling=(-n 70 --seed 3 --sampler euler --steps 3 --cfg-scale 1.5)
+    sampling=(-n 12 --seed 3 --sampler euler --steps 3 --cfg-scale 1.5)
 }
 
 same_metrics() {
@@ -269,7 +270,7 @@ assert metrics[0] and all(m == metrics[0] for m in metrics), metrics' "$@"
 }
 
 @test "samples made on the fly are those of an archive, which says how it was made" {
-    make_pictures
+    make_pictures 12 10
     need_tiny
     "$NALAGEN" sample -q -m "$tiny" "${sampling[@]}" -o samples.npz
     evaluate samples.npz --ref b.npz >stored
@@ -282,17 +283,17 @@ import json
 stored, made, adm, foreign = (json.load(open(n)) for n in ("stored", "made", "adm", "foreign"))
 for x in stored, made:
     s = x["sampling"]
-    assert (s["sampler"], s["steps"], s["cfg_scale"], s["seed"], s["number"]) == ("euler", 3, 1.5, 3, 70), s
+    assert (s["sampler"], s["steps"], s["cfg_scale"], s["seed"], s["number"]) == ("euler", 3, 1.5, 3, 12), s
 assert made["sampling"]["sha256"] == stored["sampling"]["sha256"] and "config" not in made["sampling"]
 assert made["evaluations"] == 3 and "evaluations" not in stored
 assert made["metrics"] != adm["metrics"] and "sampling" not in foreign'
     [ "$(ls ./*.png ./*.part ./*.journal 2>/dev/null | wc -l)" -eq 0 ]
-    "$NALAGEN" eval -q -w "$inception" --features pool_64 --metrics fid -m "$tiny" "${sampling[@]}" --ref b.npz >table
+    "$NALAGEN" eval -q -w "$inception" --features pool_64 --metrics fid --allow-small -m "$tiny" "${sampling[@]}" --ref b.npz >table
     grep -q "^made by .*sha256.*euler, 3 steps, guidance 1.5.*seed 3" table
 }
 
 @test "what is evaluated is said once" {
-    make_pictures
+    make_pictures 12 10
     need_tiny
     run -2 evaluate --ref b.npz
     [[ $output == *--model* ]]
@@ -327,7 +328,7 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
 }
 
 @test "--watch evaluates the averages of each checkpoint once" {
-    make_pictures
+    make_pictures 12 10
     need_tiny
     mkdir -p run/checkpoints
     run -3 evaluate --watch none --ref b.npz
@@ -340,7 +341,7 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     cp run/checkpoints/step-0001000.safetensors run/checkpoints/step-0000500.safetensors
     touch run/checkpoints/step-0002000.safetensors.tmp
     watch --once >lines
-    json_lines "x['evaluation']['n'] == 70 and x['fid_64'] == x['evaluation']['metrics']['fid_64']" <lines
+    json_lines "x['evaluation']['n'] == 12 and x['fid_64'] == x['evaluation']['metrics']['fid_64']" <lines
     [ "$(wc -l <lines)" -eq 2 ]
     [ "$(wc -l <run/metrics.jsonl)" -eq 3 ]
     head -1 lines | json_lines "x['step'] == 500 and x['checkpoint'] == 'step-0000500.safetensors'"
@@ -363,20 +364,20 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     # another reference is another evaluation
     evaluate --watch run "${sampling[@]}" --ref a.npz --once | json_lines "x['evaluation']['reference'] == 'a.npz'"
     # and so are other samples
-    watch -n 71 >more
-    [ "$(wc -l <more)" -eq 3 ] && json_lines "x['evaluation']['n'] == 71 and x['options']['number'] == 71" <more
-    watch -n 71 >more
+    watch -n 13 >more
+    [ "$(wc -l <more)" -eq 3 ] && json_lines "x['evaluation']['n'] == 13 and x['options']['number'] == 13" <more
+    watch -n 13 >more
     [ ! -s more ]
     # a place for the results is looked for first
     if [ "$(id -u)" -ne 0 ]; then
         chmod 444 run/metrics.jsonl
-        run -7 watch -n 72
+        run -7 watch -n 14
         [[ $output == *"metrics.jsonl: cannot be written: Permission denied"* ]]
     fi
 }
 
 @test "references by class, put together, are the reference of all" {
-    make_pictures
+    make_pictures 12 10
     numpy "
 import zlib, struct, os
 def png(path, x):
@@ -388,7 +389,7 @@ def png(path, x):
                            chunk(b'IDAT', zlib.compress(raw)) + chunk(b'IEND', b''))
 b = np.load('b.npz')['arr_0']
 for i, x in enumerate(b):
-    name = 'classes/' + ('n1' if i < 20 else 'n2' if i < 50 else 'n3')
+    name = 'classes/' + ('n1' if i < 3 else 'n2' if i < 7 else 'n3')
     os.makedirs(name, exist_ok=True)
     png(f'{name}/{i:03d}.png', x)
 open('classes/notes.txt', 'w').write('no class')
@@ -400,12 +401,12 @@ open('classes/notes.txt', 'w').write('no class')
 n2.npz
 n3.npz" ]
     stats --merge by/n1.npz by/n2.npz by/n3.npz -o merged.npz
-    stats --merge by/n1.npz by/n2.npz --images 10 -o part.npz
+    stats --merge by/n1.npz by/n2.npz --images 5 -o part.npz
     numpy "
 a, m, p = np.load('all.npz'), np.load('merged.npz'), np.load('part.npz')
 assert sorted(a.files) == sorted(m.files) == sorted(p.files), (a.files, m.files)
-assert a['count'] == m['count'] == 66 and p['count'] == 50 and a['count'].shape == ()
-assert np.array_equal(a['arr_0'], m['arr_0']) and p['arr_0'].shape == (10, 24, 32, 3)
+assert a['count'] == m['count'] == 10 and p['count'] == 7 and a['count'].shape == ()
+assert np.array_equal(a['arr_0'], m['arr_0']) and p['arr_0'].shape == (5, 24, 32, 3)
 for name in a.files:
     if name.startswith(('mu', 'sigma')):
         assert np.abs(a[name] - m[name]).max() < 1e-9 * max(1, np.abs(a[name]).max()), name
