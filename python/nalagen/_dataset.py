@@ -52,6 +52,9 @@ class Dataset:
             self.flips, self.classes = bool(d["flips"]), [tuple(c) for c in d["classes"]]
             self.scale, self.shift = d.get("latent_scale", 1.0), d.get("latent_shift", 0.0)
             self._files = [(str(file), int(n)) for file, n in d["shards"]]
+        except FileNotFoundError:
+            raise InputError(
+                f"{self.path}: not a data set of 'nalagen encode': there is no dataset.json in it") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{name}: not a data set of 'nalagen encode': {error}") from None
         self._first = np.cumsum([0] + [n for _, n in self._files])
@@ -59,6 +62,10 @@ class Dataset:
 
     def __reduce__(self):
         return type(self), (self.path,)  # a worker maps the files for itself
+
+    def __repr__(self) -> str:
+        return (f"<nalagen.Dataset {self.path}: {len(self)} samples, {self.kind} {list(self.shape)}, "
+                f"{len(self.classes)} classes>")
 
     def __len__(self) -> int:
         return int(self._first[-1])

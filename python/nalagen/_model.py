@@ -136,6 +136,12 @@ class Model:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        c, (channels, height, width) = self._config, self.latent_shape
+        path = os.fsdecode(self._options["path"] or "that ships")
+        return (f"<nalagen.Model {path}: {c['architecture']} with {c['attention']} attention, {c['num_classes']} classes, "
+                f"{channels} x {height} x {width}>")
+
     # ---- What it is
 
     @property

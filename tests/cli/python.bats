@@ -145,6 +145,7 @@ fails(TypeError, 'stepps', lambda: model.sample_latents(0, stepps=3))
 fails(nalagen.OutOfMemoryError, '', lambda: nalagen.load('run/model.safetensors', max_memory=1000)).status == 4
 fails(MemoryError, '', lambda: nalagen.load('run/model.safetensors', max_memory=1000))
 assert model.sample_latents(0).shape[0] == 1 # usable afterwards
+assert repr(model) == '<nalagen.Model run/model.safetensors: SiT with softmax attention, 10 classes, 3 x 32 x 32>', model
 with model:
     pass
 fails(ValueError, 'closed', lambda: model.sample_latents(0))
@@ -283,7 +284,8 @@ for bad in 'nowhere', 'set':
         nalagen.Dataset(bad)
         raise AssertionError(bad)
     except nalagen.InputError as error:
-        assert bad in str(error)
+        assert str(error) == bad + \": not a data set of 'nalagen encode': there is no dataset.json in it\", error
+assert repr(d) == '<nalagen.Dataset pixels: 20 samples, pixels [3, 32, 32], 10 classes>', d
 data = open('pixels/shard-00000.safetensors', 'rb').read()
 open('pixels/shard-00000.safetensors', 'wb').write(data[:len(data) // 2])
 try:
