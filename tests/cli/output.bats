@@ -143,7 +143,8 @@ load helper
     "$NALAGEN" info --json "$model" | json_lines 'x["model"] == "NaLaSiT-S/2" and x["config"]["num_classes"] == 20 and
         x["parameters"] > 3e7 and len(x["sha256"]) == 64'
     quick -c 4 --no-metadata -o n.png
-    run "$NALAGEN" info n.png
+    "$NALAGEN" info --json n.png | json_lines '"parameters" not in x'
+    run "$NALAGEN" sample --from n.png
     [ "$status" -eq 3 ]
 }
 
