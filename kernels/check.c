@@ -69,6 +69,16 @@ int64_t nl_feature_width(nl_feature_map map, int64_t head_size)
     return feature_maps[map].widths * head_size;
 }
 
+nl_nala_attention_args nl_nala_of_head(const nl_nala_attention_args *args, int64_t head)
+{
+    nl_nala_attention_args own = *args;
+    if (args->log_lambda.data) {
+        own.lambda = expf(((const float *)args->log_lambda.data)[head]);
+        own.tau = expf(((const float *)args->log_tau.data)[head]);
+    }
+    return own;
+}
+
 static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *args)
 {
     if (!check_attention_sizes(a, args->batch, args->tokens, args->heads, args->head_size))
@@ -83,6 +93,9 @@ static void check_nala_attention(nl_arguments *a, const nl_nala_attention_args *
     TENSOR(state, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features, args->head_size);
     TENSOR(total, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, pairs, features);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
+    TENSOR(log_lambda, NL_ARG_OPTIONAL | NL_ARG_F32, args->heads);
+    TENSOR(log_tau, NL_ARG_OPTIONAL | NL_ARG_F32, args->heads);
+    check_log_exponents(a, args->feature_map, args->log_lambda.data, args->log_tau.data);
     nl_check(a, args->norm_scale > 0 && isfinite(args->norm_scale), "norm_scale is not above 0");
     if (args->rope)
         check_turned(a, args->tokens, args->head_size, args->grid_height, args->grid_width);

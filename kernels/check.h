@@ -41,6 +41,15 @@ static inline bool check_feature_map(nl_arguments *a, nl_feature_map map)
     return known;
 }
 
+/* NaLa's exponents of each head, in a known map. */
+static inline void check_log_exponents(nl_arguments *a, nl_feature_map map, const void *log_lambda,
+                                       const void *log_tau)
+{
+    nl_check(a, !log_lambda == !log_tau, "one of log_lambda and log_tau");
+    nl_check(a, !log_lambda || nl_feature_map_norm_aware(map),
+             "map %s has no exponents that grow with the norm", nl_feature_map_names[map]);
+}
+
 /* Columns q | k of whole heads. */
 static inline void check_heads(nl_arguments *a, int64_t columns, int64_t head)
 {

@@ -107,6 +107,11 @@ static void check_nala_attention_backward(nl_arguments *a,
     TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, NL_MAX(args->dqkv.shape[1], 3 * hidden));
     TENSOR(sums, NL_ARG_OPTIONAL | GRADIENT, 3 * hidden);
     nl_check(a, isfinite(args->lambda) && isfinite(args->tau), "lambda or tau is not finite");
+    TENSOR(log_lambda, NL_ARG_OPTIONAL | NL_ARG_F32, args->heads);
+    TENSOR(log_tau, NL_ARG_OPTIONAL | NL_ARG_F32, args->heads);
+    TENSOR(dlog_lambda, GRADIENT | (args->log_lambda.data ? 0 : NL_ARG_OPTIONAL), args->heads);
+    TENSOR(dlog_tau, GRADIENT | (args->log_tau.data ? 0 : NL_ARG_OPTIONAL), args->heads);
+    check_log_exponents(a, args->feature_map, args->log_lambda.data, args->log_tau.data);
     nl_check(a, args->norm_scale > 0 && isfinite(args->norm_scale), "norm_scale is not above 0");
     if (args->rope)
         check_turned(a, args->tokens, args->head_size, args->grid_height, args->grid_width);

@@ -111,9 +111,15 @@ typedef struct nl_nala_attention_args {
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
     float lambda, tau, norm_scale; /* a query's exponent: lambda (tau + tanh(norm_scale norm)) */
+    nl_tensor log_lambda,
+        log_tau; /* both left out, or [h] F32: ln lambda and ln tau of each head, in their place; with a
+                    map whose exponents grow with the norm */
     bool rope; /* rotate the features in the numerator (docs/public-code.md E) */
     int64_t grid_height, grid_width; /* of the tokens; needed with rope */
 } nl_nala_attention_args;
+
+/* The arguments as head `head` has them: with its own lambda and tau. log_lambda and log_tau are the host's. */
+nl_nala_attention_args nl_nala_of_head(const nl_nala_attention_args *args, int64_t head);
 
 /* y = (LN(x) weight + bias) SiLU(g), LN over D (eps 1e-5). */
 typedef struct nl_layernorm_gate_args {

@@ -84,6 +84,8 @@ typedef struct nl_nala_attention_backward_args {
     int64_t batch, tokens, heads, head_size;
     nl_feature_map feature_map;
     float lambda, tau, norm_scale;
+    nl_tensor log_lambda, log_tau;   /* as forward */
+    nl_tensor dlog_lambda, dlog_tau; /* [h] F32, with them */
     bool rope;
     int64_t grid_height, grid_width;
 } nl_nala_attention_backward_args;

@@ -30,6 +30,7 @@ MODELS = {  # attention, lepe, mlp, norm, norm of q and k, dropout, rope
     "softmax_rope": ("softmax", False, "swiglu", "rms", "layer", 0.0, True),
     "nala_mix": ("nala", True, "mix", "layer", "rms", 0.25, False),
     "nala_swiglu": ("nala", False, "swiglu", "rms", None, 0.1, False),
+    "nala_exponents": ("exponents", False, "gelu", "layer", None, 0.0, False),
     "mediator": ("mediator", False, "gelu", "layer", None, 0.0, False),
     "gla_swiglu": ("gla", False, "swiglu", "layer", None, 0.0, False),
 }
@@ -136,6 +137,23 @@ class WithNorms(nn.Module):
         return torch.cat([q.reshape(b, n, c), k.reshape(b, n, c), y[..., 2 * c:]], dim=-1)
 
 
+class OwnExponents(nala_torch.NaLaAttention):
+    """NaLa with a lambda and a tau of each head."""
+
+    def start(self):
+        self.log_lambda, self.log_tau = (nn.Parameter(torch.full((HEADS,), x).log()) for x in (3.0, 0.5))
+
+    def forward(self, x):
+        b, n, c = x.shape
+        qkv, g = self.qkvg(x).split([3 * c, c], dim=-1)
+        q, k, v = qkv.reshape(b, n, 3, HEADS, c // HEADS).permute(2, 0, 3, 1, 4)
+        lam, tau = (x.exp()[:, None, None] for x in (self.log_lambda, self.log_tau))
+        fq, fk = nala_torch.nala_features_q(q, lam, tau), nala_torch.nala_features_k(k, lam)
+        weights = fq @ fk.transpose(-2, -1) / n
+        out = weights @ v / (weights.sum(-1, keepdim=True) + nala_torch.DENOM_EPS)
+        return self.out_proj(self.ln(out.transpose(1, 2).reshape(b, n, c)) * F.silu(g))
+
+
 class Mediators(nn.Module):
     """Attention through four mediators, without biases by position."""
 
@@ -215,7 +233,8 @@ def ours(model, gradient):
 
 def build(attention, lepe, mlp, norm, qk_norm, dropout, rope, samples):
     gla, other = attention == "gla", attention in ("gla", "mediator")
-    model = nala_torch.Backbone((4 if gla else DEPTH, SIZE, HEADS), 2, "softmax" if other else attention,
+    kind = "softmax" if other else "nala" if attention == "exponents" else attention
+    model = nala_torch.Backbone((4 if gla else DEPTH, SIZE, HEADS), 2, kind,
                                 input_size=2 * SIDE, classes=5, learn_sigma=False, lepe=lepe)
     for i, block in enumerate(model.blocks):
         if gla:
@@ -223,6 +242,9 @@ def build(attention, lepe, mlp, norm, qk_norm, dropout, rope, samples):
             block.start(i)
         elif attention == "mediator":
             block.attn = Mediators(SIZE)
+        elif attention == "exponents":
+            block.attn.__class__ = OwnExponents
+            block.attn.start()
         block.mlp = {"gelu": Gelu, "swiglu": SwiGLU, "mix": Mix}[mlp](SIZE, Dropout(dropout, i, samples))
         if norm == "rms":
             block.norm1, block.norm2 = RMSNorm(SIZE), RMSNorm(SIZE)
@@ -254,9 +276,9 @@ def main(name, options):
     torch.manual_seed(5)
     samples = np.array([3, 2**33 + 1, 12345])
     model = build(*options, samples)
-    for parameter in model.parameters():  # nothing zero, norms' weights around 1
+    for parameter in model.parameters():  # nothing zero; norms' weights around 1, exponents around theirs
         if parameter.requires_grad:
-            around = 1.0 if parameter.ndim == 1 and bool((parameter == 1).all()) else 0.0
+            around = float(parameter[0].detach()) if parameter.ndim == 1 and bool((parameter == parameter[0]).all()) else 0.0
             with torch.no_grad():
                 parameter.normal_(around, 0.2)
     model = model.float().double()

@@ -18,7 +18,8 @@ typedef struct op_output {
     const char *name;
     double *values; /* [count], whatever the type on the device; set after the run */
     int64_t count;
-    bool shared; /* by all images of the batch: one alone makes another */
+    bool shared;      /* by all images of the batch: one alone makes another */
+    double tolerance; /* against the reference, where it is larger than the case's */
 } op_output;
 
 /* Device memory of one tensor, with what was written there before the operation ran. */
@@ -89,6 +90,7 @@ typedef struct op_spec {
         dtype; /* F32 by default; I32 takes its numbers from `values`; F8 [rows, columns] draws them */
     int64_t gap;         /* unused elements between rows (NaN) */
     const char *output;  /* the name of an output: poisoned, and compared after the run */
+    double tolerance;    /* op_output.tolerance */
     bool in_place;       /* an output that holds input beforehand */
     bool room;           /* what the operation leaves there does not matter */
     bool shared;         /* the same for every image: not cut down to image `only` */
@@ -116,6 +118,9 @@ void op_host_output(op_run *run, const char *name, const double *values, int64_t
  * query is long, and without rope a key; up to 4 no element of q or k is near 0. size: heads d. */
 float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, int64_t size,
                     int64_t d, bool rope);
+
+/* Logarithms of NaLa's lambda or tau of each head, op_cases_backbone.c. */
+nl_tensor op_log_exponents(op_run *run, int64_t heads, bool tau);
 
 /* Logits of the gates of gated linear attention, op_cases_backbone.c. */
 float *op_gates(op_run *run, int64_t count);

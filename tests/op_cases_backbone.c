@@ -240,7 +240,7 @@ static const struct nala_attention_case {
     const char *text;
     int64_t batch, grid_height, grid_width, heads, d, parts, gap; /* parts: 3 for q k v, 4 with g */
     nl_feature_map map;
-    bool rope, save;
+    bool rope, save, learnt;       /* lambda and tau of each head */
     float lambda, tau, norm_scale; /* 0: 3, 0.5 and 1 */
 } nala_attention_cases[] = {
     CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .d = 8, .parts = 3),
@@ -297,6 +297,16 @@ static const struct nala_attention_case {
          .map = NL_FEATURES_SPLIT, .rope = true, .save = true),
     CASE(.batch = 2, .grid_height = 9, .grid_width = 8, .heads = 2, .d = 13, .parts = 3, .gap = 2,
          .map = NL_FEATURES_ELU1, .save = true),
+    CASE(.batch = 2, .grid_height = 16, .grid_width = 16, .heads = 6, .d = 64, .parts = 4,
+         .learnt = true, .save = true),
+    CASE(.batch = 1, .grid_height = 8, .grid_width = 9, .heads = 3, .d = 72, .parts = 4,
+         .learnt = true, .norm_scale = 0.125f),
+    CASE(.batch = 2, .grid_height = 33, .grid_width = 34, .heads = 2, .d = 40, .parts = 3,
+         .learnt = true, .save = true),
+    CASE(.batch = 2, .grid_height = 5, .grid_width = 8, .heads = 2, .d = 24, .parts = 3,
+         .learnt = true, .rope = true, .save = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 64, .parts = 4,
+         .learnt = true, .map = NL_FEATURES_SPLIT),
 };
 
 static void scale_head(float *qkvg, int64_t token, int64_t width, int64_t column, int64_t d,
@@ -333,6 +343,15 @@ float *op_nala_rows(op_run *run, int64_t rows, int64_t width, int64_t tokens, in
     return qkvg;
 }
 
+/* Logarithms of lambda, 2 to 4, or of tau, 0.4 to 1, of each head. */
+nl_tensor op_log_exponents(op_run *run, int64_t heads, bool tau)
+{
+    float *values = op_normal(run, heads);
+    for (int64_t i = 0; i < heads; i++)
+        values[i] = logf((tau ? 0.7f : 3) + (tau ? 0.3f : 1) * tanhf(values[i]));
+    return OP_TENSOR(run, .shape = {heads}, .shared = true, .values = values);
+}
+
 static nl_status run_nala_attention(op_run *run, const void *op_case)
 {
     const struct nala_attention_case *c = op_case;
@@ -358,6 +377,10 @@ static nl_status run_nala_attention(op_run *run, const void *op_case)
     args.qkvg =
         OP_TENSOR(run, .activation = true, .shape = {rows, width}, .gap = c->gap, .values = qkvg);
     args.out = OP_TENSOR(run, .activation = true, .shape = {rows, size}, .output = "out");
+    if (c->learnt) {
+        args.log_lambda = op_log_exponents(run, c->heads, false);
+        args.log_tau = op_log_exponents(run, c->heads, true);
+    }
     if (c->save) {
         args.state =
             OP_TENSOR(run, .shape = {c->batch * c->heads, features, c->d}, .output = "state");

@@ -240,7 +240,7 @@ static const struct nala_attention_backward_case {
     const char *text;
     int64_t batch, grid_height, grid_width, heads, d, parts, gap; /* parts: 3 for q k v, 4 with g */
     nl_feature_map map;
-    bool rope, sums;
+    bool rope, sums, learnt;       /* lambda and tau of each head */
     float lambda, tau, norm_scale; /* 0: 3, 0.5 and 1 */
 } nala_attention_backward_cases[] = {
     CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .heads = 1, .d = 8, .parts = 3),
@@ -304,6 +304,18 @@ static const struct nala_attention_backward_case {
          .map = NL_FEATURES_ELU1),
     CASE(.batch = 1, .grid_height = 11, .grid_width = 6, .heads = 1, .d = 67, .parts = 3, .gap = 3,
          .map = NL_FEATURES_POWER),
+    CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 6, .d = 64, .parts = 4,
+         .learnt = true, .sums = true),
+    CASE(.batch = 2, .grid_height = 9, .grid_width = 11, .heads = 3, .d = 72, .parts = 4,
+         .learnt = true, .norm_scale = 0.125f),
+    CASE(.batch = 2, .grid_height = 30, .grid_width = 31, .heads = 2, .d = 32, .parts = 3,
+         .learnt = true, .sums = true),
+    CASE(.batch = 2, .grid_height = 5, .grid_width = 8, .heads = 2, .d = 24, .parts = 3,
+         .learnt = true, .rope = true),
+    CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .heads = 3, .d = 64, .parts = 4,
+         .learnt = true, .map = NL_FEATURES_SPLIT, .sums = true),
+    CASE(.batch = 1, .grid_height = 9, .grid_width = 8, .heads = 2, .d = 128, .parts = 3,
+         .learnt = true),
 };
 
 /* out, state and total are the operation's own on the same device, so that its roundings are in them. */
@@ -332,6 +344,10 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
     forward.qkvg =
         OP_TENSOR(run, .activation = true, .shape = {rows, width}, .gap = c->gap, .values = qkvg);
     forward.out = OP_TENSOR(run, .activation = true, .shape = {rows, size}, .output = "out");
+    if (c->learnt) {
+        forward.log_lambda = op_log_exponents(run, c->heads, false);
+        forward.log_tau = op_log_exponents(run, c->heads, true);
+    }
     forward.state = OP_TENSOR(run, .shape = {pairs, features, c->d}, .output = "state");
     forward.total = OP_TENSOR(run, .shape = {pairs, features}, .output = "total");
     nl_status status = nl_op_nala_attention(run->device, &forward);
@@ -349,6 +365,8 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
         .feature_map = c->map,
         .lambda = forward.lambda,
         .tau = forward.tau,
+        .log_lambda = forward.log_lambda,
+        .log_tau = forward.log_tau,
         .norm_scale = forward.norm_scale,
         .rope = c->rope,
         .grid_height = c->grid_height,
@@ -360,6 +378,17 @@ static nl_status run_nala_attention_backward(op_run *run, const void *op_case)
     if (c->sums)
         args.sums =
             OP_TENSOR(run, .shape = {3 * size}, .shared = true, .output = "sums", .in_place = true);
+    if (c->learnt) {
+        /* Sums over all tokens of differences, which nearly cancel: rounding features to bf16 costs 0.5 to 7 % of them (an
+         * emulation of the kernels, 15 draws). */
+        double tolerance = run->rounded ? 0.15 : 4e-5;
+#define GRADIENT(name)                                                                             \
+    OP_TENSOR(run, .shape = {c->heads}, .shared = true, .output = name, .in_place = true,          \
+              .tolerance = tolerance)
+        args.dlog_lambda = GRADIENT("dlog_lambda");
+        args.dlog_tau = GRADIENT("dlog_tau");
+#undef GRADIENT
+    }
     return nl_op_nala_attention_backward(run->device, &args);
 }
 

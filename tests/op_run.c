@@ -169,8 +169,10 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     int64_t stride = columns + spec->gap, size = nl_dtype_size(dtype);
     buffer->room = spec->room;
     buffer->output = spec->output ? add_output(run, spec->output, count) : NULL;
-    if (buffer->output)
+    if (buffer->output) {
         buffer->output->shared = spec->shared;
+        buffer->output->tolerance = spec->tolerance;
+    }
     buffer->bytes = (rows * stride + 2 * GUARD) * size;
     buffer->initial = keep(run, malloc((size_t)buffer->bytes));
     poison(run, dtype, buffer->initial, buffer->bytes);

@@ -107,6 +107,9 @@ static void wrong_values(void **state)
     refuse("{" SIT ",\"lambda\":0}", "lambda");
     refuse("{" SIT ",\"lambda\":\"3\"}", "lambda");
     refuse("{" SIT ",\"tau\":-1}", "tau");
+    refuse("{" SIT ",\"attention\":\"nala\",\"learn_exponents\":true,\"tau\":0}", "a tau above 0");
+    refuse("{" SIT ",\"attention\":\"nala\",\"learn_exponents\":true,\"feature_map\":\"relu\"}",
+           "(cosine or split)");
     refuse("{" SIT ",\"gate\":1}", "gate");
     refuse("{" SIT ",\"depth\":2.5}", "twice");
     refuse("{\"architecture\":\"SiT\",\"depth\":0}", "depth");
@@ -297,11 +300,15 @@ static void printing_round_trips(void **state)
     assert_null(strstr(json, "schedule"));   /* DiT's */
     assert_null(strstr(json, "query_norm")); /* said where it is not the L2 norm */
     nl_free(context, json);
+    assert_null(strstr(json, "learn_exponents"));
     c.tau = 1.0 / 3, c.query_norm = NL_QUERY_RMS; /* numbers keep their last bit */
+    c.learn_exponents = true;
     assert_ok(context, nl_config_print(context, &c, &json));
     nl_config again;
     assert_ok(context, parse(json, &again));
-    assert_true(again.tau == c.tau && again.query_norm == NL_QUERY_RMS);
+    assert_true(again.tau == c.tau && again.query_norm == NL_QUERY_RMS && again.learn_exponents);
+    c.learn_exponents = false;
+    assert_string_equal(nl_config_difference(&again, &c), "learn_exponents");
     assert_true(nl_config_norm_scale(&again) == sqrt((double)c.num_heads / c.hidden_size));
     nl_config_free(context, &again);
     nl_free(context, json);

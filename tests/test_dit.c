@@ -443,6 +443,7 @@ static void every_option_runs(void **state)
         "\"attention\": \"nala\", \"feature_map\": \"power\"",
         "\"attention\": \"nala\", \"feature_map\": \"cosine_constant\"",
         "\"attention\": \"nala\", \"lambda\": 2, \"tau\": 1",
+        "\"attention\": \"nala\", \"learn_exponents\": true",
         "\"attention\": \"mediator\"",
         "\"attention\": \"mediator\", \"mediators\": 4, \"qk_norm\": true",
         "\"attention\": \"gla\"",
@@ -534,6 +535,10 @@ static void parts_of_blocks_in_files(void **state)
          "do not have this \"attention\""},
         {"\"qk_norm\": true", "\"qk_norm\": false",
          "qk_norm: its configuration says false, its tensors say true", "do not have \"qk_norm\""},
+        {"\"attention\": \"nala\", \"learn_exponents\": true",
+         "\"attention\": \"nala\", \"learn_exponents\": false",
+         "learn_exponents: its configuration says false, its tensors say true",
+         "do not have \"learn_exponents\""},
     };
     static const char base[] = "{\"architecture\": \"SiT\", \"depth\": 2, \"hidden_size\": 32, "
                                "\"num_heads\": 4, \"num_classes\": 3, %s}";
@@ -549,9 +554,11 @@ static void parts_of_blocks_in_files(void **state)
         assert_int_equal(told.norm, dit->config.norm);
         assert_int_equal(told.qk_norm, dit->config.qk_norm);
         assert_int_equal(told.crop_conditioning, dit->config.crop_conditioning);
-        bool normed = told.qk_norm || told.attention == NL_ATTENTION_GLA;
+        assert_int_equal(told.learn_exponents, dit->config.learn_exponents);
+        bool normed = told.qk_norm || told.learn_exponents || told.attention == NL_ATTENTION_GLA;
         assert_int_equal(told.dw_conv, dit->config.dw_conv);
-        assert_int_equal(told.num_heads, normed ? 4 : 1); /* by the weights of the norms */
+        assert_int_equal(told.num_heads,
+                         normed ? 4 : 1); /* by the weights of the norms, or the exponents */
         for (nl_dit_spelling s = NL_SPELLING_PUBLIC; s <= NL_SPELLING_DIFFUSERS; s++) {
             assert_int_equal(
                 nl_dit_convert(file, &told, "test_dit_no.safetensors", true, NL_F32, s),
@@ -670,6 +677,7 @@ static void initial_weights(void **state)
     nl_config config;
     nl_dit *dit = NULL, *again = NULL;
     const char json[] = "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"lepe\": true, "
+                        "\"learn_exponents\": true, \"lambda\": 2, "
                         "\"depth\": 1, \"hidden_size\": 128, \"input_size\": 4}";
     nl_config_init(&config);
     assert_ok(context, nl_config_parse(context, "test", json, strlen(json), &config));
@@ -696,6 +704,9 @@ static void initial_weights(void **state)
             assert_true(fabs(deviation - 0.02) < 0.001);
         else if (strstr(param->name, "attn.ln"))
             assert_true(sum == (double)count && square == (double)count);
+        else if (strstr(param->name, "attn.log_"))
+            assert_true(values[0] == values[1] &&
+                        values[0] == logf(strstr(param->name, "tau") ? 0.5f : 2));
         else if (strstr(param->name, "lepe"))
             assert_true(largest <= 0.2 && largest > 0.19);
         else {

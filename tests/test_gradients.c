@@ -348,7 +348,7 @@ static void test_layernorm_gate(void **state)
     }
 }
 
-static void check_nala(nl_feature_map map, bool rope, float norm_scale)
+static void check_nala(nl_feature_map map, bool rope, float norm_scale, bool learnt)
 {
     enum { TOKENS = 6, HEADS = 2, D = 4, SIZE = HEADS * D };
     int64_t features = nl_feature_width(map, D);
@@ -390,10 +390,23 @@ static void check_nala(nl_feature_map map, bool rope, float norm_scale)
     /* relu features keep away from a denominator of 0 by a positive first element */
     for (int64_t i = 0; i < TOKENS * 4 * HEADS; i++)
         ((float *)args.qkvg.data)[i * D] = 0.5f + 0.1f * (float)(i % 5);
+    if (learnt) { /* around lambda 3 and tau 0.5; gradients are added to what is there */
+        args.log_lambda = back.log_lambda = ZEROS(HEADS);
+        args.log_tau = back.log_tau = ZEROS(HEADS);
+        back.dlog_lambda = ZEROS(HEADS), back.dlog_tau = ZEROS(HEADS);
+        for (int64_t i = 0; i < HEADS; i++) {
+            ((float *)args.log_lambda.data)[i] = i ? 0.8f : 1.2f;
+            ((float *)args.log_tau.data)[i] = i ? -0.4f : -1;
+        }
+    }
     evaluate(&l);
     assert_ok(context, nl_op_nala_attention_backward(device, &back));
     snprintf(what, sizeof(what), "nala_attention, map %d%s", (int)map, rope ? ", rope" : "");
     compare(what, &l, args.qkvg, back.dqkv);
+    if (learnt) {
+        compare("nala_attention, log_lambda", &l, args.log_lambda, back.dlog_lambda);
+        compare("nala_attention, log_tau", &l, args.log_tau, back.dlog_tau);
+    }
     forget(&c);
 }
 
@@ -401,9 +414,13 @@ static void test_nala_attention(void **state)
 {
     (void)state;
     for (int map = 0; map < NL_FEATURE_MAP_COUNT; map++) {
-        check_nala(map, false, 1);
-        check_nala(map, true, 1);
-        check_nala(map, false, 0.25f);
+        check_nala(map, false, 1, false);
+        check_nala(map, true, 1, false);
+        check_nala(map, false, 0.25f, false);
+        if (nl_feature_map_norm_aware(map)) {
+            check_nala(map, false, 0.25f, true);
+            check_nala(map, true, 1, true);
+        }
     }
 }
 

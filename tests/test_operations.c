@@ -88,9 +88,9 @@ static bool close_enough(const double *a, const double *b, int64_t count, double
     return false;
 }
 
-/* `part` must hold what the outputs of `whole` hold for its image. */
+/* `part` must hold what the outputs of `whole` hold for its image. of_outputs: their own tolerances count too. */
 static void compare(op_test *test, int index, const char *what, const op_run *part,
-                    const op_run *whole, double tolerance)
+                    const op_run *whole, double tolerance, bool of_outputs)
 {
     for (int i = 0; i < whole->output_count; i++) {
         const op_output *a = &part->outputs[i], *b = &whole->outputs[i];
@@ -101,7 +101,8 @@ static void compare(op_test *test, int index, const char *what, const op_run *pa
         int64_t expected = part->only < 0 ? b->count : b->count / whole->batch;
         if (a->count != expected)
             complain(test, index, what, "outputs of other sizes: a defect of the test");
-        else if (!close_enough(a->values, b->values + first, a->count, tolerance, problem,
+        else if (!close_enough(a->values, b->values + first, a->count,
+                               fmax(tolerance, of_outputs ? a->tolerance : 0), problem,
                                sizeof(problem))) {
             snprintf(message, sizeof(message), "%s: %s", a->name, problem);
             complain(test, index, what, message);
@@ -118,15 +119,16 @@ static void check_case(op_test *test, int index)
     op_run *single =
         left_out || !threads ? NULL : run_case(test, test->one_thread, index, -1, "one thread");
     if (expected && whole)
-        compare(test, index, "against the reference", whole, expected, whole->tolerance);
+        compare(test, index, "against the reference", whole, expected, whole->tolerance, true);
     if (single && whole)
-        compare(test, index, "one thread against several", single, whole, whole->batch_tolerance);
+        compare(test, index, "one thread against several", single, whole, whole->batch_tolerance,
+                false);
     for (int last = 0; whole && whole->batch > 1 && last < 2; last++) {
         op_run *alone =
             run_case(test, test->device, index, last ? whole->batch - 1 : 0, "one image alone");
         if (alone)
             compare(test, index, "one image alone against the batch", alone, whole,
-                    whole->batch_tolerance);
+                    whole->batch_tolerance, false);
         end_case(alone);
     }
     end_case(expected);

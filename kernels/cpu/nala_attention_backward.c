@@ -18,7 +18,8 @@ typedef struct head_memory {
 typedef struct backward {
     nl_nala_plan plan; /* tile: phi [TILE, width], dphi [TILE, width], u or v [TILE, columns] */
     const nl_nala_attention_backward_args *args;
-    int64_t head_size; /* floats of a head_memory */
+    int64_t head_size;           /* floats of a head_memory */
+    nl_log_exponents *exponents; /* [B h, chunks, (queries, keys)], where they are learnt */
 } backward;
 
 static head_memory memory_of(const backward *b, int64_t i)
@@ -67,9 +68,11 @@ static float scale_gradient(const backward *b, int64_t row, int64_t head, float 
     return nl_dot(u, nl_cpu_row(&b->args->out, row) + head * d, d);
 }
 
-/* dphi, turned back and with `factor` times `vector` added, goes through the features to dqkv. part: 0 query, 1 key */
-static void finish_row(const backward *b, int64_t index, int64_t token, int part, float factor,
-                       const float *vector, float *dphi)
+/* dphi, turned back and with `factor` times `vector` added, goes through the features to dqkv and *exponents. part: 0 query,
+ * 1 key; own: the head's arguments */
+static void finish_row(const backward *b, const nl_nala_attention_args *own, int64_t index,
+                       int64_t token, int part, float factor, const float *vector, float *dphi,
+                       nl_log_exponents *exponents)
 {
     const nl_nala_plan *p = &b->plan;
     int64_t d = p->args->head_size, row = index / p->args->heads * p->args->tokens + token;
@@ -79,8 +82,35 @@ static void finish_row(const backward *b, int64_t index, int64_t token, int part
 #pragma omp simd
     for (int64_t f = 0; f < p->width; f++)
         dphi[f] += factor * vector[f];
-    nl_features_backward(p->args, part == 0, nl_cpu_row(&b->args->qkvg, row) + column, dphi,
-                         nl_cpu_row_out(&b->args->dqkv, row) + column);
+    nl_features_backward(own, part == 0, nl_cpu_row(&b->args->qkvg, row) + column, dphi,
+                         nl_cpu_row_out(&b->args->dqkv, row) + column, exponents);
+}
+
+/* What the tokens of a chunk give to the gradient of the head's exponents. */
+static void put_exponents(const backward *b, int64_t index, int64_t chunk, int part,
+                          nl_log_exponents exponents)
+{
+    if (b->exponents)
+        b->exponents[(index * b->plan.chunks + chunk) * 2 + part] = exponents;
+}
+
+/* Their sums over images and chunks, in order, added to the gradients. */
+static void add_exponents(const backward *b)
+{
+    const nl_nala_attention_backward_args *args = b->args;
+    int64_t count = 2 * b->plan.chunks;
+    for (int64_t head = 0; b->exponents && head < args->heads; head++) {
+        double lambda = 0, tau = 0;
+        for (int64_t image = 0; image < args->batch; image++)
+            for (int64_t i = 0; i < count; i++) {
+                const nl_log_exponents *part =
+                    &b->exponents[(image * args->heads + head) * count + i];
+                lambda += part->lambda;
+                tau += part->tau;
+            }
+        ((float *)args->dlog_lambda.data)[head] += (float)lambda;
+        ((float *)args->dlog_tau.data)[head] += (float)tau;
+    }
 }
 
 /* Queries of one chunk: dphi = S u - (u o) z; dS += phi^T u, dz -= (u o) phi. */
@@ -94,6 +124,8 @@ static void query_chunk(const backward *b, int64_t index, int64_t chunk, float *
     float *sums = memory->sums + chunk * p->sum_size, *dtotal = sums + p->width * p->columns;
     float *dphi = tile + NL_NALA_TILE * p->width, *u = dphi + NL_NALA_TILE * p->width;
     float products[NL_NALA_TILE];
+    nl_nala_attention_args own = nl_nala_of_head(a, head);
+    nl_log_exponents exponents = {0, 0};
     memset(sums, 0, (size_t)p->sum_size * sizeof(float));
     for (int64_t first = chunk * p->chunk; first < end; first += NL_NALA_TILE) {
         int64_t count = NL_MIN(NL_NALA_TILE, end - first);
@@ -116,8 +148,10 @@ static void query_chunk(const backward *b, int64_t index, int64_t chunk, float *
         nl_small_product(true, p->width, p->columns, count, tile, 1, p->width, u, p->columns, sums,
                          p->columns);
         for (int64_t i = 0; i < count; i++)
-            finish_row(b, index, first + i, 0, -products[i], memory->total, dphi + i * p->width);
+            finish_row(b, &own, index, first + i, 0, -products[i], memory->total,
+                       dphi + i * p->width, &exponents);
     }
+    put_exponents(b, index, chunk, 0, exponents);
 }
 
 /* Adds the sums of a head's chunks in order into the first, times 1/N; dS^T takes the place of S^T. */
@@ -144,6 +178,8 @@ static void key_chunk(const backward *b, int64_t index, int64_t chunk, float *ti
     int64_t end = NL_MIN((chunk + 1) * p->chunk, a->tokens), column = (2 * a->heads + head) * d;
     const float *dtotal = memory->sums + p->width * p->columns;
     float *dphi = tile + NL_NALA_TILE * p->width, *v = dphi + NL_NALA_TILE * p->width;
+    nl_nala_attention_args own = nl_nala_of_head(a, head);
+    nl_log_exponents exponents = {0, 0};
     for (int64_t first = chunk * p->chunk; first < end; first += NL_NALA_TILE) {
         int64_t count = NL_MIN(NL_NALA_TILE, end - first), row = image * a->tokens + first;
         int64_t padded = nl_cpu_pad(count, NL_ROW_UNIT);
@@ -163,8 +199,9 @@ static void key_chunk(const backward *b, int64_t index, int64_t chunk, float *ti
         nl_small_product(false, padded, p->width, p->columns, v, p->columns, 1, memory->transposed,
                          p->width, dphi, p->width);
         for (int64_t i = 0; i < count; i++)
-            finish_row(b, index, first + i, 1, 1, dtotal, dphi + i * p->width);
+            finish_row(b, &own, index, first + i, 1, 1, dtotal, dphi + i * p->width, &exponents);
     }
+    put_exponents(b, index, chunk, 1, exponents);
 }
 
 /* Heads [first, first + count) of all images' heads. */
@@ -207,6 +244,8 @@ static nl_nala_attention_args forward_of(const nl_nala_attention_backward_args *
                                     .feature_map = args->feature_map,
                                     .lambda = args->lambda,
                                     .tau = args->tau,
+                                    .log_lambda = args->log_lambda,
+                                    .log_tau = args->log_tau,
                                     .norm_scale = args->norm_scale,
                                     .rope = args->rope,
                                     .grid_height = args->grid_height,
@@ -225,16 +264,20 @@ nl_status NL_CPU(nala_attention_backward)(nl_device *device,
     int64_t group = NL_MIN(heads, (NL_NALA_TASKS * team + p->chunks - 1) / p->chunks);
     p->tile_size = NL_NALA_TILE * (2 * p->width + p->columns);
     b.head_size = nl_cpu_pad(p->width * (p->columns + 1), 16) + p->chunks * p->sum_size;
-    int64_t floats = p->rotary_size + group * b.head_size + team * p->tile_size;
+    int64_t exponents = args->log_lambda.data ? 2 * 2 * heads * p->chunks : 0;
+    int64_t floats = p->rotary_size + group * b.head_size + team * p->tile_size + exponents;
     void *scratch;
     NL_CHECK(nl_cpu_scratch(device, floats * (int64_t)sizeof(float), &scratch));
     p->rotary = scratch;
     p->sums = p->rotary + p->rotary_size;
     p->tiles = p->sums + group * b.head_size;
+    if (exponents)
+        b.exponents = (nl_log_exponents *)(p->tiles + team * p->tile_size);
     if (args->rope)
         nl_nala_fill_rotary(p);
     for (int64_t first = 0; first < heads; first += group)
         run_group(&b, team, first, NL_MIN(group, heads - first));
+    add_exponents(&b);
     if (args->sums.data)
         NL_CPU(column_sums)(device, &args->dqkv, args->sums.shape[0], args->sums.data);
     return NL_OK;

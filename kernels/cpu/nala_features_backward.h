@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Backward of nala_features.h: dphi [F] -> dx [d]. Powers of 0 have the derivative 0. */
+/* Backward of nala_features.h: dphi [F] -> dx [d]. Powers of 0 have the derivative 0. With learnt exponents their
+ * gradient, too. */
 #ifndef NL_CPU_NALA_FEATURES_BACKWARD_H
 #define NL_CPU_NALA_FEATURES_BACKWARD_H
 
@@ -12,12 +13,19 @@ typedef struct nl_magnitude {
     bool split; /* by sign instead of by angle */
     bool cube;  /* p is 3 */
     bool varies;
+    bool learnt; /* the gradient by p is wanted, whatever p is */
     float norm_scale;
 } nl_magnitude;
 
-/* The maps in which |base|^p stands; docs/nala-attention.md. `kind` is constant to the compiler. */
-NL_INLINE void nl_magnitude_backward(nl_magnitude kind, const float *x, int64_t d, float norm,
-                                     float p, float lambda, const float *dphi, float *dx)
+/* The gradient by the logarithms of a head's lambda and tau. */
+typedef struct nl_log_exponents {
+    float lambda, tau;
+} nl_log_exponents;
+
+/* The maps in which |base|^p stands; docs/nala-attention.md. `kind` is constant to the compiler. Returns the gradient by p
+ * where p varies or is learnt. */
+NL_INLINE float nl_magnitude_backward(nl_magnitude kind, const float *x, int64_t d, float norm,
+                                      float p, float lambda, const float *dphi, float *dx)
 {
     float inverse = 1.0f / (norm + NL_NORM_EPS), along = 0, dexponent = 0;
 #pragma omp simd reduction(+ : along, dexponent)
@@ -40,7 +48,7 @@ NL_INLINE void nl_magnitude_backward(nl_magnitude kind, const float *x, int64_t 
             ddirection = power * nlv_angle_slope(direction) * (dphi[d + i] * c - dphi[i] * s);
         }
         float dbase = p * lower * (base < 0 ? -dpower : dpower);
-        if (kind.varies)
+        if (kind.varies || kind.learnt)
             dexponent += magnitude > 0 ? power * log2_magnitude * dpower : 0;
         if (kind.query)
             ddirection += dbase;
@@ -48,15 +56,17 @@ NL_INLINE void nl_magnitude_backward(nl_magnitude kind, const float *x, int64_t 
         dx[i] = kind.query ? ddirection * inverse : ddirection * inverse + dbase;
     }
     float dnorm = -along * inverse * inverse;
+    dexponent *= 0.693147181f;
     if (kind.varies) {
         float tangent = nlv_tanh(kind.norm_scale * norm);
         float growth = lambda * kind.norm_scale * (1.0f - tangent * tangent);
-        dnorm += 0.693147181f * dexponent * growth;
+        dnorm += dexponent * growth;
     }
     float factor = norm > 0 ? dnorm / norm : norm * 0.0f;
 #pragma omp simd
     for (int64_t i = 0; i < d; i++)
         dx[i] += factor * x[i];
+    return dexponent;
 }
 
 /* norm2(r) r^lambda / (norm2(r^lambda) + 1e-6), r = relu(x) */
@@ -83,18 +93,24 @@ static inline void nl_power_backward(const float *x, int64_t d, float lambda, co
     }
 }
 
+/* args: of the head (nl_nala_of_head). *gradient is added to where the exponents are learnt. */
 static inline void nl_features_backward(const nl_nala_attention_args *args, bool query,
-                                        const float *x, const float *dphi, float *dx)
+                                        const float *x, const float *dphi, float *dx,
+                                        nl_log_exponents *gradient)
 {
     int64_t d = args->head_size;
-    float lambda = args->lambda, norm = nl_norm2(x, d);
+    float lambda = args->lambda, norm = nl_norm2(x, d), by_exponent = 0;
     float varying = lambda * (args->tau + nlv_tanh(args->norm_scale * norm));
+    bool learnt = args->log_lambda.data != NULL;
 #define BACKWARD(p, ...)                                                                           \
     nl_magnitude_backward((nl_magnitude){__VA_ARGS__}, x, d, norm, p, lambda, dphi, dx)
     switch (args->feature_map) {
     case NL_FEATURES_COSINE:
         if (query)
-            BACKWARD(varying, .query = true, .varies = true, .norm_scale = args->norm_scale);
+            by_exponent =
+                BACKWARD(varying, .query = true, .varies = true, .norm_scale = args->norm_scale);
+        else if (learnt)
+            by_exponent = BACKWARD(lambda, .learnt = true);
         else if (lambda == 3.0f)
             BACKWARD(lambda, .cube = true);
         else
@@ -108,10 +124,10 @@ static inline void nl_features_backward(const nl_nala_attention_args *args, bool
         break;
     case NL_FEATURES_SPLIT:
         if (query)
-            BACKWARD(varying, .query = true, .varies = true, .norm_scale = args->norm_scale,
-                     .split = true);
+            by_exponent = BACKWARD(varying, .query = true, .varies = true,
+                                   .norm_scale = args->norm_scale, .split = true);
         else
-            BACKWARD(lambda, .split = true);
+            by_exponent = BACKWARD(lambda, .split = true, .learnt = true);
         break;
     case NL_FEATURES_RELU:
 #pragma omp simd
@@ -128,6 +144,10 @@ static inline void nl_features_backward(const nl_nala_attention_args *args, bool
         break;
     }
 #undef BACKWARD
+    if (!learnt)
+        return;
+    gradient->lambda += by_exponent * (query ? varying : lambda);
+    gradient->tau += query ? by_exponent * lambda * args->tau : 0;
 }
 
 #endif

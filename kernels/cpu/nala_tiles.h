@@ -98,7 +98,7 @@ static inline void nl_nala_rotate(const nl_nala_plan *p, int64_t token, float se
 static inline void nl_nala_fill_tile(const nl_nala_plan *p, bool query, int64_t image, int64_t head,
                                      int64_t first, int64_t count, float *phi)
 {
-    const nl_nala_attention_args *a = p->args;
+    const nl_nala_attention_args own = nl_nala_of_head(p->args, head), *a = &own;
     int64_t used = nl_feature_width(a->feature_map, a->head_size);
     int64_t column = (query ? head : a->heads + head) * a->head_size;
     for (int64_t i = 0; i < count; i++, phi += p->width) {

@@ -77,8 +77,9 @@ nl_status nl_reference_nala_attention(nl_device *device, const nl_nala_attention
     for (int64_t image = 0; image < args->batch; image++)
         for (int64_t head = 0; head < args->heads; head++) {
             int64_t index = image * args->heads + head;
-            sum_state(args, image, head, &parts);
-            apply_state(args, image, head, &parts);
+            nl_nala_attention_args own = nl_nala_of_head(args, head);
+            sum_state(&own, image, head, &parts);
+            apply_state(&own, image, head, &parts);
             for (int64_t i = 0; args->state.data && i < width * d; i++)
                 nl_put(&args->state, 0, index * width * d + i, parts.state[i]);
             for (int64_t i = 0; args->total.data && i < width; i++)

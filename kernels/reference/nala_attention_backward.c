@@ -34,10 +34,15 @@ static void power_backward(const double *x, int64_t d, double lambda, const doub
     }
 }
 
+/* The gradient by the logarithms of a head's lambda and tau. */
+typedef struct log_exponents {
+    double lambda, tau;
+} log_exponents;
+
 /* The maps in which magnitude = |base|^exponent, base the direction of a query or the key itself, stands in the
- * cosine and sine of an angle or on the side of the sign. dphi [2d] -> dx [d] */
+ * cosine and sine of an angle or on the side of the sign. dphi [2d] -> dx [d]; *gradient is added to */
 static void magnitude_backward(const nl_nala_attention_args *args, bool query, const double *x,
-                               const double *dphi, double *dx)
+                               const double *dphi, double *dx, log_exponents *gradient)
 {
     int64_t d = args->head_size;
     double norm = nl_norm2(x, d), sum = norm + nl_nala_epsilon;
@@ -67,20 +72,22 @@ static void magnitude_backward(const nl_nala_attention_args *args, bool query, c
     double dnorm = -along / (sum * sum);
     if (varies)
         dnorm += dexponent * args->lambda * args->norm_scale * (1 - growth * growth);
+    gradient->lambda += dexponent * p;
+    gradient->tau += varies ? dexponent * args->lambda * args->tau : 0;
     for (int64_t i = 0; i < d; i++)
         dx[i] += norm > 0 ? dnorm * x[i] / norm : 0;
 }
 
 /* dphi [F] -> dx [d], of nl_features(x) */
 static void features_backward(const nl_nala_attention_args *args, bool query, const double *x,
-                              const double *dphi, double *dx)
+                              const double *dphi, double *dx, log_exponents *gradient)
 {
     int64_t d = args->head_size;
     switch (args->feature_map) {
     case NL_FEATURES_COSINE:
     case NL_FEATURES_COSINE_CONSTANT:
     case NL_FEATURES_SPLIT:
-        magnitude_backward(args, query, x, dphi, dx);
+        magnitude_backward(args, query, x, dphi, dx, gradient);
         break;
     case NL_FEATURES_RELU:
         for (int64_t i = 0; i < d; i++)
@@ -99,12 +106,13 @@ static void features_backward(const nl_nala_attention_args *args, bool query, co
 /* One image and head. */
 typedef struct head_view {
     const nl_nala_attention_backward_args *args;
-    nl_nala_attention_args forward; /* the options */
+    nl_nala_attention_args forward; /* the options, with the head's own exponents */
     int64_t index, row, column;     /* image * heads + head; of the first token; of the head */
     int64_t width;                  /* F */
     double *dstate, *dtotal;        /* [F, d], [F] */
     double *phi, *rotated, *dphi;   /* [F] */
     double *x, *u, *dx;             /* [d] */
+    log_exponents *dexponents;
 } head_view;
 
 /* x of a token and its features; part: 0 for queries, 1 for keys. */
@@ -151,7 +159,7 @@ static void query_backward(const head_view *view, int64_t token)
         nl_rotate(&view->forward, token, view->width, -1, view->dphi);
     for (int64_t f = 0; f < view->width; f++)
         view->dphi[f] -= product * nl_get(&a->total, view->index, f);
-    features_backward(&view->forward, true, view->x, view->dphi, view->dx);
+    features_backward(&view->forward, true, view->x, view->dphi, view->dx, view->dexponents);
     store(view, token, 0);
 }
 
@@ -171,7 +179,7 @@ static void key_backward(const head_view *view, int64_t token)
         nl_rotate(&view->forward, token, view->width, -1, view->dphi);
     for (int64_t f = 0; f < view->width; f++)
         view->dphi[f] += view->dtotal[f] / a->tokens;
-    features_backward(&view->forward, false, view->x, view->dphi, view->dx);
+    features_backward(&view->forward, false, view->x, view->dphi, view->dx, view->dexponents);
     store(view, token, 1);
     for (int64_t i = 0; i < d; i++) {
         view->dx[i] = 0;
@@ -188,17 +196,19 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
     int64_t d = args->head_size, width = nl_feature_width(args->feature_map, d);
     nl_status status = NL_OK;
     head_view view = {.args = args, .width = width};
-    view.forward = (nl_nala_attention_args){.batch = args->batch,
-                                            .tokens = args->tokens,
-                                            .heads = args->heads,
-                                            .head_size = d,
-                                            .feature_map = args->feature_map,
-                                            .lambda = args->lambda,
-                                            .tau = args->tau,
-                                            .norm_scale = args->norm_scale,
-                                            .rope = args->rope,
-                                            .grid_height = args->grid_height,
-                                            .grid_width = args->grid_width};
+    nl_nala_attention_args forward = {.batch = args->batch,
+                                      .tokens = args->tokens,
+                                      .heads = args->heads,
+                                      .head_size = d,
+                                      .feature_map = args->feature_map,
+                                      .lambda = args->lambda,
+                                      .tau = args->tau,
+                                      .log_lambda = args->log_lambda,
+                                      .log_tau = args->log_tau,
+                                      .norm_scale = args->norm_scale,
+                                      .rope = args->rope,
+                                      .grid_height = args->grid_height,
+                                      .grid_width = args->grid_width};
     NL_TRY(NL_NEW_ARRAY(device->context, "gradients of a head", width * (d + 4) + 3 * d,
                         &view.dstate));
     view.dtotal = view.dstate + width * d;
@@ -210,12 +220,20 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
     view.dx = view.u + d;
     for (view.index = 0; view.index < args->batch * args->heads; view.index++) {
         view.row = view.index / args->heads * args->tokens;
-        view.column = view.index % args->heads * d;
+        int64_t head = view.index % args->heads;
+        log_exponents dexponents = {0, 0};
+        view.column = head * d;
+        view.forward = nl_nala_of_head(&forward, head);
+        view.dexponents = &dexponents;
         memset(view.dstate, 0, (size_t)(width * (d + 1)) * sizeof(double)); /* and dtotal */
         for (int64_t token = 0; token < args->tokens; token++)
             query_backward(&view, token);
         for (int64_t token = 0; token < args->tokens; token++)
             key_backward(&view, token);
+        if (args->dlog_lambda.data) {
+            nl_add(&args->dlog_lambda, 0, head, dexponents.lambda);
+            nl_add(&args->dlog_tau, 0, head, dexponents.tau);
+        }
     }
     nl_reference_column_sums(&args->dqkv, &args->sums);
 cleanup:

@@ -168,6 +168,11 @@ static nl_status check_options(nl_context *context, const nl_config *config,
             context, NL_ERROR_USAGE,
             "analysis: a model of \"attention\": \"%s\" has no queries and keys to look at",
             nl_mixer_names[config->attention]);
+    if (config->attention == NL_ATTENTION_NALA && config->learn_exponents)
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "analysis: \"learn_exponents\": each head has a lambda and a tau of its own, and "
+            "the rules that are compared have one");
     if (options->times < 1 || options->layer_count < 1 || options->query_count < 0)
         return nl_fail(context, NL_ERROR_USAGE,
                        "analysis: expected at least one time and one layer");

@@ -22,6 +22,7 @@ typedef struct nl_shapes {
     bool qk_norm_layer; /* it has biases */
     int64_t qk_norm;    /* head size by its weights; 0: none */
     int64_t head_size;  /* by the norm of a gated linear attention; 0: not told */
+    int64_t exponents;  /* heads with learnt ones; 0: none */
     int grid;           /* tokens a side by pos_embed; 0: not there or not square */
 } nl_shapes;
 
@@ -113,6 +114,10 @@ static void read_blocks(const nl_checkpoint *checkpoint, nl_shapes *shapes)
     if (shapes->attention == NL_ATTENTION_GLA &&
         (entry = find(checkpoint, "blocks.0.attn.norm.weight", 1, shapes)))
         shapes->head_size = entry->shape[0];
+    if (shapes->attention == NL_ATTENTION_NALA &&
+        nl_checkpoint_find(checkpoint, "blocks.0.attn.log_lambda") &&
+        (entry = find(checkpoint, "blocks.0.attn.log_lambda", 1, shapes)))
+        shapes->exponents = entry->shape[0];
     shapes->dw_conv = nl_checkpoint_find(checkpoint, "blocks.0.dw_conv.weight") != NULL;
     shapes->lepe = nl_checkpoint_find(checkpoint, "blocks.0.attn.lepe.weight") != NULL;
     snprintf(name, sizeof(name), "blocks.0.%s", told_by);
@@ -166,6 +171,7 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
     config->qk_norm_layer = shapes->qk_norm_layer;
     config->gate = shapes->attention == NL_ATTENTION_NALA ? shapes->gate : true;
     config->lepe = shapes->lepe;
+    config->learn_exponents = shapes->exponents > 0;
     config->dw_conv = shapes->dw_conv;
     config->crop_conditioning = shapes->crops;
     config->depth = shapes->depth;
@@ -175,6 +181,8 @@ static void apply_shapes(const nl_shapes *shapes, nl_config *config)
         config->num_heads = (int)(shapes->hidden_size / shapes->qk_norm);
     if (shapes->head_size && shapes->hidden_size % shapes->head_size == 0)
         config->num_heads = (int)(shapes->hidden_size / shapes->head_size);
+    if (shapes->exponents && shapes->hidden_size % shapes->exponents == 0)
+        config->num_heads = (int)shapes->exponents;
     config->patch_size = shapes->patch_size;
     config->in_channels = shapes->in_channels;
     config->num_classes = shapes->label_rows - !config->no_null_class;
@@ -206,6 +214,7 @@ static nl_status compare_shapes(const nl_checkpoint *checkpoint, const nl_config
         {"qk_norm_layer", config->qk_norm_layer, told.qk_norm_layer, bools},
         {"gate", nala ? config->gate : true, told.gate, bools},
         {"lepe", nala && config->lepe, told.lepe, bools},
+        {"learn_exponents", nala && config->learn_exponents, told.learn_exponents, bools},
         {"dw_conv", config->dw_conv, told.dw_conv, bools},
         {"middle_head", config->middle_head > 0, shapes->middle, bools},
         {"crop_conditioning", config->crop_conditioning, told.crop_conditioning, bools},

@@ -49,6 +49,7 @@ static const nl_field fields[] = {
      TO_NALA, ALWAYS},
     {"lambda", KIND_DOUBLE, AT(lambda), 0.01, 32, NULL, TO_NALA, ALWAYS},
     {"tau", KIND_DOUBLE, AT(tau), 0, 32, NULL, TO_NALA, ALWAYS},
+    {"learn_exponents", KIND_BOOL, AT(learn_exponents), 0, 1, NULL, TO_NALA, 1},
     {"query_norm", KIND_CHOICE, AT(query_norm), 0, LAST(NL_QUERY_NORMS), nl_query_norm_names,
      TO_NALA, 1},
     {"gate", KIND_BOOL, AT(gate), 0, 1, NULL, TO_NALA, ALWAYS},
@@ -404,6 +405,10 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
         problem = "qk_norm_layer says how qk_norm normalises, which is false";
     else if (config->rope && config->hidden_size / config->num_heads % 4)
         problem = "rope needs a head size (hidden_size / num_heads) that is a multiple of 4";
+    else if (config->attention == NL_ATTENTION_NALA && config->learn_exponents &&
+             !(nl_feature_map_norm_aware(config->feature_map) && config->tau > 0))
+        problem = "learn_exponents needs a feature_map whose exponents grow with the norm (cosine "
+                  "or split), and a tau above 0 to begin with";
     else if (config->attention == NL_ATTENTION_GLA && config->hidden_size % (2 * config->num_heads))
         problem = "gla needs an even head size (hidden_size / num_heads)";
     else if (config->attention == NL_ATTENTION_MEDIATOR && !fits_mediators(config))

@@ -303,7 +303,7 @@ static void initial_values(const nl_param *param, uint64_t row, uint64_t seed, f
                    : param->init == NL_INIT_MIX  ? 1 / sqrt(3.0 * 3.0)
                                                  : 1 / sqrt(5.0 * 5.0); /* lepe's fan in */
     bool drawn = param->init != NL_INIT_ZERO && param->init != NL_INIT_ONE &&
-                 param->init != NL_INIT_IDENTITY;
+                 param->init != NL_INIT_IDENTITY && param->init != NL_INIT_VALUE;
     for (int64_t i = 0; i < count; i += 4) {
         uint32_t words[4];
         float four[4] = {0};
@@ -316,6 +316,8 @@ static void initial_values(const nl_param *param, uint64_t row, uint64_t seed, f
                 bound = small_bound(param, (i + j) / fan_in, fan_in);
             if (param->init == NL_INIT_IDENTITY) /* fan_in: its taps; 0 of the bias */
                 values[i + j] = fan_in && (i + j) % fan_in == fan_in / 2;
+            else if (param->init == NL_INIT_VALUE)
+                values[i + j] = param->value;
             else if (!drawn)
                 values[i + j] = param->init == NL_INIT_ONE;
             else if (param->init == NL_INIT_NORMAL_002)

@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* Norm-aware linear attention (nala-attention.md): a gate and a normalisation over all heads before the projection;
  * lepe, a depthwise convolution of v, beside the attention. */
+#include <math.h>
+
 #include "attention.h"
 
-enum { LN_WEIGHT = NL_ATTENTION_OWN, LN_BIAS, LEPE_WEIGHT, LEPE_BIAS }; /* [D], [D, 1, 5, 5], [D] */
+enum {
+    LN_WEIGHT = NL_ATTENTION_OWN, /* [D] */
+    LN_BIAS,
+    LEPE_WEIGHT, /* [D, 1, 5, 5] and [D], with lepe */
+    LEPE_BIAS,
+    LOG_LAMBDA, /* [h], with learn_exponents: their exponentials are above 0 whatever the optimiser does */
+    LOG_TAU
+};
 enum {
     STATE = NL_KEPT_OWN, /* [B h, F, d] F32 */
     TOTAL,               /* [B h, F] F32 */
@@ -26,6 +35,11 @@ static void params(nl_param_list *list, nl_tensor *params)
     nl_attention_params(list, params);
     nl_add_vector(list, &params[LN_WEIGHT], NL_INIT_ONE, d, "attn.ln.weight");
     nl_add_vector(list, &params[LN_BIAS], NL_INIT_ZERO, d, "attn.ln.bias");
+    if (config->learn_exponents) {
+        nl_add_value(list, &params[LOG_LAMBDA], log(config->lambda), config->num_heads,
+                     "attn.log_lambda");
+        nl_add_value(list, &params[LOG_TAU], log(config->tau), config->num_heads, "attn.log_tau");
+    }
     if (config->lepe)
         nl_add_depthwise(list, &params[LEPE_WEIGHT], NL_INIT_LEPE, d, LEPE, "attn.lepe");
     nl_add_linear(list, &params[NL_PROJ_WEIGHT], NL_INIT_XAVIER, d, d, "attn.out_proj");
@@ -66,7 +80,8 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
                  .total = kept[TOTAL], .batch = stream->batch, .tokens = stream->tokens,
                  .heads = sizes.heads, .head_size = sizes.head_size,
                  .feature_map = config->feature_map, .lambda = (float)config->lambda,
-                 .tau = (float)config->tau, .norm_scale = (float)nl_config_norm_scale(config),
+                 .tau = (float)config->tau, .log_lambda = at->params[LOG_LAMBDA],
+                 .log_tau = at->params[LOG_TAU], .norm_scale = (float)nl_config_norm_scale(config),
                  .rope = config->rope, .grid_height = sizes.grid_height,
                  .grid_width = sizes.grid_width));
     if (config->lepe)
@@ -144,6 +159,8 @@ static nl_status backward(nl_pass *pass, const nl_branch_at *at,
                  .batch = pass->batch, .tokens = pass->tokens, .heads = sizes.heads,
                  .head_size = sizes.head_size, .feature_map = config->feature_map,
                  .lambda = (float)config->lambda, .tau = (float)config->tau,
+                 .log_lambda = at->params[LOG_LAMBDA], .log_tau = at->params[LOG_TAU],
+                 .dlog_lambda = at->gradients[LOG_LAMBDA], .dlog_tau = at->gradients[LOG_TAU],
                  .norm_scale = (float)nl_config_norm_scale(config), .rope = config->rope,
                  .grid_height = sizes.grid_height, .grid_width = sizes.grid_width));
     if (config->lepe)

@@ -83,6 +83,7 @@ typedef struct nl_config {
     bool qk_norm_layer; /* that is a LayerNorm with weights and biases, eps 1e-5 */
     nl_feature_map feature_map;
     double lambda, tau;
+    bool learn_exponents;     /* each head has its own, which begin there */
     nl_query_norm query_norm; /* in NaLa's exponents */
     bool gate, lepe, rope;
     bool dw_conv;  /* each block ends with a depthwise 3 x 3 convolution of the stream (DiG) */

@@ -20,7 +20,8 @@ typedef enum nl_init {
     NL_INIT_LEPE,         /* torch's Conv2d default: uniform within 1 / sqrt(fan in) */
     NL_INIT_MIX,          /* the same of 3 x 3 */
     NL_INIT_XAVIER_SMALL, /* XAVIER of each of a weight's parts, times 2^-2.5 (GLA) */
-    NL_INIT_IDENTITY      /* of a depthwise convolution: 1 in the middle; its bias 0 */
+    NL_INIT_IDENTITY,     /* of a depthwise convolution: 1 in the middle; its bias 0 */
+    NL_INIT_VALUE         /* the parameter's `value` */
 } nl_init;
 
 enum { NL_PARAM_PARTS = 6 };
@@ -29,6 +30,7 @@ typedef struct nl_param {
     int ndim;
     int64_t shape[NL_MAX_DIMS];
     nl_init init;
+    float value; /* of VALUE */
     bool
         matrix; /* weight of a matrix product: stored in the device's dtype (its bias in the device's
                        activation type); others are F32 */
@@ -41,7 +43,7 @@ typedef struct nl_param {
 
 /* A block is two branches beside the residual stream: each takes the normalised stream and adds its output to it. */
 enum { NL_BRANCH_MIXER, NL_BRANCH_MLP, NL_BRANCHES };
-enum { NL_BRANCH_PARAMS = 12 }; /* at most, in one branch */
+enum { NL_BRANCH_PARAMS = 14 }; /* at most, in one branch */
 
 typedef struct nl_block_params {
     int first;                                         /* its first row in the table */

@@ -96,6 +96,13 @@ void nl_add_vector(nl_param_list *list, nl_tensor *tensor, nl_init init, int64_t
     add(list, tensor, init, false, SHAPE(size), name, "");
 }
 
+void nl_add_value(nl_param_list *list, nl_tensor *tensor, double value, int64_t size,
+                  const char *name)
+{
+    list->dit->params[list->dit->param_count].value = (float)value;
+    nl_add_vector(list, tensor, NL_INIT_VALUE, size, name);
+}
+
 static void add_block(nl_param_list *list, int index)
 {
     nl_dit *dit = list->dit;

@@ -32,6 +32,9 @@ void nl_add_parts(nl_param_list *list, nl_tensor *tensor, const int64_t *parts, 
                   const char *name);
 void nl_add_vector(nl_param_list *list, nl_tensor *tensor, nl_init init, int64_t size,
                    const char *name);
+/* A vector of one value. */
+void nl_add_value(nl_param_list *list, nl_tensor *tensor, double value, int64_t size,
+                  const char *name);
 
 /* branch.c. What the names in a file tell; the first of the list when they tell nothing. */
 nl_attention nl_told_mixer(const nl_checkpoint *checkpoint);

@@ -163,15 +163,14 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
                        "%s: other programs know no flow maps and no guidance inside the weights, "
                        "and would make wrong pictures: write it as nalagen",
                        path);
-    if (file->spelling == NL_SPELLING_DIFFUSERS && file->dit->config.attention == NL_ATTENTION_NALA)
-        return nl_fail(file->context, NL_ERROR_USAGE,
-                       "%s: diffusers has no NaLa attention: write it as nalagen or dit", path);
     const char *part = config->attention >= NL_ATTENTION_GLA ? "this \"attention\""
                        : config->dw_conv                     ? "\"dw_conv\""
                        : config->mlp != NL_MLP_GELU          ? "this \"mlp\""
                        : config->norm != NL_NORM_LAYER       ? "this \"norm\""
                        : config->qk_norm                     ? "\"qk_norm\""
                        : config->rope && config->attention == NL_ATTENTION_SOFTMAX ? "\"rope\""
+                       : config->learn_exponents && config->attention == NL_ATTENTION_NALA
+                           ? "\"learn_exponents\""
                        : config->crop_conditioning ? "\"crop_conditioning\""
                        : config->middle_head       ? "\"middle_head\""
                                                    : NULL;
@@ -181,6 +180,9 @@ static nl_status check_request(const nl_dit_file *file, const char *path)
                        file->spelling == NL_SPELLING_DIFFUSERS ? "diffusers"
                                                                : "the public DiT and SiT code",
                        part);
+    if (file->spelling == NL_SPELLING_DIFFUSERS && file->dit->config.attention == NL_ATTENTION_NALA)
+        return nl_fail(file->context, NL_ERROR_USAGE,
+                       "%s: diffusers has no NaLa attention: write it as nalagen or dit", path);
     if (file->spelling == NL_SPELLING_DIFFUSERS && file->dit->config.architecture == NL_ARCH_SIT)
         return nl_fail(
             file->context, NL_ERROR_USAGE,

@@ -13,6 +13,8 @@ static void take_network(const nl_config *from, nl_config *to)
     to->feature_map = from->feature_map;
     to->lambda = from->lambda;
     to->tau = from->tau;
+    to->learn_exponents = from->learn_exponents;
+    to->query_norm = from->query_norm;
     to->gate = from->gate;
     to->lepe = from->lepe;
     to->rope = from->rope;

@@ -82,10 +82,11 @@ __device__ __forceinline__ void load_keys(const nl_nala_gradient &p, const place
 }
 
 /* The warp's 16 of a tile of keys. */
-template <int D, bool CUBE, int TILE, bool SUMS>
-__device__ __forceinline__ void
-key_tile(const nl_nala_gradient &p, const place &at, int first, int last, const __nv_bfloat16 *tile,
-         const __nv_bfloat16 *dstate, const float *dtotal, float (&sums)[shape<D>::FOURS])
+template <int D, bool CUBE, int TILE, bool SUMS, bool LEARNT>
+__device__ __forceinline__ void key_tile(const nl_nala_gradient &p, const place &at, int first,
+                                         int last, const __nv_bfloat16 *tile,
+                                         const __nv_bfloat16 *dstate, const float *dtotal,
+                                         float (&sums)[shape<D>::FOURS], log_exponents &exponents)
 {
     const int row = threadIdx.x / 32 * 16;
     const int64_t base = at.token * p.gradient_stride + at.column;
@@ -93,8 +94,8 @@ key_tile(const nl_nala_gradient &p, const place &at, int first, int last, const 
     __nv_bfloat16 *dk[2], *dv[2];
     row_pointers(p.dk + base, p.gradient_stride, first + row, last, dk);
     row_pointers(p.dv + base, p.gradient_stride, first + row, last, dv);
-    key_rows<D, CUBE, SUMS>(p, krows, krows + TILE * shape<D>::STRIDE, dstate, dtotal, dk, dv,
-                            sums);
+    key_rows<D, CUBE, SUMS, LEARNT>(p, krows, krows + TILE * shape<D>::STRIDE, dstate, dtotal, dk,
+                                    dv, sums, exponents);
 }
 
 /* dS of the warp's 16 features in bf16 to rows STRIDE apart, dz to dtotal. */
@@ -140,10 +141,12 @@ __device__ __forceinline__ void write_sums(const nl_nala_gradient &p, const floa
 }
 
 /* Few tokens: a block does all of a head, and dS stays in shared memory. grid (heads, batch) */
-template <int D, bool CUBE>
+template <int D, bool CUBE, bool LEARNT>
 __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RESIDENT)
-    whole_kernel(const nl_nala_gradient p)
+    whole_kernel(const nl_nala_gradient given)
 {
+    nl_nala_gradient own;
+    const nl_nala_gradient &p = nl_of_head<LEARNT>(given, &own);
     using S = shape<D>;
     constexpr int TILE = S::QUERY_TILE;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -162,6 +165,7 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
     clear_padding<D>(tile, dtile);
     float acc[S::NT][4] = {}; /* dS | dz of the warp's 16 features */
     float sums_of_dq[S::FOURS] = {}, sums_of_dk[S::FOURS] = {};
+    log_exponents exponents = make_float2(0.f, 0.f);
     for (int begin = 0; begin < p.tokens; begin += TILE) {
         if (begin > 0) {
             __syncthreads(); /* the tile before is done with */
@@ -175,7 +179,8 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
         __nv_bfloat16 *to[2];
         row_pointers(p.dq + at.token * p.gradient_stride + at.column, p.gradient_stride,
                      begin + warp * 16, p.tokens, to);
-        query_tile<D, CUBE, true>(p, tile, dtile, state, total, zt, to, acc, sums_of_dq);
+        query_tile<D, CUBE, true, LEARNT>(p, tile, dtile, state, total, zt, to, acc, sums_of_dq,
+                                          exponents);
     }
     put_state<D>(acc, state, total);
     for (int begin = 0, t = 0; begin < p.tokens; begin += TILE, t++) {
@@ -183,10 +188,12 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
         load_keys<D, TILE>(p, at, begin + TILE, p.tokens, t % 2 ? keys : tile);
         cp_async_wait_group<1>();
         __syncthreads();
-        key_tile<D, CUBE, TILE, true>(p, at, begin, p.tokens, t % 2 ? tile : keys, state, total,
-                                      sums_of_dk);
+        key_tile<D, CUBE, TILE, true, LEARNT>(p, at, begin, p.tokens, t % 2 ? tile : keys, state,
+                                              total, sums_of_dk, exponents);
     }
     cp_async_wait_group<0>();
+    if (LEARNT)
+        put_exponents(p, blockIdx.y, exponents);
     if (!p.sums)
         return;
     __syncthreads(); /* the tiles are done with */
@@ -201,10 +208,12 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
 }
 
 /* grid (heads, batch, chunks of queries) */
-template <int D, bool CUBE>
+template <int D, bool CUBE, bool LEARNT>
 __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RESIDENT)
-    query_kernel(const nl_nala_gradient p)
+    query_kernel(const nl_nala_gradient given)
 {
+    nl_nala_gradient own;
+    const nl_nala_gradient &p = nl_of_head<LEARNT>(given, &own);
     using S = shape<D>;
     constexpr int TILE = S::QUERY_TILE;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -218,6 +227,7 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
     const int first = blockIdx.z * p.query_chunk, last = min(first + p.query_chunk, p.tokens);
 
     float acc[S::NT][4] = {}, no_sums[S::FOURS];
+    log_exponents exponents = make_float2(0.f, 0.f);
     for (int begin = first; begin < last; begin += TILE) {
         __syncthreads(); /* the tile before is done with */
         load_queries<D>(p, at, begin, last, tile, dtile);
@@ -231,8 +241,11 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
         __nv_bfloat16 *to[2];
         row_pointers(p.dq + at.token * p.gradient_stride + at.column, p.gradient_stride,
                      begin + warp * 16, last, to);
-        query_tile<D, CUBE, false>(p, tile, dtile, state, total, zt, to, acc, no_sums);
+        query_tile<D, CUBE, false, LEARNT>(p, tile, dtile, state, total, zt, to, acc, no_sums,
+                                           exponents);
     }
+    if (LEARNT)
+        put_exponents(p, blockIdx.z * (int64_t)gridDim.y + blockIdx.y, exponents);
 #pragma unroll
     for (int n = 0; n < S::NT; n++)
 #pragma unroll
@@ -267,10 +280,12 @@ template <int D> __global__ void reduce_kernel(const nl_nala_gradient p, int chu
 }
 
 /* grid (heads, batch, chunks of keys) */
-template <int D, bool CUBE>
+template <int D, bool CUBE, bool LEARNT>
 __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDENT)
-    key_kernel(const nl_nala_gradient p)
+    key_kernel(const nl_nala_gradient given)
 {
+    nl_nala_gradient own;
+    const nl_nala_gradient &p = nl_of_head<LEARNT>(given, &own);
     using S = shape<D>;
     constexpr int TILE = S::KEY_TILE, STAGE = 2 * TILE * S::STRIDE;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -290,15 +305,20 @@ __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDE
         dtotal[i] = p.dtotal[at.pair * S::F + i];
 
     float no_sums[S::FOURS];
+    log_exponents exponents = make_float2(0.f, 0.f);
     for (int begin = first, t = 0; begin < last; begin += TILE, t++) {
         __syncthreads(); /* the stage fetched next is free; dstate is there */
         load_keys<D, TILE>(p, at, begin + TILE, last, tiles + (t + 1) % 2 * STAGE);
         cp_async_wait_group<1>();
         __syncthreads();
-        key_tile<D, CUBE, TILE, false>(p, at, begin, last, tiles + t % 2 * STAGE, dstate, dtotal,
-                                       no_sums);
+        key_tile<D, CUBE, TILE, false, LEARNT>(p, at, begin, last, tiles + t % 2 * STAGE, dstate,
+                                               dtotal, no_sums, exponents);
     }
     cp_async_wait_group<0>();
+    if (LEARNT) { /* behind the parts of the queries */
+        const int chunks = (p.tokens + p.query_chunk - 1) / p.query_chunk;
+        put_exponents(p, (chunks + blockIdx.z) * (int64_t)gridDim.y + blockIdx.y, exponents);
+    }
 }
 
 } // namespace
@@ -337,25 +357,33 @@ template <int D> struct launcher {
         return whole(tokens) ? 16
                              : partial_bytes(pairs, tokens) + pairs * (2 * S::STATE + 4 * S::F);
     }
-    template <bool CUBE>
+    static int64_t parts(int64_t tokens)
+    {
+        return whole(tokens) ? 1
+                             : query_chunks(tokens) +
+                                   blocks_of(tokens, chunk_of(tokens, KEY_CHUNK, S::KEY_TILE));
+    }
+    template <bool CUBE, bool LEARNT>
     static cudaError_t run_whole(const nl_nala_gradient &p, dim3 grid, cudaStream_t stream)
     {
-        const cudaError_t error = nl_allow_shared(whole_kernel<D, CUBE>, S::WHOLE_BYTES);
+        const cudaError_t error = nl_allow_shared(whole_kernel<D, CUBE, LEARNT>, S::WHOLE_BYTES);
         if (error != cudaSuccess)
             return error;
-        whole_kernel<D, CUBE><<<grid, 32 * S::QUERY_WARPS, S::WHOLE_BYTES, stream>>>(p);
+        whole_kernel<D, CUBE, LEARNT><<<grid, 32 * S::QUERY_WARPS, S::WHOLE_BYTES, stream>>>(p);
         return cudaGetLastError();
     }
-    template <bool CUBE>
-    static cudaError_t run(nl_nala_gradient p, int64_t batch, void *workspace, cudaStream_t stream)
+    template <bool CUBE, bool LEARNT>
+    static cudaError_t run_as(nl_nala_gradient p, int64_t batch, void *workspace,
+                              cudaStream_t stream)
     {
         const int64_t pairs = batch * p.heads;
         dim3 grid(p.heads, (unsigned)batch);
         cudaError_t error;
         if (whole(p.tokens))
-            return run_whole<CUBE>(p, grid, stream);
-        if ((error = nl_allow_shared(query_kernel<D, CUBE>, S::QUERY_BYTES)) != cudaSuccess ||
-            (error = nl_allow_shared(key_kernel<D, CUBE>, S::KEY_BYTES)) != cudaSuccess)
+            return run_whole<CUBE, LEARNT>(p, grid, stream);
+        if ((error = nl_allow_shared(query_kernel<D, CUBE, LEARNT>, S::QUERY_BYTES)) !=
+                cudaSuccess ||
+            (error = nl_allow_shared(key_kernel<D, CUBE, LEARNT>, S::KEY_BYTES)) != cudaSuccess)
             return error;
         p.query_chunk = chunk_of(p.tokens, QUERY_CHUNK, S::QUERY_TILE);
         p.key_chunk = chunk_of(p.tokens, KEY_CHUNK, S::KEY_TILE);
@@ -365,13 +393,22 @@ template <int D> struct launcher {
         p.dstate = (__nv_bfloat16 *)(space + partial_bytes(pairs, p.tokens));
         p.dtotal = (float *)(p.dstate + pairs * S::STATE);
         grid.z = chunks;
-        query_kernel<D, CUBE><<<grid, 32 * S::QUERY_WARPS, S::QUERY_BYTES, stream>>>(p);
+        query_kernel<D, CUBE, LEARNT><<<grid, 32 * S::QUERY_WARPS, S::QUERY_BYTES, stream>>>(p);
         reduce_kernel<D>
             <<<dim3((unsigned)blocks_of(S::F * S::NT * 4, 256), (unsigned)pairs), 256, 0, stream>>>(
                 p, chunks);
         grid.z = (unsigned)blocks_of(p.tokens, p.key_chunk);
-        key_kernel<D, CUBE><<<grid, 32 * S::KEY_WARPS, S::KEY_BYTES, stream>>>(p);
+        key_kernel<D, CUBE, LEARNT><<<grid, 32 * S::KEY_WARPS, S::KEY_BYTES, stream>>>(p);
         return cudaGetLastError();
+    }
+    static cudaError_t run(const nl_nala_gradient &p, int64_t batch, void *workspace,
+                           cudaStream_t stream)
+    {
+        if (p.log_lambda)
+            return run_as<false, true>(p, batch, workspace, stream);
+        if (p.lambda == 3.f && p.tau > 0.f) /* then every power is positive too */
+            return run_as<true, false>(p, batch, workspace, stream);
+        return run_as<false, false>(p, batch, workspace, stream);
     }
 };
 
@@ -402,11 +439,15 @@ bool nl_nala_backward_leaves_sums(int64_t tokens, int64_t head_size)
     return false;
 }
 
+int64_t nl_nala_backward_parts(int64_t tokens, int64_t head_size)
+{
+    FOR_HEAD_SIZE(return launch::parts(tokens))
+    return 0;
+}
+
 cudaError_t nl_nala_backward(nl_nala_gradient p, int64_t batch, int64_t head_size, void *workspace,
                              cudaStream_t stream)
 {
-    const bool cube = p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
-    FOR_HEAD_SIZE(return cube ? launch::run<true>(p, batch, workspace, stream)
-                              : launch::run<false>(p, batch, workspace, stream))
+    FOR_HEAD_SIZE(return launch::run(p, batch, workspace, stream))
     return cudaErrorInvalidValue;
 }

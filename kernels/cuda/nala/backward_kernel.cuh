@@ -38,6 +38,10 @@ struct nl_nala_gradient {
     float *dtotal;         /* [B h, F] */
     int query_chunk, key_chunk;
     float *sums; /* [B, (dq, dk, dv), heads, head_size] sums over the tokens of an image, or NULL */
+    const float *log_lambda,
+        *log_tau; /* [heads], of each head in place of lambda and tau; or NULL */
+    float *
+        exponents; /* with them: [parts, (log_lambda, log_tau), heads], what blocks give to their gradient */
 };
 
 namespace nl_nala_gradients
@@ -181,9 +185,9 @@ struct row_factors {
     float power[2], scale[2];
 };
 
-/* One chunk of 16 dimensions of the map's gradient: own parts as bf16 pairs, and the sums of the two rows (sums.x still
- * without the factor). c, s: the gradients by the two halves. */
-template <bool QUERY>
+/* One chunk of 16 dimensions of the map's gradient: own parts as bf16 pairs, and the sums of the two rows (sums.x, by the
+ * exponent, still without the factor; of a key where that is LEARNT). c, s: the gradients by the two halves. */
+template <bool QUERY, bool LEARNT>
 __device__ __forceinline__ void
 chunk_gradient(const uint32_t (&raw)[4], const uint32_t (&first)[4], const uint32_t (&second)[4],
                const float (&c)[2][4], const float (&s)[2][4], const row_pair &rows,
@@ -208,6 +212,8 @@ chunk_gradient(const uint32_t (&raw)[4], const uint32_t (&first)[4], const uint3
                 sums[r].x = fmaf(log, by_magnitude, sums[r].x);
                 sums[r].y = fmaf(result[e], x, sums[r].y);
             } else {
+                if (LEARNT)
+                    sums[r].x = fmaf(log2_approx(fabsf(nonzero)), by_magnitude, sums[r].x);
                 sums[r].y = fmaf(by_angle, x, sums[r].y);
             }
         }
@@ -363,12 +369,26 @@ __device__ __forceinline__ void query_features(const nl_nala_gradient &p, __nv_b
     }
 }
 
-/* dq of 16 queries into the rows at `to`. */
-template <int D, bool SUMS>
+/* What the thread's rows give to the gradient by ln lambda (x), and by ln tau (y) without its factor lambda tau. */
+using log_exponents = float2;
+
+/* The block's, as row `part` of p.exponents; for all threads. */
+__device__ __forceinline__ void put_exponents(const nl_nala_gradient &p, int64_t part,
+                                              log_exponents own)
+{
+    const float by_lambda = nl_block_sum(own.x), by_tau = nl_block_sum(own.y);
+    float *to = p.exponents + part * 2 * p.heads + blockIdx.x;
+    if (threadIdx.x == 0)
+        to[0] = by_lambda, to[p.heads] = p.lambda * p.tau * by_tau;
+}
+
+/* dq of 16 queries into the rows at `to`. SUMS: see store_gradient; LEARNT: adds to `exponents`. */
+template <int D, bool SUMS, bool LEARNT>
 __device__ __forceinline__ void
 query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_bfloat16 *drows,
                const __nv_bfloat16 *state, const float *total, const query_rows<D> &query,
-               __nv_bfloat16 *const (&to)[2], float (&sums_of_dq)[shape<D>::FOURS])
+               __nv_bfloat16 *const (&to)[2], float (&sums_of_dq)[shape<D>::FOURS],
+               log_exponents &exponents)
 {
     using S = shape<D>;
     const int lane = threadIdx.x % 32;
@@ -404,13 +424,17 @@ query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_
         for (int half = 0; half < 2; half++)
             ldmatrix_x4(phi[half], shared_address(rows + lane % 16 * S::WIDE + half * S::DP +
                                                   c * 16 + lane / 16 * 8));
-        chunk_gradient<true>(query.raw[c], phi[0], phi[1], d[0], d[1], scalars, factors, own[c],
-                             sums);
+        chunk_gradient<true, LEARNT>(query.raw[c], phi[0], phi[1], d[0], d[1], scalars, factors,
+                                     own[c], sums);
         __syncwarp(); /* one chunk's numbers at a time: registers */
     }
     float shared[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
+        if (LEARNT) {
+            const float x = 0.6931471805599453f * query.inverse[i] * sums[i].x;
+            exponents.x = fmaf(x, scalars.power[i], exponents.x), exponents.y += x;
+        }
         const float by_power = 0.6931471805599453f * query.inverse[i] * nl_quad_sum(sums[i].x);
         const float t = nl_tanh<false>(p.norm_scale * scalars.norm[i]);
         const float by_norm = p.lambda * p.norm_scale * by_power * (1.f - t * t) -
@@ -449,20 +473,21 @@ __device__ __forceinline__ void divide_rows(__nv_bfloat16 *drows, const query_ro
 }
 
 /* One tile of queries, [TILE, WIDE] q | o and [TILE, STRIDE] do, of which a warp has 16 rows: dq of them to `to`, and dS |
- * dz of the warp's 16 features added to acc. SUMS: see store_gradient. Ends with tiles that other warps may still read. */
-template <int D, bool CUBE, bool SUMS>
+ * dz of the warp's 16 features added to acc. SUMS, LEARNT: see query_gradient. Ends with tiles that other warps may still
+ * read. */
+template <int D, bool CUBE, bool SUMS, bool LEARNT>
 __device__ __forceinline__ void
 query_tile(const nl_nala_gradient &p, __nv_bfloat16 *tile, __nv_bfloat16 *dtile,
            const __nv_bfloat16 *state, const float *total, const __nv_bfloat16 *zt,
            __nv_bfloat16 *const (&to)[2], float (&acc)[shape<D>::NT][4],
-           float (&sums)[shape<D>::FOURS])
+           float (&sums)[shape<D>::FOURS], log_exponents &exponents)
 {
     using S = shape<D>;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     __nv_bfloat16 *rows = tile + warp * 16 * S::WIDE, *drows = dtile + warp * 16 * S::STRIDE;
     query_rows<D> query;
     query_features<D, CUBE>(p, rows, drows, zt, query);
-    query_gradient<D, SUMS>(p, rows, drows, state, total, query, to, sums);
+    query_gradient<D, SUMS, LEARNT>(p, rows, drows, state, total, query, to, sums, exponents);
     divide_rows<D>(drows, query);
 
     __syncthreads(); /* features and u of the whole tile are there; state and total are done with */
@@ -482,12 +507,14 @@ query_tile(const nl_nala_gradient &p, __nv_bfloat16 *tile, __nv_bfloat16 *dtile,
     }
 }
 
-/* dk and dv of a warp's 16 keys, rows STRIDE apart; dstate, dtotal: dS and dz. SUMS: of dk, see store_gradient. */
-template <int D, bool CUBE, bool SUMS>
+/* dk and dv of a warp's 16 keys, rows STRIDE apart; dstate, dtotal: dS and dz. SUMS: of dk, see store_gradient; LEARNT: adds
+ * to `exponents`. */
+template <int D, bool CUBE, bool SUMS, bool LEARNT>
 __device__ __forceinline__ void
 key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloat16 *vrows,
          const __nv_bfloat16 *dstate, const float *dtotal, __nv_bfloat16 *const (&dk)[2],
-         __nv_bfloat16 *const (&dv)[2], float (&sums_of_dk)[shape<D>::FOURS])
+         __nv_bfloat16 *const (&dv)[2], float (&sums_of_dk)[shape<D>::FOURS],
+         log_exponents &exponents)
 {
     using S = shape<D>;
     constexpr int CHUNKS = S::CHUNKS, STRIDE = S::STRIDE;
@@ -551,10 +578,13 @@ key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloa
             multiply_transposed<STRIDE>(d[0], a, dstate, c * 16, k);
             multiply_transposed<STRIDE>(d[1], a, dstate, S::DP + c * 16, k);
         }
-        chunk_gradient<false>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, factors, own[c],
-                              sums);
+        chunk_gradient<false, LEARNT>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, factors,
+                                      own[c], sums);
         __syncwarp(); /* one chunk's numbers at a time: registers */
     }
+    if (LEARNT)
+        exponents.x =
+            fmaf(0.6931471805599453f * p.lambda * mean, sums[0].x + sums[1].x, exponents.x);
     float factor[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -565,9 +595,10 @@ key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloa
 
 } // namespace nl_nala_gradients
 
-/* Bytes of workspace of nl_nala_backward, and whether it leaves the sums. */
+/* Bytes of workspace of nl_nala_backward, whether it leaves the sums, and how many parts of exponents an image has. */
 int64_t nl_nala_backward_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size);
 bool nl_nala_backward_leaves_sums(int64_t tokens, int64_t head_size);
+int64_t nl_nala_backward_parts(int64_t tokens, int64_t head_size);
 /* bf16, cosine map; head sizes 32, 48, 64, 72, 80 and 96; no rope. cudaErrorInvalidValue otherwise. */
 cudaError_t nl_nala_backward(nl_nala_gradient problem, int64_t batch, int64_t head_size,
                              void *workspace, cudaStream_t stream);

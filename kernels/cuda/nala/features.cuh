@@ -264,6 +264,17 @@ template <int MAP> constexpr bool nl_packed = nl_map<MAP, true, true>::PACKED;
 NL_FEATURE_MAPS(NL_CHECK_MAP)
 #undef NL_CHECK_MAP
 
+/* The problem of this block's head, blockIdx.x: with lambda and tau of its own, in *own, where they are LEARNT. */
+template <bool LEARNT, typename Problem>
+__device__ __forceinline__ const Problem &nl_of_head(const Problem &p, Problem *own)
+{
+    if (!LEARNT)
+        return p;
+    *own = p;
+    own->lambda = expf(p.log_lambda[blockIdx.x]), own->tau = expf(p.log_tau[blockIdx.x]);
+    return *own;
+}
+
 /* use(a constant of the map's value) */
 template <int VALUE> using nl_constant = std::integral_constant<int, VALUE>;
 template <typename Use> auto nl_for_feature_map(nl_feature_map map, Use use)

@@ -30,6 +30,7 @@ template <bool EXACT> __device__ __forceinline__ float nl_angle_slope(float a)
 struct nl_row_gradient {
     nl_row_scalars row;
     float norm, power_norm, lambda, norm_scale;
+    bool learnt; /* of a key, too, the sum by the exponent is wanted: of magnitudes alone */
 };
 
 /* ---- The gradient of a map, of queries or of keys. There is no primary definition here either.
@@ -74,12 +75,12 @@ struct nl_gradient_of_magnitude : nl_gradient_by_factor {
             by_angle = m * nl_angle_slope<true>(a) * fmaf(d.y, angle.x, -d.x * angle.y);
         }
         const float by_base = copysignf(power * less, x) * by_magnitude;
+        if ((QUERY || r.learnt) && base > 0.f)
+            sums->x = fmaf(m * logf(base), by_magnitude, sums->x);
         if (!QUERY) {
             sums->y = fmaf(by_angle, x, sums->y);
             return fmaf(by_angle, scale, by_base);
         }
-        if (base > 0.f)
-            sums->x = fmaf(m * logf(base), by_magnitude, sums->x);
         sums->y = fmaf(by_base + by_angle, x, sums->y);
         return (by_base + by_angle) * scale;
     }

@@ -18,7 +18,7 @@ template <int D, int MAP, bool CUBE> struct launcher {
     {
         return nl_allow_shared(kernel, S::SHARED_BYTES);
     }
-    template <bool ROPE>
+    template <bool ROPE, bool LEARNT>
     static cudaError_t run_as(nl_nala_problem p, int64_t batch, void *workspace,
                               cudaStream_t stream)
     {
@@ -26,14 +26,14 @@ template <int D, int MAP, bool CUBE> struct launcher {
         const int chunks = divide<S>(p, pairs, workspace);
         cudaError_t error;
         if (chunks == 1) {
-            auto kernel = fused_kernel<D, MAP, CUBE, ROPE>;
+            auto kernel = fused_kernel<D, MAP, CUBE, ROPE, LEARNT>;
             if ((error = allow(kernel)) != cudaSuccess)
                 return error;
             kernel<<<dim3(p.heads, (unsigned)batch), S::THREADS, S::SHARED_BYTES, stream>>>(p);
             return cudaGetLastError();
         }
-        auto partial = partial_kernel<D, MAP, CUBE, ROPE>;
-        auto apply = apply_kernel<D, MAP, CUBE, ROPE>;
+        auto partial = partial_kernel<D, MAP, CUBE, ROPE, LEARNT>;
+        auto apply = apply_kernel<D, MAP, CUBE, ROPE, LEARNT>;
         if ((error = allow(partial)) != cudaSuccess || (error = allow(apply)) != cudaSuccess)
             return error;
         const dim3 grid(p.heads, (unsigned)batch, chunks);
@@ -46,10 +46,13 @@ template <int D, int MAP, bool CUBE> struct launcher {
     static cudaError_t run(const nl_nala_problem &p, int64_t batch, void *workspace,
                            cudaStream_t stream)
     {
+        if constexpr (MAP == NL_FEATURES_COSINE && !CUBE)
+            if (p.log_lambda)
+                return run_as<false, true>(p, batch, workspace, stream);
         if constexpr (nl_packed<MAP>)
             if (p.rope)
-                return run_as<true>(p, batch, workspace, stream);
-        return p.rope ? cudaErrorInvalidValue : run_as<false>(p, batch, workspace, stream);
+                return run_as<true, false>(p, batch, workspace, stream);
+        return p.rope ? cudaErrorInvalidValue : run_as<false, false>(p, batch, workspace, stream);
     }
 };
 
@@ -78,10 +81,11 @@ static auto for_launcher(int64_t head_size, nl_feature_map map, bool cube, Use u
     });
 }
 
-bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope)
+bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope, bool learnt)
 {
     return head_size % 8 == 0 && head_size <= 128 &&
-           (!rope || map == NL_FEATURES_COSINE || map == NL_FEATURES_COSINE_CONSTANT);
+           (!rope || map == NL_FEATURES_COSINE || map == NL_FEATURES_COSINE_CONSTANT) &&
+           (!learnt || (map == NL_FEATURES_COSINE && !rope));
 }
 
 int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,
@@ -96,8 +100,9 @@ int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t 
 cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map,
                             int64_t positions, void *workspace, cudaStream_t stream)
 {
-    const bool cube = p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
-    if (!nl_nala_serves(head_size, map, positions > 0))
+    const bool cube =
+        !p.log_lambda && p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
+    if (!nl_nala_serves(head_size, map, positions > 0, p.log_lambda))
         return cudaErrorInvalidValue;
     p.head_size = (int)head_size, p.rope = NULL;
     if (positions > 0) {

@@ -5,8 +5,9 @@
 
 #include "forward_kernel.cuh"
 
-/* In bf16: head sizes that are multiples of 8 up to 128; rope with the cosine maps. */
-bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope);
+/* In bf16: head sizes that are multiples of 8 up to 128; rope with the cosine maps; learnt exponents with the cosine map
+ * without rope. */
+bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope, bool learnt);
 /* Bytes of workspace that nl_nala_forward wants (0 for short sequences without rope). positions: the larger side of the
  * token grid with rope, 0 without. */
 int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,

@@ -44,6 +44,7 @@ struct nl_nala_problem {
     int grid_width;       /* of the tokens; with rope */
     float *saved_state;   /* [B h, F, d], or NULL: for the backward pass */
     float *saved_total;   /* [B h, F] */
+    const float *log_lambda, *log_tau; /* [h], of each head in place of lambda and tau; or NULL */
 };
 
 namespace nl_nala
@@ -561,11 +562,13 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
 }
 
 /* One block for each (image, head): grid (heads, batch). */
-template <int D, int MAP, bool CUBE, bool ROPE>
+template <int D, int MAP, bool CUBE, bool ROPE, bool LEARNT>
 __global__ void __launch_bounds__(shape<D, nl_halves<MAP>>::THREADS,
                                   shape<D, nl_halves<MAP>>::RESIDENT)
-    fused_kernel(const nl_nala_problem p)
+    fused_kernel(const nl_nala_problem given)
 {
+    nl_nala_problem own;
+    const nl_nala_problem &p = nl_of_head<LEARNT>(given, &own);
     constexpr int HALVES = nl_halves<MAP>;
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -607,11 +610,13 @@ __global__ void __launch_bounds__(shape<D, nl_halves<MAP>>::THREADS,
 }
 
 /* grid (heads, batch, chunks): partial sums of one chunk. */
-template <int D, int MAP, bool CUBE, bool ROPE>
+template <int D, int MAP, bool CUBE, bool ROPE, bool LEARNT>
 __global__ void __launch_bounds__(shape<D, nl_halves<MAP>>::THREADS,
                                   shape<D, nl_halves<MAP>>::RESIDENT)
-    partial_kernel(const nl_nala_problem p)
+    partial_kernel(const nl_nala_problem given)
 {
+    nl_nala_problem own;
+    const nl_nala_problem &p = nl_of_head<LEARNT>(given, &own);
     constexpr int HALVES = nl_halves<MAP>;
     using S = shape<D, HALVES>;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -679,11 +684,13 @@ static cudaError_t reduce(const nl_nala_problem &p, int chunks, int64_t pairs, c
 }
 
 /* grid (heads, batch, chunks) */
-template <int D, int MAP, bool CUBE, bool ROPE>
+template <int D, int MAP, bool CUBE, bool ROPE, bool LEARNT>
 __global__ void __launch_bounds__(shape<D, nl_halves<MAP>>::THREADS,
                                   shape<D, nl_halves<MAP>>::RESIDENT)
-    apply_kernel(const nl_nala_problem p)
+    apply_kernel(const nl_nala_problem given)
 {
+    nl_nala_problem own;
+    const nl_nala_problem &p = nl_of_head<LEARNT>(given, &own);
     using S = shape<D, nl_halves<MAP>>;
     extern __shared__ __align__(16) unsigned char shared[];
     __nv_bfloat16 *stages = (__nv_bfloat16 *)shared, *state = stages + S::STATE_AT;

@@ -398,8 +398,8 @@ bool nl_nala_sm90_serves(const nl_nala_problem *p, nl_feature_map map)
     int device = 0;
     const int64_t strides = p->stride | p->head_stride | p->image_stride | p->out_stride |
                             p->out_head_stride | p->out_image_stride;
-    return p->head_size == D && map == NL_FEATURES_COSINE && p->lambda == 3.f && p->tau > 0.f &&
-           !p->rope && strides % 8 == 0 &&
+    return p->head_size == D && map == NL_FEATURES_COSINE && !p->log_lambda && p->lambda == 3.f &&
+           p->tau > 0.f && !p->rope && strides % 8 == 0 &&
            ((uintptr_t)p->q | (uintptr_t)p->k | (uintptr_t)p->v | (uintptr_t)p->out) % 16 == 0 &&
            cudaGetDevice(&device) == cudaSuccess && nl_is_hopper(device);
 }

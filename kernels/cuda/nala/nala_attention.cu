@@ -14,6 +14,7 @@ struct tile_args {
     int tokens, heads;
     nl_nala_map map;
     nl_nala_layout layout;
+    const float *log_lambda, *log_tau; /* [h], or NULL */
 };
 
 /* S of all tokens, rotated with rope, and z, both divided by their number; written where they are wanted. */
@@ -50,11 +51,13 @@ __device__ static void make_state(const tile_args &p, const nl_nala_tile &m, con
 }
 
 /* grid (heads, batch) */
-template <typename T, int MAP, int E>
+template <typename T, int MAP, int E, bool LEARNT>
 __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
-    tile_kernel(const tile_args p)
+    tile_kernel(const tile_args given)
 {
     extern __shared__ __align__(16) float shared[];
+    tile_args own;
+    const tile_args &p = nl_tiles_of_head<LEARNT>(given, &own);
     const nl_nala_layout &l = p.layout;
     const int d = p.map.head_size, hidden = p.heads * d;
     const nl_nala_tile m = nl_nala_place(l, shared);
@@ -92,6 +95,7 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_args *a)
     p.qkvg = a->qkvg.data, p.out = a->out.data, p.stride = a->qkvg.row_stride;
     p.state = (float *)a->state.data, p.total = (float *)a->total.data;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
+    p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
     nl_status status = nl_nala_make_map(device, a, &p.map);
     if (status != NL_OK)
         return status;
@@ -99,8 +103,11 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_args *a)
         status = nl_for_feature_map(a->feature_map, [&](auto map) {
             constexpr int MAP = map.value;
             return nl_for_elements(a->head_size, [&](auto elements) {
-                return nl_nala_launch_tiles(device, tile_kernel<T, MAP, elements.value>,
-                                            nl_halves<MAP>, a->batch, &p);
+                constexpr int E = elements.value;
+                auto kernel = tile_kernel<T, MAP, E, false>;
+                if constexpr (nl_norm_aware[MAP])
+                    kernel = p.log_lambda ? tile_kernel<T, MAP, E, true> : kernel;
+                return nl_nala_launch_tiles(device, kernel, nl_halves<MAP>, a->batch, &p);
             });
         });
     });
@@ -114,8 +121,8 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     if (a->batch == 0 || a->tokens == 0)
         return NL_OK;
     const int64_t d = a->head_size;
-    if (a->out.dtype != NL_BF16 || !nl_nala_serves(d, a->feature_map, a->rope) ||
-        a->qkvg.row_stride % 8)
+    if (a->out.dtype != NL_BF16 ||
+        !nl_nala_serves(d, a->feature_map, a->rope, a->log_lambda.data) || a->qkvg.row_stride % 8)
         return run_tiles(device, a);
 
     nl_nala_problem p = {};
@@ -125,6 +132,7 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     p.out_stride = hidden, p.out_image_stride = a->tokens * hidden, p.out_head_stride = d;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
     p.lambda = a->lambda, p.tau = a->tau, p.norm_scale = a->norm_scale;
+    p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
     p.saved_state = (float *)a->state.data, p.saved_total = (float *)a->total.data;
     p.grid_width = (int)a->grid_width;
     p.head_size = (int)d;

@@ -21,6 +21,9 @@ struct tile_gradient {
     int tokens, heads;
     nl_nala_map map;
     nl_nala_layout layout;
+    const float *log_lambda, *log_tau; /* [h], or NULL */
+    float *
+        exponents; /* with them: [B, (log_lambda, log_tau), h], what blocks give to their gradient */
 };
 
 /* Rows of one head, at the first token. */
@@ -29,11 +32,12 @@ template <typename T> struct head_rows {
     T *dq, *dk, *dv;
 };
 
-/* dx of a warp's row x from the gradient of its features: g, still turned, and factor times z. */
-template <typename T, int MAP, bool QUERY, int E>
+/* dx of a warp's row x from the gradient of its features: g, still turned, and factor times z. LEARNT: adds to lane 0's
+ * *exponents the gradients by ln lambda and ln tau. */
+template <typename T, int MAP, bool QUERY, bool LEARNT, int E>
 __device__ __forceinline__ void store_row_gradient(const nl_nala_map &map, int token, const T *from,
                                                    float (&g)[2][E], float factor,
-                                                   const float (&z)[2][E], T *to)
+                                                   const float (&z)[2][E], T *to, float2 *exponents)
 {
     float x[E], dx[E];
     nl_load_row(from, map.head_size, x);
@@ -42,7 +46,7 @@ __device__ __forceinline__ void store_row_gradient(const nl_nala_map &map, int t
     nl_row_gradient row;
     row.row = nl_scalars_of<MAP, QUERY>(map, terms);
     row.norm = sqrtf(terms.x), row.power_norm = sqrtf(terms.y), row.lambda = map.lambda;
-    row.norm_scale = map.norm_scale;
+    row.norm_scale = map.norm_scale, row.learnt = LEARNT;
     float2 sums = make_float2(0.f, 0.f);
 #pragma unroll
     for (int e = 0; e < E; e++) {
@@ -53,6 +57,10 @@ __device__ __forceinline__ void store_row_gradient(const nl_nala_map &map, int t
                 row, &sums);
     }
     sums.x = nl_warp_sum(sums.x), sums.y = nl_warp_sum(sums.y);
+    if (LEARNT && threadIdx.x % 32 == 0) {
+        exponents->x = fmaf(sums.x, row.row.power, exponents->x);
+        exponents->y = fmaf(sums.x, QUERY ? map.lambda * map.tau : 0.f, exponents->y);
+    }
     const float shared = nl_map_gradient<MAP, QUERY>::factor(row, sums);
 #pragma unroll
     for (int e = 0; e < E; e++)
@@ -100,9 +108,10 @@ __device__ __forceinline__ void load_queries(const tile_gradient &p, const head_
 }
 
 /* dq; S is in m.matrix. */
-template <typename T, int MAP, int E>
+template <typename T, int MAP, bool LEARNT, int E>
 __device__ static void query_gradients(const tile_gradient &p, const head_rows<T> &h,
-                                       const nl_nala_tile &m, const float (&z)[2][E])
+                                       const nl_nala_tile &m, const float (&z)[2][E],
+                                       float2 *exponents)
 {
     const nl_nala_layout &l = p.layout;
     float unused[2][E] = {};
@@ -115,9 +124,9 @@ __device__ static void query_gradients(const tile_gradient &p, const head_rows<T
         {
             float g[2][E];
             nl_load_halves<MAP>(l, m.features + t * l.feature_stride, g);
-            store_row_gradient<T, MAP, true>(p.map, first + t, h.q + (first + t) * p.stride, g,
-                                             -m.numbers[t], z,
-                                             h.dq + (first + t) * p.gradient_stride);
+            store_row_gradient<T, MAP, true, LEARNT>(
+                p.map, first + t, h.q + (first + t) * p.stride, g, -m.numbers[t], z,
+                h.dq + (first + t) * p.gradient_stride, exponents);
         }
         __syncwarp(); /* all lanes have read the numbers, of which lane 0 writes the next tile's */
     }
@@ -141,9 +150,9 @@ __device__ static void state_gradient(const tile_gradient &p, const head_rows<T>
 }
 
 /* dk and dv. */
-template <typename T, int MAP, int E>
+template <typename T, int MAP, bool LEARNT, int E>
 __device__ static void key_gradients(const tile_gradient &p, const head_rows<T> &h,
-                                     const nl_nala_tile &m)
+                                     const nl_nala_tile &m, float2 *exponents)
 {
     const nl_nala_layout &l = p.layout;
     const float mean = 1.f / p.tokens;
@@ -166,18 +175,21 @@ __device__ static void key_gradients(const tile_gradient &p, const head_rows<T> 
 #pragma unroll
             for (int e = 0; e < E; e++)
                 g[0][e] *= mean, g[1][e] *= mean;
-            store_row_gradient<T, MAP, false>(p.map, first + t, h.k + (first + t) * p.stride, g,
-                                              mean, dz, h.dk + (first + t) * p.gradient_stride);
+            store_row_gradient<T, MAP, false, LEARNT>(
+                p.map, first + t, h.k + (first + t) * p.stride, g, mean, dz,
+                h.dk + (first + t) * p.gradient_stride, exponents);
         }
     }
 }
 
 /* grid (heads, batch) */
-template <typename T, int MAP, int E>
+template <typename T, int MAP, int E, bool LEARNT>
 __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
-    tile_backward_kernel(const tile_gradient p)
+    tile_backward_kernel(const tile_gradient given)
 {
     extern __shared__ __align__(16) float shared[];
+    tile_gradient own;
+    const tile_gradient &p = nl_tiles_of_head<LEARNT>(given, &own);
     const nl_nala_layout &l = p.layout;
     const int d = p.map.head_size, features = nl_halves<MAP> * d;
     const int64_t hidden = (int64_t)p.heads * d, image = blockIdx.y * (int64_t)p.tokens;
@@ -195,10 +207,26 @@ __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
     __syncthreads();
     float z[2][E];
     nl_load_halves<MAP>(l, m.totals[0], z);
-    query_gradients<T, MAP>(p, h, m, z);
+    float2 exponents = make_float2(0.f, 0.f);
+    query_gradients<T, MAP, LEARNT>(p, h, m, z, &exponents);
     __syncthreads();
     state_gradient<T, MAP>(p, h, m, z);
-    key_gradients<T, MAP, E>(p, h, m);
+    key_gradients<T, MAP, LEARNT, E>(p, h, m, &exponents);
+    if (LEARNT) {
+        const float by_lambda = nl_block_sum(exponents.x), by_tau = nl_block_sum(exponents.y);
+        float *to = p.exponents + blockIdx.y * 2 * p.heads + blockIdx.x;
+        if (threadIdx.x == 0)
+            to[0] = by_lambda, to[p.heads] = by_tau;
+    }
+}
+
+/* Adds `count` parts [(log_lambda, log_tau), h] to the gradients. */
+static void add_exponents(cudaStream_t stream, const float *parts, int64_t count,
+                          const nl_nala_attention_backward_args *a)
+{
+    nl_cuda_add_parts(
+        stream, parts, count,
+        {{(float *)a->dlog_lambda.data, a->heads}, {(float *)a->dlog_tau.data, a->heads}});
 }
 
 static nl_status run_tiles(nl_device *device, const nl_nala_attention_backward_args *a)
@@ -208,18 +236,27 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_backward_a
     p.state = (const float *)a->state.data, p.total = (const float *)a->total.data;
     p.stride = a->qkvg.row_stride, p.gradient_stride = a->dqkv.row_stride;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
-    nl_status status = nl_nala_make_map(device, a, &p.map);
+    p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
+    void *room = NULL;
+    nl_status status =
+        nl_nala_make_map(device, a, &p.map, p.log_lambda ? a->batch * 2 * a->heads * 4 : 0, &room);
+    p.exponents = (float *)room;
     if (status != NL_OK)
         return status;
     NL_FOR_TYPE(a->out, T, {
         status = nl_for_feature_map(a->feature_map, [&](auto map) {
             constexpr int MAP = map.value;
             return nl_for_elements(a->head_size, [&](auto elements) {
-                return nl_nala_launch_tiles(device, tile_backward_kernel<T, MAP, elements.value>,
-                                            nl_halves<MAP>, a->batch, &p);
+                constexpr int E = elements.value;
+                auto kernel = tile_backward_kernel<T, MAP, E, false>;
+                if constexpr (nl_norm_aware[MAP])
+                    kernel = p.log_lambda ? tile_backward_kernel<T, MAP, E, true> : kernel;
+                return nl_nala_launch_tiles(device, kernel, nl_halves<MAP>, a->batch, &p);
             });
         });
     });
+    if (status == NL_OK && p.log_lambda)
+        add_exponents(nl_cuda_of(device)->stream, p.exponents, a->batch, a);
     return status;
 }
 
@@ -235,9 +272,12 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
         return run_tiles(device, a);
 
     const bool sums = a->sums.data && nl_nala_backward_leaves_sums(a->tokens, a->head_size);
+    const int64_t sums_bytes = sums ? a->batch * 3 * hidden * 4 : 0;
+    const int64_t parts =
+        a->log_lambda.data ? a->batch * nl_nala_backward_parts(a->tokens, a->head_size) : 0;
     void *workspace;
     nl_status status = nl_cuda_scratch(device, "the state's gradient of NaLa attention",
-                                       bytes + (sums ? a->batch * 3 * hidden * 4 : 0), &workspace);
+                                       bytes + sums_bytes + parts * 2 * a->heads * 4, &workspace);
     if (status != NL_OK)
         return status;
     nl_nala_gradient p = {};
@@ -249,6 +289,8 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
     p.tokens = (int)a->tokens, p.heads = (int)a->heads, p.lambda = a->lambda, p.tau = a->tau;
     p.norm_scale = a->norm_scale;
     p.sums = sums ? (float *)((char *)workspace + bytes) : NULL;
+    p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
+    p.exponents = parts ? (float *)((char *)workspace + bytes + sums_bytes) : NULL;
     const cudaError_t error = nl_nala_backward(p, a->batch, a->head_size, workspace, stream);
     if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */
         (void)cudaGetLastError();
@@ -257,6 +299,8 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
     *summed = sums;
     if (error == cudaSuccess && sums)
         nl_cuda_add_parts(stream, p.sums, a->batch, {{(float *)a->sums.data, 3 * hidden}});
+    if (error == cudaSuccess && parts)
+        add_exponents(stream, p.exponents, parts, a);
     return nl_cuda_check(device, error, "nala_attention_backward");
 }
 

@@ -53,9 +53,27 @@ template <typename Use> auto nl_for_elements(int64_t head_size, Use use)
     return head_size <= 64 ? use(nl_constant<2>()) : use(nl_constant<4>());
 }
 
-/* The map of an operation's arguments, if tiles can hold its heads; rope's angles into scratch memory. */
+/* Whether exponents of a map may be learnt. */
+#define NL_AWARE(map, name, halves, aware) aware,
+static constexpr bool nl_norm_aware[] = {NL_FEATURE_MAPS(NL_AWARE)};
+#undef NL_AWARE
+
+/* nl_of_head of a problem with a map. */
+template <bool LEARNT, typename Problem>
+__device__ __forceinline__ const Problem &nl_tiles_of_head(const Problem &p, Problem *own)
+{
+    if (!LEARNT)
+        return p;
+    *own = p;
+    own->map.lambda = expf(p.log_lambda[blockIdx.x]), own->map.tau = expf(p.log_tau[blockIdx.x]);
+    return *own;
+}
+
+/* The map of an operation's arguments, if tiles can hold its heads; scratch memory for rope's angles, and `more` bytes of it
+ * at *room. */
 template <typename Args>
-static nl_status nl_nala_make_map(nl_device *device, const Args *a, nl_nala_map *map)
+static nl_status nl_nala_make_map(nl_device *device, const Args *a, nl_nala_map *map,
+                                  int64_t more = 0, void **room = NULL)
 {
     if (a->head_size > NL_TILE_MAX_HEAD)
         return nl_fail(device->context, NL_ERROR_DEVICE,
@@ -63,14 +81,18 @@ static nl_status nl_nala_make_map(nl_device *device, const Args *a, nl_nala_map 
                        (long long)a->head_size, NL_TILE_MAX_HEAD);
     *map =
         nl_nala_map{(int)a->head_size, (int)a->grid_width, a->lambda, a->tau, a->norm_scale, NULL};
-    if (!a->rope)
-        return NL_OK;
     const int64_t positions = NL_MAX(a->grid_height, a->grid_width);
+    const int64_t bytes = a->rope ? nl_nala_rope_bytes(positions, a->head_size) : 0;
+    if (bytes + more == 0)
+        return NL_OK;
     void *table;
-    const nl_status status = nl_cuda_scratch(device, "angles of rope",
-                                             nl_nala_rope_bytes(positions, a->head_size), &table);
+    const nl_status status = nl_cuda_scratch(device, "angles of rope", bytes + more, &table);
     if (status != NL_OK)
         return status;
+    if (more > 0)
+        *room = (char *)table + bytes;
+    if (!a->rope)
+        return NL_OK;
     map->rope = (const float2 *)table;
     return nl_cuda_check(
         device,
