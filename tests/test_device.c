@@ -479,7 +479,13 @@ static void test_checks_of_backbone(void **state)
     assert_refused(nl_op_nala_attention(device, &nala), "no feature map 77");
     nala.feature_map = NL_FEATURES_RELU, nala.tau = NAN;
     assert_refused(nl_op_nala_attention(device, &nala), "tau");
-    nala.tau = 0.5f, nala.norm_scale = 0;
+    nala.tau = 0.5f, nala.log_lambda = TAKEN(2);
+    assert_refused(nl_op_nala_attention(device, &nala), "one of log_lambda and log_tau");
+    nala.log_tau = TAKEN(3);
+    assert_refused(nl_op_nala_attention(device, &nala), "log_tau is F32 [3], expected F32 [2]");
+    nala.log_tau = TAKEN(2);
+    assert_refused(nl_op_nala_attention(device, &nala), "map relu has no exponents that grow");
+    nala.log_lambda = nala.log_tau = (nl_tensor){0}, nala.norm_scale = 0;
     assert_refused(nl_op_nala_attention(device, &nala), "norm_scale is not above 0");
     assert_refused(NL_OP(device, softmax_attention, .qkv = qkv, .out = qkv, .batch = 2, .tokens = 3,
                          .heads = 2, .head_size = 4, .scale = 0.5f),
