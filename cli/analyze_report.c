@@ -43,17 +43,16 @@ static nl_status relate(const nl_analysis *analysis, nl_attention rule, nl_selec
     return nl_spearman(analysis->context, x, y, r.points, &relation->spearman);
 }
 
-/* lambda (tau + tanh(scale |q|)) of the selected queries: what the norm can do to NaLa's weights. */
-static bool add_exponent(const nl_analysis *analysis, const double *norms, int64_t count,
+/* Of the selected queries; x: room for the exponents. */
+static bool add_exponent(const nl_analysis *analysis, nl_selection selection, double *x,
                          cJSON *item)
 {
-    const nl_config *config = analysis->config;
-    double scale = nl_config_norm_scale(config), low = INFINITY, high = -INFINITY, mean = 0;
+    double low = INFINITY, high = -INFINITY, mean = 0;
+    int64_t count = nl_analysis_exponents(analysis, selection, x);
     for (int64_t i = 0; i < count; i++) {
-        double exponent = config->lambda * (config->tau + tanh(scale * norms[i]));
-        low = fmin(low, exponent);
-        high = fmax(high, exponent);
-        mean += exponent / (double)count;
+        low = fmin(low, x[i]);
+        high = fmax(high, x[i]);
+        mean += x[i] / (double)count;
     }
     return add(item, "exponent_min", low) && add(item, "exponent_max", high) &&
            add(item, "exponent_mean", count ? mean : NAN);
@@ -74,7 +73,7 @@ static nl_status add_relations(const nl_analysis *analysis, nl_selection selecti
             !add(item, "norm_mean", r.norm) || !add(item, "entropy_mean", r.entropy) ||
             !add(item, "entropy_std", r.deviation) ||
             !add(item, "entropy_mean_normalized", most > 0 ? r.entropy / most : NAN) ||
-            (rule == NL_ATTENTION_NALA && aware && !add_exponent(analysis, x, r.points, item)))
+            (rule == NL_ATTENTION_NALA && aware && !add_exponent(analysis, selection, x, item)))
             NL_CHECK(no_memory(analysis->context));
     }
     return NL_OK;
@@ -108,6 +107,8 @@ static nl_status add_times(const nl_analysis *analysis, double *x, cJSON *array)
 
 static nl_status add_layers(const nl_analysis *analysis, double *x, cJSON *array)
 {
+    bool learnt =
+        analysis->config->attention == NL_ATTENTION_NALA && analysis->config->learn_exponents;
     for (int layer = 0; layer < analysis->options.layer_count; layer++) {
         cJSON *item, *heads, *of_head;
         NL_CHECK(append(analysis->context, array, &item));
@@ -117,6 +118,10 @@ static nl_status add_layers(const nl_analysis *analysis, double *x, cJSON *array
         heads = cJSON_AddArrayToObject(item, "heads");
         for (int64_t head = 0; head < analysis->heads; head++) {
             NL_CHECK(append(analysis->context, heads, &of_head));
+            int64_t of = layer * analysis->heads + head;
+            if (learnt && !(add(of_head, "lambda", analysis->lambda[of]) &&
+                            add(of_head, "tau", analysis->tau[of])))
+                NL_CHECK(no_memory(analysis->context));
             NL_CHECK(add_relations(analysis, (nl_selection){-1, layer, head}, x, of_head));
         }
     }

@@ -224,8 +224,8 @@ static nl_status keep_analyzed(void *user, const nl_analysis *analysis, const nl
 
 /* One head as the network computed it: norms and entropies are those of its q and k, and the weights times its v are
  * its output. at: of the first of the points. */
-static void compare_head(const nl_analysis *analysis, const nl_block_saved *saved, int head,
-                         int64_t at)
+static void compare_head(const nl_analysis *analysis, const nl_block_saved *saved, int layer,
+                         int head, int64_t at)
 {
     int own = analysis->config->attention;
     const nl_tensor *kept = saved->branches[NL_BRANCH_MIXER].kept, *qkv = &kept[NL_KEPT_QKV];
@@ -235,8 +235,9 @@ static void compare_head(const nl_analysis *analysis, const nl_block_saved *save
     float out[MODEL_TOKENS * D] = {0}, wanted[MODEL_TOKENS * D];
     double weights[MODEL_TOKENS];
     nl_keys *keys = NULL;
-    assert_ok(analysis->context, nl_keys_create(analysis->context, &analysis->rules[own], k,
-                                                MODEL_TOKENS, D, columns, &keys));
+    nl_attention_rule rule = nl_analysis_rule(analysis, (nl_attention)own, layer, head);
+    assert_ok(analysis->context,
+              nl_keys_create(analysis->context, &rule, k, MODEL_TOKENS, D, columns, &keys));
     for (int i = 0; i < MODEL_TOKENS; i++, q += columns) {
         double squares = 0;
         nl_keys_weights(keys, q, weights);
@@ -273,7 +274,8 @@ static nl_status compare_with_network(void *user, const nl_observation *seen)
         if (analysis->step[step] != seen->step)
             continue;
         assert_true(analysis->t[step] == seen->t);
-        compare_head(analysis, &saved.blocks[layer], head, (seen->first * 8 + i) * MODEL_TOKENS);
+        compare_head(analysis, &saved.blocks[layer], layer, head,
+                     (seen->first * 8 + i) * MODEL_TOKENS);
     }
     nl_dit_saved_free(device, &saved);
     nl_arena_release(device, mark);
@@ -340,6 +342,12 @@ static void whole_nalasit(void **state)
 {
     (void)state;
     whole_model(RANDOM_SIT, "heun");
+}
+
+static void whole_with_exponents(void **state)
+{
+    (void)state;
+    whole_model(RANDOM_SIT_WITH(", \"learn_exponents\": true"), "euler");
 }
 
 static void whole_dit(void **state)
@@ -425,6 +433,7 @@ int main(void)
         cmocka_unit_test(golden_d64),
         cmocka_unit_test(golden_d72),
         cmocka_unit_test(whole_nalasit),
+        cmocka_unit_test(whole_with_exponents),
         cmocka_unit_test(whole_dit),
         cmocka_unit_test(selections),
         cmocka_unit_test(wrong_options),

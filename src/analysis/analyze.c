@@ -2,6 +2,7 @@
 /* Queries and keys of a sampling run: at the chosen steps the network runs once more, beside the run, and keeps
  * what every block computes (nl_dit_forward_saving). */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "nl_analysis.h"
@@ -15,6 +16,8 @@ typedef struct nl_looking {
     void *bytes;     /* the same as the device has it */
     double *weights; /* [tokens] */
 } nl_looking;
+
+enum { MAX_HEADS = 4096 }; /* of a configuration */
 
 static int step_at(double at, int steps)
 {
@@ -41,6 +44,15 @@ static void add_to_maps(nl_analysis *analysis, int time, int layer, int64_t toke
                 weights[to] / (double)analysis->heads;
 }
 
+nl_attention_rule nl_analysis_rule(const nl_analysis *analysis, nl_attention rule, int64_t layer,
+                                   int64_t head)
+{
+    nl_attention_rule own = analysis->rules[rule];
+    own.lambda = analysis->lambda[layer * analysis->heads + head];
+    own.tau = analysis->tau[layer * analysis->heads + head];
+    return own;
+}
+
 /* q, k: of one head, rows `stride` apart. */
 static nl_status look_at_head(nl_looking *looking, const float *q, const float *k, int64_t stride,
                               int64_t picture, int time, int layer, int64_t head)
@@ -57,8 +69,8 @@ static nl_status look_at_head(nl_looking *looking, const float *q, const float *
         analysis->norm[first + token] = sqrt(squares);
     }
     for (int rule = 0; rule < NL_RULES; rule++) {
-        NL_TRY(
-            nl_keys_create(analysis->context, &analysis->rules[rule], k, tokens, d, stride, &keys));
+        nl_attention_rule own = nl_analysis_rule(analysis, (nl_attention)rule, layer, head);
+        NL_TRY(nl_keys_create(analysis->context, &own, k, tokens, d, stride, &keys));
         for (int64_t token = 0; token < tokens; token++) {
             nl_keys_weights(keys, q + token * stride, looking->weights);
             analysis->entropy[rule][first + token] = nl_entropy(looking->weights, tokens);
@@ -105,6 +117,25 @@ static const nl_tensor *kept_qkv(const nl_dit_saved *saved, int layer)
     return &saved->blocks[layer].branches[NL_BRANCH_MIXER].kept[NL_KEPT_QKV];
 }
 
+/* Of the layers, from a parameter [heads] of each: the exponentials of its numbers. */
+static nl_status read_exponents(const nl_analysis *analysis, const nl_dit *dit, const char *name,
+                                double *exponents)
+{
+    nl_device *device = dit->device;
+    for (int layer = 0; layer < analysis->options.layer_count; layer++) {
+        float values[MAX_HEADS] = {0};
+        char full[64];
+        snprintf(full, sizeof(full), "blocks.%d.%s", analysis->options.layers[layer], name);
+        for (int i = 0; i < dit->param_count; i++)
+            if (strcmp(dit->params[i].name, full) == 0)
+                NL_CHECK(device->ops->download(device, values, dit->params[i].tensor->data,
+                                               analysis->heads * (int64_t)sizeof(float)));
+        for (int64_t head = 0; head < analysis->heads; head++)
+            exponents[layer * analysis->heads + head] = exp(values[head]);
+    }
+    return NL_OK;
+}
+
 /* The network at one state, once more; all that is kept on a measuring device. */
 static nl_status look(nl_looking *looking, const nl_observation *seen, int time)
 {
@@ -120,6 +151,11 @@ static nl_status look(nl_looking *looking, const nl_observation *seen, int time)
     NL_TRY(device->ops->upload(device, times.data, &t, sizeof(t)));
     NL_TRY(nl_dit_forward_saving(seen->dit, device, &seen->x, &times, &seen->labels, seen->crop,
                                  false, NULL, &prediction, NULL, &saved));
+    if (!device->measuring && analysis->config->attention == NL_ATTENTION_NALA &&
+        analysis->config->learn_exponents) {
+        NL_TRY(read_exponents(analysis, seen->dit, "attn.log_lambda", analysis->lambda));
+        NL_TRY(read_exponents(analysis, seen->dit, "attn.log_tau", analysis->tau));
+    }
     for (int layer = 0; !device->measuring && layer < analysis->options.layer_count; layer++) {
         const nl_tensor *qkv = kept_qkv(&saved, analysis->options.layers[layer]);
         NL_TRY(nl_check_cancelled(analysis->context));
@@ -168,11 +204,6 @@ static nl_status check_options(nl_context *context, const nl_config *config,
             context, NL_ERROR_USAGE,
             "analysis: a model of \"attention\": \"%s\" has no queries and keys to look at",
             nl_mixer_names[config->attention]);
-    if (config->attention == NL_ATTENTION_NALA && config->learn_exponents)
-        return nl_fail(
-            context, NL_ERROR_USAGE,
-            "analysis: \"learn_exponents\": each head has a lambda and a tau of its own, and "
-            "the rules that are compared have one");
     if (options->times < 1 || options->layer_count < 1 || options->query_count < 0)
         return nl_fail(context, NL_ERROR_USAGE,
                        "analysis: expected at least one time and one layer");
@@ -206,6 +237,13 @@ static nl_status allocate(nl_analysis *analysis, int64_t pictures)
         NL_CHECK(NL_NEW_ARRAY(context, "entropies", count, &analysis->entropy[rule]));
     NL_CHECK(NL_NEW_ARRAY(context, "attention maps",
                           looks * options->query_count * analysis->tokens, &analysis->maps));
+    int64_t exponents = options->layer_count * analysis->heads;
+    NL_CHECK(NL_NEW_ARRAY(context, "exponents", exponents, &analysis->lambda));
+    NL_CHECK(NL_NEW_ARRAY(context, "exponents", exponents, &analysis->tau));
+    for (int64_t i = 0; i < exponents; i++) {
+        analysis->lambda[i] = analysis->config->lambda;
+        analysis->tau[i] = analysis->config->tau;
+    }
     NL_CHECK(NL_NEW_ARRAY(context, "times", options->times, &analysis->step));
     return NL_NEW_ARRAY(context, "times", options->times, &analysis->t);
 }
@@ -272,29 +310,54 @@ void nl_analysis_destroy(nl_analysis *analysis)
     nl_free(context, analysis->step);
     nl_free(context, analysis->t);
     nl_free(context, analysis->norm);
+    nl_free(context, analysis->lambda);
+    nl_free(context, analysis->tau);
     for (int rule = 0; rule < NL_RULES; rule++)
         nl_free(context, analysis->entropy[rule]);
     nl_free(context, analysis->maps);
     nl_free(context, analysis);
 }
 
+/* Whether point i is selected; its layer and head, as places in the options. */
+static bool selected(const nl_analysis *analysis, nl_selection selection, int64_t i, int64_t *layer,
+                     int64_t *head)
+{
+    const nl_analysis_options *options = &analysis->options;
+    int64_t place = i / analysis->tokens;
+    *head = place % analysis->heads;
+    int64_t time = place / analysis->heads / options->layer_count % options->times;
+    *layer = place / analysis->heads % options->layer_count;
+    return (selection.time < 0 || selection.time == time) &&
+           (selection.layer < 0 || selection.layer == *layer) &&
+           (selection.head < 0 || selection.head == *head);
+}
+
 int64_t nl_analysis_select(const nl_analysis *analysis, nl_attention rule, nl_selection selection,
                            double *x, double *y)
 {
-    const nl_analysis_options *options = &analysis->options;
-    int64_t count = 0;
+    int64_t count = 0, layer, head;
     for (int64_t i = 0; i < analysis->count; i++) {
-        int64_t place = i / analysis->tokens;
-        int64_t head = place % analysis->heads, layer = place / analysis->heads;
-        int64_t time = layer / options->layer_count % options->times;
-        layer %= options->layer_count;
         double entropy = analysis->entropy[rule][i];
-        if ((selection.time >= 0 && selection.time != time) ||
-            (selection.layer >= 0 && selection.layer != layer) ||
-            (selection.head >= 0 && selection.head != head) || isnan(entropy))
+        if (isnan(entropy) || !selected(analysis, selection, i, &layer, &head))
             continue;
         x[count] = analysis->norm[i];
         y[count++] = entropy;
+    }
+    return count;
+}
+
+int64_t nl_analysis_exponents(const nl_analysis *analysis, nl_selection selection,
+                              double *exponents)
+{
+    double scale = nl_config_norm_scale(analysis->config);
+    int64_t count = 0, layer, head;
+    for (int64_t i = 0; i < analysis->count; i++) {
+        if (isnan(analysis->entropy[NL_ATTENTION_NALA][i]) ||
+            !selected(analysis, selection, i, &layer, &head))
+            continue;
+        int64_t of = layer * analysis->heads + head;
+        exponents[count++] =
+            analysis->lambda[of] * (analysis->tau[of] + tanh(scale * analysis->norm[i]));
     }
     return count;
 }

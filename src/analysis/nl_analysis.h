@@ -57,6 +57,7 @@ typedef struct nl_analysis {
     const nl_config *config; /* of the model */
     nl_analysis_options options;
     nl_attention_rule rules[NL_RULES]; /* by nl_attention; config->attention is the model's own */
+    double *lambda, *tau; /* [layers, heads] of NaLa's rule: learnt ones, or the configuration's */
     int64_t pictures, tokens, heads;
     int steps;                 /* of the run */
     int *step;                 /* [times] steps taken before */
@@ -79,6 +80,10 @@ nl_status nl_analyze(nl_context *context, nl_model *model, const nl_request *req
                      void *user, nl_analysis **analysis);
 void nl_analysis_destroy(nl_analysis *analysis); /* NULL is allowed */
 
+/* By which the queries of a head weigh keys; layer: its place in the options. */
+nl_attention_rule nl_analysis_rule(const nl_analysis *analysis, nl_attention rule, int64_t layer,
+                                   int64_t head);
+
 /* Which points: one time, layer, head by their places in the options, or -1 for all of them. */
 typedef struct nl_selection {
     int64_t time, layer, head;
@@ -88,6 +93,11 @@ typedef struct nl_selection {
  * many. */
 int64_t nl_analysis_select(const nl_analysis *analysis, nl_attention rule, nl_selection selection,
                            double *x, double *y);
+
+/* lambda (tau + tanh(scale |q|)) of the selected points whose entropy by NaLa is defined, into `exponents` [analysis->count];
+ * returns how many: what the norm can do to NaLa's weights. */
+int64_t nl_analysis_exponents(const nl_analysis *analysis, nl_selection selection,
+                              double *exponents);
 
 /* ---- Pictures of it */
 
