@@ -51,7 +51,7 @@ __device__ static void make_state(const tile_args &p, const nl_nala_tile &m, con
 }
 
 /* grid (heads, batch) */
-template <typename T, int MAP, int E, bool LEARNT>
+template <typename T, int MAP, int E, bool LEARNT, bool FAR>
 __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
     tile_kernel(const tile_args given)
 {
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
     const tile_args &p = nl_tiles_of_head<LEARNT>(given, &own);
     const nl_nala_layout &l = p.layout;
     const int d = p.map.head_size, hidden = p.heads * d;
-    const nl_nala_tile m = nl_nala_place(l, shared);
+    const nl_nala_tile m = nl_nala_place<FAR>(l, shared);
     const int64_t image = blockIdx.y * (int64_t)p.tokens;
     const T *q = (const T *)p.qkvg + image * p.stride + blockIdx.x * d;
     T *out = (T *)p.out + image * hidden + blockIdx.x * d;
@@ -96,7 +96,7 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_args *a)
     p.state = (float *)a->state.data, p.total = (float *)a->total.data;
     p.tokens = (int)a->tokens, p.heads = (int)a->heads;
     p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
-    nl_status status = nl_nala_make_map(device, a, &p.map);
+    nl_status status = nl_nala_make_map(device, a, &p);
     if (status != NL_OK)
         return status;
     NL_FOR_TYPE(a->out, T, {
@@ -104,10 +104,15 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_args *a)
             constexpr int MAP = map.value;
             return nl_for_elements(a->head_size, [&](auto elements) {
                 constexpr int E = elements.value;
-                auto kernel = tile_kernel<T, MAP, E, false>;
+                constexpr bool FAR = E > 2; /* smaller heads always have room */
+                auto near = tile_kernel<T, MAP, E, false, false>;
+                auto far = tile_kernel<T, MAP, E, false, FAR>;
                 if constexpr (nl_norm_aware[MAP])
-                    kernel = p.log_lambda ? tile_kernel<T, MAP, E, true> : kernel;
-                return nl_nala_launch_tiles(device, kernel, nl_halves<MAP>, a->batch, &p);
+                    if (p.log_lambda) {
+                        near = tile_kernel<T, MAP, E, true, false>;
+                        far = tile_kernel<T, MAP, E, true, FAR>;
+                    }
+                return nl_nala_launch_tiles(device, near, far, a->batch, p);
             });
         });
     });

@@ -183,7 +183,7 @@ __device__ static void key_gradients(const tile_gradient &p, const head_rows<T> 
 }
 
 /* grid (heads, batch) */
-template <typename T, int MAP, int E, bool LEARNT>
+template <typename T, int MAP, int E, bool LEARNT, bool FAR>
 __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
     tile_backward_kernel(const tile_gradient given)
 {
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(NL_TILE_THREADS, NL_TILE_RESIDENT(E))
     const int d = p.map.head_size, features = nl_halves<MAP> * d;
     const int64_t hidden = (int64_t)p.heads * d, image = blockIdx.y * (int64_t)p.tokens;
     const int64_t pair = (int64_t)blockIdx.y * p.heads + blockIdx.x, column = blockIdx.x * d;
-    const nl_nala_tile m = nl_nala_place(l, shared);
+    const nl_nala_tile m = nl_nala_place<FAR>(l, shared);
     head_rows<T> h;
     h.q = (const T *)p.qkvg + image * p.stride + column, h.k = h.q + hidden, h.v = h.k + hidden;
     h.out = (const T *)p.out + image * hidden + column;
@@ -239,7 +239,7 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_backward_a
     p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
     void *room = NULL;
     nl_status status =
-        nl_nala_make_map(device, a, &p.map, p.log_lambda ? a->batch * 2 * a->heads * 4 : 0, &room);
+        nl_nala_make_map(device, a, &p, p.log_lambda ? a->batch * 2 * a->heads * 4 : 0, &room);
     p.exponents = (float *)room;
     if (status != NL_OK)
         return status;
@@ -248,10 +248,15 @@ static nl_status run_tiles(nl_device *device, const nl_nala_attention_backward_a
             constexpr int MAP = map.value;
             return nl_for_elements(a->head_size, [&](auto elements) {
                 constexpr int E = elements.value;
-                auto kernel = tile_backward_kernel<T, MAP, E, false>;
+                constexpr bool FAR = E > 2; /* smaller heads always have room */
+                auto near = tile_backward_kernel<T, MAP, E, false, false>;
+                auto far = tile_backward_kernel<T, MAP, E, false, FAR>;
                 if constexpr (nl_norm_aware[MAP])
-                    kernel = p.log_lambda ? tile_backward_kernel<T, MAP, E, true> : kernel;
-                return nl_nala_launch_tiles(device, kernel, nl_halves<MAP>, a->batch, &p);
+                    if (p.log_lambda) {
+                        near = tile_backward_kernel<T, MAP, E, true, false>;
+                        far = tile_backward_kernel<T, MAP, E, true, FAR>;
+                    }
+                return nl_nala_launch_tiles(device, near, far, a->batch, p);
             });
         });
     });

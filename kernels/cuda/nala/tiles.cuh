@@ -5,7 +5,8 @@
  * share the products between tiles.
  *
  * In shared memory a head's elements are padded with zeros to a multiple of four, and features with them:
- * feature (half, i) is column half * padded + i.
+ * feature (half, i) is column half * padded + i. FAR: a matrix that the card's shared memory has no room for (heads of 128
+ * need 163 KB with it) lies in device memory, of which the second-level cache keeps it.
  */
 #ifndef NL_CUDA_NALA_TILES_CUH
 #define NL_CUDA_NALA_TILES_CUH
@@ -32,6 +33,7 @@ struct nl_nala_layout {
     int padded, width;  /* elements of a head, features */
     int stride;         /* of matrix [width, padded] and of vectors [tile, padded] */
     int feature_stride; /* of features [tile, width] */
+    float *matrices;    /* FAR: of all blocks, or NULL */
 };
 
 struct nl_nala_tile {
@@ -41,10 +43,31 @@ struct nl_nala_tile {
     float *numbers;            /* [tile], one for each token */
 };
 
-/* Shared memory of a block. */
+/* A block's matrix, and what else it has in shared memory. */
+static inline int nl_nala_matrix_bytes(const nl_nala_layout *l)
+{
+    return 4 * l->width * l->stride;
+}
 static inline int nl_nala_tile_bytes(const nl_nala_layout *l)
 {
-    return 4 * (l->width * (l->stride + 2) + l->tile * (l->feature_stride + l->stride + 1));
+    return 4 * (2 * l->width + l->tile * (l->feature_stride + l->stride + 1));
+}
+
+/* Of `halves` x head_size features in `limit` bytes of shared memory: tiles of 32 tokens for heads that leave room for three
+ * blocks then, otherwise of 64, or shorter ones; *far: the matrix has no room. */
+static inline nl_nala_layout nl_nala_make_layout(int64_t head_size, int halves, int limit,
+                                                 bool *far)
+{
+    nl_nala_layout l = {};
+    l.padded = (int)(head_size + 3) / 4 * 4, l.width = halves * l.padded;
+    l.stride = (l.padded / 4 | 1) * 4, l.feature_stride = (l.width / 4 | 1) * 4;
+    const int least = 16, most = l.padded <= 64 ? 32 : 64, matrix = nl_nala_matrix_bytes(&l);
+    l.tile = least;
+    *far = matrix + nl_nala_tile_bytes(&l) > limit;
+    const int room = *far ? limit : limit - matrix;
+    for (l.tile = most; l.tile > least && nl_nala_tile_bytes(&l) > room;)
+        l.tile /= 2;
+    return l;
 }
 
 /* use(a constant: elements of a row in a lane) */
@@ -53,10 +76,13 @@ template <typename Use> auto nl_for_elements(int64_t head_size, Use use)
     return head_size <= 64 ? use(nl_constant<2>()) : use(nl_constant<4>());
 }
 
-/* Whether exponents of a map may be learnt. */
-#define NL_AWARE(map, name, halves, aware) aware,
+/* Whether exponents of a map may be learnt, and its halves of features. */
+#define NL_AWARE(map, name, halves, aware)  aware,
+#define NL_HALVES(map, name, halves, aware) halves,
 static constexpr bool nl_norm_aware[] = {NL_FEATURE_MAPS(NL_AWARE)};
+static constexpr int nl_map_halves[] = {NL_FEATURE_MAPS(NL_HALVES)};
 #undef NL_AWARE
+#undef NL_HALVES
 
 /* nl_of_head of a problem with a map. */
 template <bool LEARNT, typename Problem>
@@ -69,70 +95,69 @@ __device__ __forceinline__ const Problem &nl_tiles_of_head(const Problem &p, Pro
     return *own;
 }
 
-/* The map of an operation's arguments, if tiles can hold its heads; scratch memory for rope's angles, and `more` bytes of it
- * at *room. */
-template <typename Args>
-static nl_status nl_nala_make_map(nl_device *device, const Args *a, nl_nala_map *map,
-                                  int64_t more = 0, void **room = NULL)
+/* Map and layout of an operation's arguments, if tiles can hold its heads; scratch memory for rope's angles, for matrices
+ * without room, and `more` bytes of it at *room. */
+template <typename Args, typename Problem>
+static nl_status nl_nala_make_map(nl_device *device, const Args *a, Problem *p, int64_t more = 0,
+                                  void **room = NULL)
 {
     if (a->head_size > NL_TILE_MAX_HEAD)
         return nl_fail(device->context, NL_ERROR_DEVICE,
                        "NaLa attention: head size %lld, at most %d on the GPU; try --device cpu",
                        (long long)a->head_size, NL_TILE_MAX_HEAD);
-    *map =
+    bool far;
+    p->map =
         nl_nala_map{(int)a->head_size, (int)a->grid_width, a->lambda, a->tau, a->norm_scale, NULL};
+    p->layout =
+        nl_nala_make_layout(a->head_size, nl_map_halves[a->feature_map], nl_shared_limit(), &far);
     const int64_t positions = NL_MAX(a->grid_height, a->grid_width);
-    const int64_t bytes = a->rope ? nl_nala_rope_bytes(positions, a->head_size) : 0;
-    if (bytes + more == 0)
+    const int64_t angles = a->rope ? nl_nala_rope_bytes(positions, a->head_size) : 0;
+    const int64_t matrices = far ? a->batch * a->heads * nl_nala_matrix_bytes(&p->layout) : 0;
+    if (angles + matrices + more == 0)
         return NL_OK;
-    void *table;
-    const nl_status status = nl_cuda_scratch(device, "angles of rope", bytes + more, &table);
+    void *scratch;
+    const nl_status status = nl_cuda_scratch(device, "NaLa attention's angles and matrices",
+                                             matrices + angles + more, &scratch);
     if (status != NL_OK)
         return status;
+    char *behind = (char *)scratch + matrices;
+    if (far)
+        p->layout.matrices = (float *)scratch;
     if (more > 0)
-        *room = (char *)table + bytes;
+        *room = behind + angles;
     if (!a->rope)
         return NL_OK;
-    map->rope = (const float2 *)table;
+    p->map.rope = (const float2 *)behind;
     return nl_cuda_check(
         device,
-        nl_nala_rope_table((float2 *)table, positions, a->head_size, nl_cuda_of(device)->stream),
+        nl_nala_rope_table((float2 *)behind, positions, a->head_size, nl_cuda_of(device)->stream),
         "angles of rope");
 }
 
-/* Launches `kernel`, a block for each (image, head), on a problem with heads, map and layout, of which it makes the layout:
- * tiles of 32 tokens for heads that leave room for three blocks then, otherwise of 64, or shorter ones where the card has
- * less shared memory. */
+/* Launches `near`, or `far` where the matrix has no room, a block for each (image, head), on a problem of nl_nala_make_map. */
 template <typename Kernel, typename Problem>
-static nl_status nl_nala_launch_tiles(nl_device *device, Kernel kernel, int halves, int64_t batch,
-                                      Problem *p)
+static nl_status nl_nala_launch_tiles(nl_device *device, Kernel near, Kernel far, int64_t batch,
+                                      const Problem &p)
 {
-    nl_nala_layout *l = &p->layout;
-    const int limit = nl_shared_limit();
-    l->padded = (p->map.head_size + 3) / 4 * 4, l->width = halves * l->padded;
-    l->stride = (l->padded / 4 | 1) * 4, l->feature_stride = (l->width / 4 | 1) * 4;
-    for (l->tile = l->padded <= 64 ? 32 : 64; l->tile > 16 && nl_nala_tile_bytes(l) > limit;)
-        l->tile /= 2;
-    const int bytes = nl_nala_tile_bytes(l);
-    if (bytes > limit)
-        return nl_fail(device->context, NL_ERROR_DEVICE,
-                       "NaLa attention: head size %d takes %d bytes of shared memory, %s has %d; "
-                       "try --device cpu",
-                       p->map.head_size, bytes, device->name, limit);
+    const nl_nala_layout *l = &p.layout;
+    Kernel kernel = l->matrices ? far : near;
+    const int bytes = nl_nala_tile_bytes(l) + (l->matrices ? 0 : nl_nala_matrix_bytes(l));
     cudaError_t error = nl_allow_shared(kernel, bytes);
     if (error == cudaSuccess) {
-        kernel<<<dim3((unsigned)p->heads, (unsigned)batch), NL_TILE_THREADS, bytes,
-                 nl_cuda_of(device)->stream>>>(*p);
+        kernel<<<dim3((unsigned)p.heads, (unsigned)batch), NL_TILE_THREADS, bytes,
+                 nl_cuda_of(device)->stream>>>(p);
         error = cudaGetLastError();
     }
     return nl_cuda_check(device, error, "NaLa attention");
 }
 
+template <bool FAR>
 __device__ __forceinline__ nl_nala_tile nl_nala_place(const nl_nala_layout &l, float *shared)
 {
+    const int size = l.width * l.stride;
     nl_nala_tile m;
-    m.matrix = shared;
-    m.features = m.matrix + l.width * l.stride;
+    m.matrix = FAR ? l.matrices + (blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * size : shared;
+    m.features = FAR ? shared : m.matrix + size;
     m.vectors = m.features + l.tile * l.feature_stride;
     m.totals[0] = m.vectors + l.tile * l.stride;
     m.totals[1] = m.totals[0] + l.width;
