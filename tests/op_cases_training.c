@@ -678,6 +678,8 @@ static const struct depthwise_conv_backward_case {
     CASE(.batch = 2, .grid_height = 7, .grid_width = 9, .d = 256, .kernel = 3),
     CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .d = 8, .kernel = 1),
     CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .d = 16, .kernel = 7),
+    CASE(.batch = 1, .grid_height = 37, .grid_width = 18, .d = 72, .kernel = 5, .gap = 8),
+    CASE(.batch = 2, .grid_height = 21, .grid_width = 33, .d = 24, .kernel = 3, .gap = 8),
 };
 
 static nl_status run_depthwise_conv_backward(op_run *run, const void *op_case)

@@ -1,46 +1,38 @@
 /* SPDX-License-Identifier: MIT */
-/* out = addend + depthwise convolution over the token grid: depthwise_conv.cuh. */
-#include "depthwise_conv.cuh"
-
-#include "prim/shared_limit.cuh"
+/* out = addend + depthwise convolution over the token grid: depthwise_mma.cuh, in fp32 depthwise_conv.cuh. */
+#include "depthwise_mma.cuh"
 
 enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a block */
-enum { MAX_ROWS = 16, MIN_ROWS = 4 };              /* of a tile, without those it reaches */
+enum { MAX_ROWS = 16 };                            /* of a tile, without those it reaches */
 enum { BLOCKS = 4 };                               /* at a time on a multiprocessor */
 
 /* grid (tiles, groups of channels) */
-template <typename T>
 __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-    tile_kernel(const nl_token_grid grid, const nl_tiling tiling, const T *x, int64_t x_stride,
-                const float *weight, const float *bias, const T *base, T *out)
+    tile_kernel(const nl_token_grid grid, const nl_tiling tiling, const float *x, int64_t x_stride,
+                const float *weight, const float *bias, const float *base, float *out)
 {
-    constexpr int N = 4 / sizeof(T), PITCH = (COLUMNS + 2 * NL_REACH) * 32;
-    extern __shared__ __align__(16) uint32_t slab[];
-    __shared__ float weights[32 * N * NL_TAPS];
-    const int first = blockIdx.y * 32 * N, channels = min(32 * N, grid.channels - first);
+    constexpr int PITCH = (COLUMNS + 2 * NL_REACH) * 32;
+    extern __shared__ __align__(16) float slab[];
+    __shared__ float weights[32 * NL_TAPS];
+    const int first = blockIdx.y * 32, channels = min(32, grid.channels - first);
     const int lane = threadIdx.x % 32, column = threadIdx.x / 32 * NL_STRIP;
     nl_tile tile = nl_tile_at(tiling, grid, COLUMNS, blockIdx.x);
     const int64_t token = tile.image * grid.height * grid.width;
-    nl_fetch_slab<COLUMNS>(slab, nl_words_of(x, x_stride, token, first), grid, tile, channels / N);
+    nl_fetch_slab<COLUMNS>(slab, nl_rows_of(x, x_stride, token, first), grid, tile, channels);
     for (int i = threadIdx.x; i < channels * NL_TAPS; i += blockDim.x)
         weights[i] = weight[first * NL_TAPS + i];
     nl_fetched();
     __syncthreads();
     tile.column += column;
-    if (lane * N >= channels || tile.column >= grid.width)
+    if (lane >= channels || tile.column >= grid.width)
         return;
-    const int c = first + lane * N;
-    float w[NL_TAPS][N], b[N];
+    float w[NL_TAPS];
 #pragma unroll
-    for (int j = 0; j < N; j++) {
-        b[j] = bias[c + j];
-#pragma unroll
-        for (int tap = 0; tap < NL_TAPS; tap++)
-            w[tap][j] = weights[(lane * N + j) * NL_TAPS + tap];
-    }
-    nl_convolve<N, PITCH>(grid, tile, w, b, slab + column * 32 + lane,
-                          nl_words_of(base, grid.channels, token, c),
-                          nl_words_of(out, grid.channels, token, c));
+    for (int tap = 0; tap < NL_TAPS; tap++)
+        w[tap] = weights[lane * NL_TAPS + tap];
+    nl_convolve<PITCH>(grid, tile, w, bias[first + lane], slab + column * 32 + lane,
+                       nl_rows_of(base, grid.channels, token, first + lane),
+                       nl_rows_of(out, grid.channels, token, first + lane));
 }
 
 /* Any kernel and number of channels: a thread an element. */
@@ -67,51 +59,58 @@ __global__ void depthwise_any_kernel(const T *x, int64_t x_stride, const float *
     }
 }
 
-/* Tiles of fewer rows where tall ones would leave multiprocessors idle: the sums are the same. */
-static nl_tiling tiling_of(const nl_token_grid &grid, int64_t groups, int multiprocessors)
+template <typename T>
+static void launch_any(const nl_depthwise_conv_args *a, const nl_tensor &base, cudaStream_t stream)
 {
-    int rows = nl_tile_rows(grid, MAX_ROWS + 2 * NL_REACH);
-    nl_tiling tiling = nl_tiling_of(grid, COLUMNS, rows);
-    while (tiling.count * groups < 2ll * multiprocessors && rows > MIN_ROWS) {
-        rows = (rows + 1) / 2;
-        tiling = nl_tiling_of(grid, COLUMNS, rows);
-    }
-    return tiling;
+    const int64_t count = nl_tensor_count(&a->out);
+    depthwise_any_kernel<T><<<nl_blocks(count, 256), 256, 0, stream>>>(
+        (const T *)a->x.data, a->x.row_stride, (const float *)a->weight.data,
+        (const float *)a->bias.data, (const T *)base.data, (T *)a->out.data, count,
+        (int)a->out.shape[1], (int)a->grid_height, (int)a->grid_width, (int)a->weight.shape[2]);
 }
 
-template <typename T>
-static cudaError_t launch(const nl_depthwise_conv_args *a, int multiprocessors, cudaStream_t stream)
+static cudaError_t launch_tiles(const nl_token_grid &grid, const nl_depthwise_conv_args *a,
+                                const nl_tensor &base, nl_cuda *cuda)
 {
-    const int kernel = (int)a->weight.shape[2];
-    const nl_token_grid grid = {a->batch, (int)a->grid_height, (int)a->grid_width,
-                                (int)a->out.shape[1]};
-    const T *x = (const T *)a->x.data,
-            *base = (const T *)(a->addend.data ? a->addend : a->out).data;
-    const float *weight = (const float *)a->weight.data, *bias = (const float *)a->bias.data;
-    T *out = (T *)a->out.data;
-    if (kernel != NL_SIDE || !nl_rows_of_vectors(&a->x) || grid.channels % 8 != 0) {
-        const int64_t count = nl_tensor_count(&a->out);
-        depthwise_any_kernel<T><<<nl_blocks(count, 256), 256, 0, stream>>>(
-            x, a->x.row_stride, weight, bias, base, out, count, grid.channels, grid.height,
-            grid.width, kernel);
-        return cudaSuccess;
-    }
-    const unsigned groups = nl_blocks(grid.channels * sizeof(T), NL_TILE_BYTES);
-    const nl_tiling tiling = tiling_of(grid, groups, multiprocessors);
+    const unsigned groups = nl_blocks(grid.channels, NL_TILE_CHANNELS);
+    const nl_tiling tiling =
+        nl_tiling_to_fill(grid, COLUMNS, nl_tile_rows(grid, MAX_ROWS + 2 * NL_REACH),
+                          nl_blocks(2 * cuda->multiprocessors, groups));
     const int bytes = nl_slab_bytes(grid, tiling, COLUMNS);
-    const cudaError_t error = nl_allow_shared(tile_kernel<T>, bytes);
+    const cudaError_t error = nl_allow_shared(tile_kernel, bytes);
     if (error == cudaSuccess)
-        tile_kernel<T><<<dim3((unsigned)tiling.count, groups), 32 * WARPS, bytes, stream>>>(
-            grid, tiling, x, a->x.row_stride, weight, bias, base, out);
+        tile_kernel<<<dim3((unsigned)tiling.count, groups), 32 * WARPS, bytes, cuda->stream>>>(
+            grid, tiling, (const float *)a->x.data, a->x.row_stride, (const float *)a->weight.data,
+            (const float *)a->bias.data, (const float *)base.data, (float *)a->out.data);
     return error;
 }
 
 extern "C" nl_status nl_cuda_depthwise_conv(nl_device *device, const nl_depthwise_conv_args *a)
 {
     nl_cuda *cuda = nl_cuda_of(device);
+    const int64_t kernel = a->weight.shape[2];
+    const nl_token_grid grid = {a->batch, (int)a->grid_height, (int)a->grid_width,
+                                (int)a->out.shape[1]};
+    const nl_tensor base = a->addend.data ? a->addend : a->out;
+    const bool vectors = grid.channels % 8 == 0 && nl_rows_of_vectors(&a->x) &&
+                         nl_rows_of_vectors(&base) && nl_rows_of_vectors(&a->out);
     cudaError_t error = cudaSuccess;
-    if (nl_tensor_count(&a->out) > 0)
-        NL_FOR_TYPE(a->x, T, error = launch<T>(a, cuda->multiprocessors, cuda->stream));
+    if (nl_tensor_count(&a->out) == 0)
+        return NL_OK;
+    if (vectors && a->x.dtype == NL_BF16 && nl_depthwise::serves(kernel))
+        error = nl_depthwise::run_conv<false>(kernel,
+                                              {grid,
+                                               {},
+                                               nl_depthwise::rows_in(a->x),
+                                               nl_depthwise::rows_in(base),
+                                               nl_depthwise::rows_in(a->out),
+                                               (const float *)a->weight.data,
+                                               (const float *)a->bias.data},
+                                              cuda->multiprocessors, cuda->stream);
+    else if (vectors && a->x.dtype == NL_F32 && kernel == NL_SIDE)
+        error = launch_tiles(grid, a, base, cuda);
+    else
+        NL_FOR_TYPE(a->x, T, launch_any<T>(a, base, cuda->stream));
     if (error != cudaSuccess)
         return nl_cuda_check(device, error, "depthwise_conv");
     return NL_CUDA_LAUNCHED(device, "depthwise_conv");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Depthwise 5 x 5 convolution of a grid of tokens: what the forward and the backward pass share.
+ * Depthwise convolutions of a grid of tokens: how it is cut into tiles, and what the forward and the backward pass of a 5 x 5
+ * kernel in fp32 share. In bf16 tensor cores do them: depthwise_mma.cuh.
  *
- * A block has a tile of the grid of one image, NL_TILE_BYTES of channels of it. A lane has one word of a token: two
- * channels in bf16, one in fp32. Its warp has a strip of columns, down which it goes row by row: each word is read from
- * shared memory and converted once, and then used for all five rows of the kernel from registers.
+ * A block has a tile of the grid of one image, 32 channels of it, of which each lane has one. Its warp has a strip of
+ * columns, down which it goes row by row: each element is read from shared memory once, and then used for all five rows of
+ * the kernel from registers.
  */
 #ifndef NL_CUDA_DEPTHWISE_CONV_CUH
 #define NL_CUDA_DEPTHWISE_CONV_CUH
@@ -13,8 +14,8 @@
 #include "prim/cp_async.cuh"
 
 enum { NL_SIDE = 5, NL_TAPS = NL_SIDE * NL_SIDE, NL_REACH = NL_SIDE / 2 };
-enum { NL_STRIP = 4 };           /* columns of a warp */
-enum { NL_TILE_BYTES = 32 * 4 }; /* of a token in a tile: a word for each lane */
+enum { NL_STRIP = 4 };          /* columns of a warp */
+enum { NL_TILE_CHANNELS = 32 }; /* of a token in a tile: one for each lane */
 
 struct nl_token_grid {
     int64_t images;
@@ -49,6 +50,19 @@ static inline nl_tiling nl_tiling_of(const nl_token_grid &grid, int columns, int
     return t;
 }
 
+/* Tiles of at most `rows` rows, of fewer where there would not be `wanted` of them: the sums are the same. */
+static inline nl_tiling nl_tiling_to_fill(const nl_token_grid &grid, int columns, int rows,
+                                          int64_t wanted)
+{
+    enum { MIN_ROWS = 4 };
+    nl_tiling tiling = nl_tiling_of(grid, columns, rows);
+    while (tiling.count < wanted && rows > MIN_ROWS) {
+        rows = (rows + 1) / 2;
+        tiling = nl_tiling_of(grid, columns, rows);
+    }
+    return tiling;
+}
+
 /* Rows of the tallest tiles of which `capacity` rows fit, those that the kernel reaches included. */
 static inline int nl_tile_rows(const nl_token_grid &grid, int capacity)
 {
@@ -59,7 +73,8 @@ static inline int nl_tile_rows(const nl_token_grid &grid, int capacity)
 static inline int nl_slab_bytes(const nl_token_grid &grid, const nl_tiling &t, int columns)
 {
     const int rows = t.rows + 2 * NL_REACH;
-    return (rows < grid.height ? rows : grid.height) * (columns + 2 * NL_REACH) * NL_TILE_BYTES;
+    return (rows < grid.height ? rows : grid.height) * (columns + 2 * NL_REACH) * NL_TILE_CHANNELS *
+           4;
 }
 
 __device__ __forceinline__ nl_tile nl_tile_at(const nl_tiling &t, const nl_token_grid &grid,
@@ -84,37 +99,16 @@ __device__ __forceinline__ int nl_end(const nl_tile &tile, const nl_token_grid &
     return min(tile.last + NL_REACH, grid.height);
 }
 
-/* A lane's word: N = 2 elements of bf16, or N = 1 of fp32. */
-__device__ __forceinline__ void nl_open(uint32_t word, float (&x)[1])
-{
-    x[0] = __uint_as_float(word);
-}
-__device__ __forceinline__ void nl_open(uint32_t word, float (&x)[2])
-{
-    x[0] = __uint_as_float(word << 16), x[1] = __uint_as_float(word & 0xffff0000u);
-}
-__device__ __forceinline__ uint32_t nl_close(const float (&x)[1])
-{
-    return __float_as_uint(x[0]);
-}
-__device__ __forceinline__ uint32_t nl_close(const float (&x)[2])
-{
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x[0], x[1]);
-    return *(const uint32_t *)&pair;
-}
-
-/* Rows of tokens as words. */
-struct nl_words {
-    uint32_t
-        *at; /* the first channel of the block in the first token of the image, or the lane's */
+/* Rows of tokens. */
+struct nl_rows {
+    float *at; /* the first channel of the block in the first token of the image, or the lane's */
     int64_t stride;
 };
 
-template <typename T>
-__device__ __forceinline__ nl_words nl_words_of(const T *x, int64_t stride, int64_t token,
-                                                int channel)
+__device__ __forceinline__ nl_rows nl_rows_of(const float *x, int64_t stride, int64_t token,
+                                              int channel)
 {
-    return {(uint32_t *)(x + token * stride + channel), stride * (int64_t)sizeof(T) / 4};
+    return {(float *)x + token * stride + channel, stride};
 }
 
 /* Until what this thread fetched is there. */
@@ -123,20 +117,20 @@ __device__ __forceinline__ void nl_fetched()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* slab [rows that the tile reads, COLUMNS + 4, 32] = words of x, 0 where the grid has no token or x no channel.
- * `words`: what x has of a token, 32 at most, a multiple of 4. A thread has 16 bytes of a column, rows `step` apart. */
+/* slab [rows that the tile reads, COLUMNS + 4, 32] = x, 0 where the grid has no token or x no channel. `channels`: what x
+ * has of a token, 32 at most, a multiple of 4. A thread has 16 bytes of a column, rows `step` apart. */
 template <int COLUMNS>
-__device__ __forceinline__ void nl_fetch_slab(uint32_t *slab, const nl_words &x,
+__device__ __forceinline__ void nl_fetch_slab(float *slab, const nl_rows &x,
                                               const nl_token_grid &grid, const nl_tile &tile,
-                                              int words)
+                                              int channels)
 {
     constexpr int PITCH = (COLUMNS + 2 * NL_REACH) * 32;
     const int begin = nl_begin(tile), rows = nl_end(tile, grid) - begin;
     const int piece = threadIdx.x % 8 * 4, line = threadIdx.x / 8, lines = blockDim.x / 8;
     auto fetch_column = [&](int column, int row, int step) {
         const int z = tile.column - NL_REACH + column;
-        const bool there = z >= 0 && z < grid.width && piece < words;
-        const uint32_t *from = x.at;
+        const bool there = z >= 0 && z < grid.width && piece < channels;
+        const float *from = x.at;
         if (there)
             from += ((int64_t)(begin + row) * grid.width + z) * x.stride + piece;
         const int64_t pitch = there ? step * grid.width * x.stride : 0;
@@ -150,22 +144,22 @@ __device__ __forceinline__ void nl_fetch_slab(uint32_t *slab, const nl_words &x,
                  lines / (2 * NL_REACH));
 }
 
-/* out = base + bias + convolution of the slab, for the warp's strip of the tile. `slab` points to the first word that
- * the lane reads of the strip, base and out to the lane's word of the image's first token. */
-template <int N, int PITCH>
+/* out = base + bias + convolution of the slab, for the warp's strip of the tile. `slab` points to the first element
+ * that the lane reads of the strip, base and out to the lane's channel of the image's first token. */
+template <int PITCH>
 __device__ __forceinline__ void
-nl_convolve(const nl_token_grid &grid, const nl_tile &strip, const float (&weight)[NL_TAPS][N],
-            const float (&bias)[N], const uint32_t *slab, const nl_words &base, const nl_words &out)
+nl_convolve(const nl_token_grid &grid, const nl_tile &strip, const float (&weight)[NL_TAPS],
+            float bias, const float *slab, const nl_rows &base, const nl_rows &out)
 {
-    float sum[NL_SIDE][NL_STRIP][N]; /* output row o, of r - 2 to r + 2, in place (o - begin) % 5 */
+    float sum[NL_SIDE][NL_STRIP]; /* output row o, of r - 2 to r + 2, in place (o - begin) % 5 */
     const int begin = nl_begin(strip), end = strip.last + NL_REACH;
     const int width = min(NL_STRIP, grid.width - strip.column);
     const int64_t done = (int64_t)(begin - NL_REACH) * grid.width + strip.column;
-    const uint32_t *from = base.at + done * base.stride;
-    uint32_t *to = out.at + done * out.stride;
+    const float *from = base.at + done * base.stride;
+    float *to = out.at + done * out.stride;
 #pragma unroll
-    for (int i = 0; i < NL_SIDE * NL_STRIP * N; i++)
-        sum[i / (NL_STRIP * N)][i / N % NL_STRIP][i % N] = bias[i % N];
+    for (int i = 0; i < NL_SIDE * NL_STRIP; i++)
+        sum[i / NL_STRIP][i % NL_STRIP] = bias;
     for (int five = begin; five < end; five += NL_SIDE)
 #pragma unroll
         for (int u = 0; u < NL_SIDE; u++) {
@@ -173,62 +167,55 @@ nl_convolve(const nl_token_grid &grid, const nl_tile &strip, const float (&weigh
             if (r >= end)
                 break;
             const bool complete = r - NL_REACH >= strip.first; /* row r - 2 is, after this one */
-            uint32_t before[NL_STRIP];
+            float before[NL_STRIP];
             if (complete)
 #pragma unroll
                 for (int i = 0; i < NL_STRIP; i++)
                     before[i] = from[min(i, width - 1) * (unsigned)base.stride];
             if (r < grid.height) {
-                float x[NL_STRIP + 2 * NL_REACH][N];
+                float x[NL_STRIP + 2 * NL_REACH];
 #pragma unroll
                 for (int i = 0; i < NL_STRIP + 2 * NL_REACH; i++)
-                    nl_open(slab[i * 32], x[i]);
+                    x[i] = slab[i * 32];
 #pragma unroll
                 for (int tap = 0; tap < NL_TAPS; tap++)
 #pragma unroll
-                    for (int i = 0; i < NL_STRIP * N; i++) {
+                    for (int i = 0; i < NL_STRIP; i++) {
                         const int o = u + NL_SIDE + NL_REACH - tap / NL_SIDE;
-                        float &y = sum[o % NL_SIDE][i / N][i % N];
-                        y = fmaf(weight[tap][i % N], x[i / N + tap % NL_SIDE][i % N],
-                                 tap == 0 ? bias[i % N] : y); /* the first of row r + 2 */
+                        float &y = sum[o % NL_SIDE][i];
+                        y = fmaf(weight[tap], x[i + tap % NL_SIDE],
+                                 tap == 0 ? bias : y); /* the first of row r + 2 */
                     }
             }
             if (complete)
 #pragma unroll
-                for (int i = 0; i < NL_STRIP; i++) {
-                    float y[N];
-                    nl_open(before[i], y);
-#pragma unroll
-                    for (int j = 0; j < N; j++)
-                        y[j] += sum[(u + NL_SIDE - NL_REACH) % NL_SIDE][i][j];
+                for (int i = 0; i < NL_STRIP; i++)
                     if (i < width)
-                        to[i * (unsigned)out.stride] = nl_close(y);
-                }
+                        to[i * (unsigned)out.stride] =
+                            before[i] + sum[(u + NL_SIDE - NL_REACH) % NL_SIDE][i];
             slab += PITCH, from += grid.width * base.stride, to += grid.width * out.stride;
         }
 }
 
 /* dweight[ky, kx] += sum over the strip's tokens of dout(y, z) x(y + ky - 2, z + kx - 2), dbias += sum of dout. x and dout
- * point to the first words that the lane reads of the strip, in slabs alike. */
-template <int N, int PITCH>
+ * point to the first elements that the lane reads of the strip, in slabs alike. */
+template <int PITCH>
 __device__ __forceinline__ void nl_correlate(const nl_token_grid &grid, const nl_tile &strip,
-                                             const uint32_t *x, const uint32_t *dout,
-                                             float (&dweight)[NL_TAPS][N], float (&dbias)[N])
+                                             const float *x, const float *dout,
+                                             float (&dweight)[NL_TAPS], float &dbias)
 {
-    float window[NL_SIDE][NL_STRIP][N]; /* dout of rows r - 2 to r + 2, placed as above */
+    float window[NL_SIDE][NL_STRIP]; /* dout of rows r - 2 to r + 2, placed as above */
     const int begin = nl_begin(strip), end = nl_end(strip, grid);
-    auto take = [&](float(&row)[NL_STRIP][N], int y) {
+    auto take = [&](float(&row)[NL_STRIP], int y) {
 #pragma unroll
-        for (int i = 0; i < NL_STRIP * N; i++)
-            row[i / N][i % N] = 0.f;
+        for (int i = 0; i < NL_STRIP; i++)
+            row[i] = 0.f;
         if (y < strip.first || y >= strip.last)
             return;
 #pragma unroll
         for (int i = 0; i < NL_STRIP; i++) {
-            nl_open(dout[(y - begin) * PITCH + (NL_REACH + i) * 32], row[i]);
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                dbias[j] += row[i][j];
+            row[i] = dout[(y - begin) * PITCH + (NL_REACH + i) * 32];
+            dbias += row[i];
         }
     };
 #pragma unroll
@@ -240,19 +227,18 @@ __device__ __forceinline__ void nl_correlate(const nl_token_grid &grid, const nl
             const int r = five + u;
             if (r >= end)
                 break;
-            float in[NL_STRIP + 2 * NL_REACH][N];
+            float in[NL_STRIP + 2 * NL_REACH];
             take(window[(u + NL_REACH) % NL_SIDE], r + NL_REACH);
 #pragma unroll
             for (int i = 0; i < NL_STRIP + 2 * NL_REACH; i++)
-                nl_open(x[i * 32], in[i]);
+                in[i] = x[i * 32];
 #pragma unroll
             for (int tap = 0; tap < NL_TAPS; tap++)
 #pragma unroll
-                for (int i = 0; i < NL_STRIP * N; i++) {
+                for (int i = 0; i < NL_STRIP; i++) {
                     const int o = u + NL_SIDE + NL_REACH - tap / NL_SIDE;
-                    dweight[tap][i % N] =
-                        fmaf(window[o % NL_SIDE][i / N][i % N], in[i / N + tap % NL_SIDE][i % N],
-                             dweight[tap][i % N]);
+                    dweight[tap] =
+                        fmaf(window[o % NL_SIDE][i], in[i + tap % NL_SIDE], dweight[tap]);
                 }
             x += PITCH;
         }

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Gradients of depthwise_conv: dx += dout convolved with the turned kernel; dW and db in parts of fixed tiles, then the
- * parts in their order. 5 x 5 with tiles of x and dout in shared memory and the kernel's sums in registers:
- * depthwise_conv.cuh; other sizes element by element. */
+ * parts in their order. In bf16 3 x 3 and 5 x 5 on tensor cores: depthwise_weight_mma.cuh. In fp32 5 x 5 with tiles of x and dout in
+ * shared memory and the kernel's sums in registers: depthwise_conv.cuh. Other sizes element by element. */
 #include "column_sums.cuh"
-#include "depthwise_conv.cuh"
-
-#include "prim/shared_limit.cuh"
+#include "depthwise_weight_mma.cuh"
 
 enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a tile; as many warps for dx and for dW */
-enum { PART_TILES = 1 };                           /* tiles that a block goes through, summed up */
 enum { BLOCKS = 2 };                               /* at a time on a multiprocessor */
 enum { MAX_SHARED = 99 << 10 };
 enum { TAPS = 8, THREADS = 64 }; /* of other kernels */
@@ -78,71 +75,59 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* What a block has in shared memory, one after the other: the weights, slabs of x and dout, sums of each warp. */
-template <int N> union tile_shared {
-    float weights[32 * N][NL_TAPS];
-    float sums[WARPS][NL_TAPS + 1][32 * N + 1]; /* the last row: of the bias */
+union tile_shared {
+    float weights[32][NL_TAPS];
+    float sums[WARPS][NL_TAPS + 1][33]; /* the last row: of the bias */
 };
 
 /* The first half of a block's warps makes dx, the other half dW and db. parts [gridDim.x, channels (k k + 1)].
- * grid (parts, groups of channels) */
-template <typename T>
+ * grid (tiles, groups of channels) */
 __global__ void __launch_bounds__(64 * WARPS, BLOCKS)
-    tile_kernel(const nl_token_grid grid, const nl_tiling tiling, const T *x, int64_t x_stride,
-                const float *weight, const T *dout, T *dx, int64_t dx_stride, float *parts)
+    tile_kernel(const nl_token_grid grid, const nl_tiling tiling, const float *x, int64_t x_stride,
+                const float *weight, const float *dout, float *dx, int64_t dx_stride, float *parts)
 {
-    constexpr int N = 4 / sizeof(T), PITCH = (COLUMNS + 2 * NL_REACH) * 32;
+    constexpr int PITCH = (COLUMNS + 2 * NL_REACH) * 32;
     extern __shared__ __align__(16) unsigned char memory[];
-    tile_shared<N> &shared = *(tile_shared<N> *)memory;
-    uint32_t *slab = (uint32_t *)memory;
-    const int first = blockIdx.y * 32 * N, channels = min(32 * N, grid.channels - first);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % WARPS, c = first + lane * N;
-    const bool there = lane * N < channels, data = threadIdx.x < 32 * WARPS;
+    tile_shared &shared = *(tile_shared *)memory;
+    const int first = blockIdx.y * 32, channels = min(32, grid.channels - first);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % WARPS, c = first + lane;
+    const bool there = lane < channels, data = threadIdx.x < 32 * WARPS;
     for (int i = threadIdx.x; i < channels * NL_TAPS; i += blockDim.x)
         shared.weights[0][i] = weight[first * NL_TAPS + i];
     __syncthreads();
-    float w[NL_TAPS][N] = {}, bias[N] = {}; /* the turned kernel and 0, or the sums */
+    float w[NL_TAPS] = {}, bias = 0.f; /* the turned kernel and 0, or the sums */
     if (data && there)
 #pragma unroll
         for (int tap = 0; tap < NL_TAPS; tap++)
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                w[tap][j] = shared.weights[lane * N + j][NL_TAPS - 1 - tap];
+            w[tap] = shared.weights[lane][NL_TAPS - 1 - tap];
 
-    for (int i = 0; i < PART_TILES; i++) {
-        const int64_t index = blockIdx.x * (int64_t)PART_TILES + i;
-        if (index >= tiling.count)
-            break;
-        nl_tile tile = nl_tile_at(tiling, grid, COLUMNS, index);
-        const int64_t token = tile.image * grid.height * grid.width;
-        uint32_t *slab_dout = slab + (nl_end(tile, grid) - nl_begin(tile)) * PITCH;
-        __syncthreads(); /* all have read what was there */
-        nl_fetch_slab<COLUMNS>(slab, nl_words_of(x, x_stride, token, first), grid, tile,
-                               channels / N);
-        nl_fetch_slab<COLUMNS>(slab_dout, nl_words_of(dout, grid.channels, token, first), grid,
-                               tile, channels / N);
-        nl_fetched();
-        __syncthreads();
-        tile.column += warp * NL_STRIP;
-        const int at = warp * NL_STRIP * 32 + lane;
-        if (!there || tile.column >= grid.width)
-            continue;
-        if (data) {
-            const nl_words to = nl_words_of(dx, dx_stride, token, c);
-            nl_convolve<N, PITCH>(grid, tile, w, bias, slab_dout + at, to, to);
-        } else {
-            nl_correlate<N, PITCH>(grid, tile, slab + at, slab_dout + at, w, bias);
-        }
+    nl_tile tile = nl_tile_at(tiling, grid, COLUMNS, blockIdx.x);
+    const int64_t token = tile.image * grid.height * grid.width;
+    float *slab = (float *)memory,
+          *slab_dout = slab + (nl_end(tile, grid) - nl_begin(tile)) * PITCH;
+    __syncthreads(); /* all have read the weights */
+    nl_fetch_slab<COLUMNS>(slab, nl_rows_of(x, x_stride, token, first), grid, tile, channels);
+    nl_fetch_slab<COLUMNS>(slab_dout, nl_rows_of(dout, grid.channels, token, first), grid, tile,
+                           channels);
+    nl_fetched();
+    __syncthreads();
+    tile.column += warp * NL_STRIP;
+    const int at = warp * NL_STRIP * 32 + lane;
+    const nl_rows to = nl_rows_of(dx, dx_stride, token, c);
+    if (there && tile.column < grid.width) {
+        if (data)
+            nl_convolve<PITCH>(grid, tile, w, bias, slab_dout + at, to, to);
+        else
+            nl_correlate<PITCH>(grid, tile, slab + at, slab_dout + at, w, bias);
     }
 
     __syncthreads();
-    if (!data && there)
+    if (!data && there) {
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-#pragma unroll
-            for (int tap = 0; tap < NL_TAPS; tap++)
-                shared.sums[warp][tap][lane * N + j] = w[tap][j];
-            shared.sums[warp][NL_TAPS][lane * N + j] = bias[j];
-        }
+        for (int tap = 0; tap < NL_TAPS; tap++)
+            shared.sums[warp][tap][lane] = w[tap];
+        shared.sums[warp][NL_TAPS][lane] = bias;
+    }
     __syncthreads();
     float *part = parts + blockIdx.x * (int64_t)grid.channels * (NL_TAPS + 1);
     for (int i = threadIdx.x; i < channels * (NL_TAPS + 1); i += blockDim.x) {
@@ -160,25 +145,39 @@ __global__ void __launch_bounds__(64 * WARPS, BLOCKS)
 /* Two slabs of what is left of MAX_SHARED, in whole rows. */
 static nl_tiling tiling_of(const nl_token_grid &grid)
 {
-    const int capacity = MAX_SHARED / (2 * (COLUMNS + 2 * NL_REACH) * NL_TILE_BYTES);
+    const int capacity = MAX_SHARED / (2 * (COLUMNS + 2 * NL_REACH) * NL_TILE_CHANNELS * 4);
     return nl_tiling_of(grid, COLUMNS, nl_tile_rows(grid, capacity));
 }
 
-template <typename T>
 static cudaError_t launch_tiles(const nl_token_grid &grid, const nl_tiling &tiling,
-                                const nl_depthwise_conv_backward_args *a, int64_t count,
-                                float *parts, cudaStream_t stream)
+                                const nl_depthwise_conv_backward_args *a, float *parts,
+                                cudaStream_t stream)
 {
-    const unsigned groups = nl_blocks(grid.channels * sizeof(T), NL_TILE_BYTES);
+    const unsigned groups = nl_blocks(grid.channels, NL_TILE_CHANNELS);
     int bytes = 2 * nl_slab_bytes(grid, tiling, COLUMNS);
-    if (bytes < (int)sizeof(tile_shared<4 / sizeof(T)>))
-        bytes = (int)sizeof(tile_shared<4 / sizeof(T)>);
-    const cudaError_t error = nl_allow_shared(tile_kernel<T>, bytes);
+    if (bytes < (int)sizeof(tile_shared))
+        bytes = (int)sizeof(tile_shared);
+    const cudaError_t error = nl_allow_shared(tile_kernel, bytes);
     if (error == cudaSuccess)
-        tile_kernel<T><<<dim3((unsigned)count, groups), 64 * WARPS, bytes, stream>>>(
-            grid, tiling, (const T *)a->x.data, a->x.row_stride, (const float *)a->weight.data,
-            (const T *)a->dout.data, (T *)a->dx.data, a->dx.row_stride, parts);
+        tile_kernel<<<dim3((unsigned)tiling.count, groups), 64 * WARPS, bytes, stream>>>(
+            grid, tiling, (const float *)a->x.data, a->x.row_stride, (const float *)a->weight.data,
+            (const float *)a->dout.data, (float *)a->dx.data, a->dx.row_stride, parts);
     return error;
+}
+
+static cudaError_t launch_mma(const nl_token_grid &grid, const nl_depthwise::weight_parts &cut,
+                              const nl_depthwise_conv_backward_args *a, float *parts,
+                              const nl_cuda *cuda)
+{
+    using namespace nl_depthwise;
+    const int64_t kernel = a->weight.shape[3];
+    const rows_of x = rows_in(a->x), dout = rows_in(a->dout), dx = rows_in(a->dx);
+    const cudaError_t error =
+        run_weight(kernel, cut, {grid, cut.tiling, x, dout, parts, cut.tiles}, cuda->stream);
+    if (error != cudaSuccess)
+        return error;
+    return run_conv<true>(kernel, {grid, {}, dout, dx, dx, (const float *)a->weight.data, NULL},
+                          cuda->multiprocessors, cuda->stream);
 }
 
 template <typename T>
@@ -196,17 +195,20 @@ static void launch_any(const grid_shape &s, const nl_depthwise_conv_backward_arg
 extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
                                                      const nl_depthwise_conv_backward_args *a)
 {
-    cudaStream_t stream = nl_cuda_of(device)->stream;
+    const nl_cuda *cuda = nl_cuda_of(device);
     const nl_token_grid grid = {a->batch, (int)a->grid_height, (int)a->grid_width,
                                 (int)a->dout.shape[1]};
     const int kernel = (int)a->weight.shape[3];
     const grid_shape s = {grid.channels,   grid.height,      grid.width, kernel,
                           a->x.row_stride, a->dx.row_stride, a->batch};
     const int64_t taps = (int64_t)grid.channels * kernel * kernel, columns = taps + grid.channels;
-    const bool tiles = kernel == NL_SIDE && grid.channels % 8 == 0 && nl_rows_of_vectors(&a->x) &&
-                       nl_rows_of_vectors(&a->dout) && nl_rows_of_vectors(&a->dx);
+    const bool vectors = grid.channels % 8 == 0 && nl_rows_of_vectors(&a->x) &&
+                         nl_rows_of_vectors(&a->dout) && nl_rows_of_vectors(&a->dx);
+    const bool mma = vectors && a->dout.dtype == NL_BF16 && nl_depthwise::serves(kernel);
+    const bool tiles = vectors && a->dout.dtype == NL_F32 && kernel == NL_SIDE;
     const nl_tiling tiling = tiling_of(grid);
-    const int64_t count = tiles ? nl_blocks(tiling.count, PART_TILES) : a->batch;
+    const nl_depthwise::weight_parts cut = nl_depthwise::weight_parts_of(kernel, grid);
+    const int64_t count = mma ? cut.count : tiles ? tiling.count : a->batch;
     if (nl_tensor_count(&a->dout) == 0)
         return NL_OK;
     void *scratch;
@@ -216,15 +218,15 @@ extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
         return status;
     float *parts = (float *)scratch;
     cudaError_t error = cudaSuccess;
-    NL_FOR_TYPE(a->dout, T, {
-        if (tiles)
-            error = launch_tiles<T>(grid, tiling, a, count, parts, stream);
-        else
-            launch_any<T>(s, a, parts, stream);
-    });
+    if (mma)
+        error = launch_mma(grid, cut, a, parts, cuda);
+    else if (tiles)
+        error = launch_tiles(grid, tiling, a, parts, cuda->stream);
+    else
+        NL_FOR_TYPE(a->dout, T, launch_any<T>(s, a, parts, cuda->stream));
     if (error != cudaSuccess)
         return nl_cuda_check(device, error, "depthwise_conv_backward");
-    nl_cuda_add_parts(stream, parts, count,
+    nl_cuda_add_parts(cuda->stream, parts, count,
                       {{(float *)a->dweight.data, taps}, {(float *)a->dbias.data, grid.channels}});
     return NL_CUDA_LAUNCHED(device, "depthwise_conv_backward");
 }

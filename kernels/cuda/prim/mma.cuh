@@ -55,6 +55,15 @@ __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* c [16, 8] += a [16, 8] b [8, 8] */
+__device__ __forceinline__ void mma_m16n8k8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b));
+}
+
 /* B fragments of 16 rows and the column tiles n, n + 1 (where there is one of NT) of a row-major [rows, columns] matrix. */
 template <int NT, int STRIDE>
 __device__ __forceinline__ void load_b_fragments(uint32_t (&b)[4], const __nv_bfloat16 *rows, int n)
