@@ -294,6 +294,10 @@ static const struct nala_attention_backward_case {
          .sums = true),
     CASE(.batch = 3, .grid_height = 16, .grid_width = 16, .heads = 2, .d = 64, .parts = 4,
          .rope = true, .sums = true),
+    CASE(.batch = 1, .grid_height = 13, .grid_width = 43, .heads = 1, .d = 64, .parts = 3,
+         .rope = true, .sums = true),
+    CASE(.batch = 1, .grid_height = 3, .grid_width = 9, .heads = 2, .d = 48, .parts = 3,
+         .rope = true, .sums = true),
     CASE(.batch = 2, .grid_height = 33, .grid_width = 5, .heads = 2, .d = 20, .parts = 4,
          .map = NL_FEATURES_SPLIT, .rope = true, .sums = true, .lambda = 2.5f, .tau = 1),
     CASE(.batch = 1, .grid_height = 5, .grid_width = 13, .heads = 2, .d = 128, .parts = 4,
@@ -674,12 +678,12 @@ static const struct depthwise_conv_backward_case {
     CASE(.batch = 1, .grid_height = 1, .grid_width = 1, .d = 64, .kernel = 5),
     CASE(.batch = 2, .grid_height = 7, .grid_width = 7, .d = 72, .kernel = 5, .gap = 3 * 72),
     CASE(.batch = 2, .grid_height = 4, .grid_width = 16, .d = 384, .kernel = 5),
+    CASE(.batch = 1, .grid_height = 37, .grid_width = 18, .d = 72, .kernel = 5, .gap = 8),
+    CASE(.batch = 2, .grid_height = 21, .grid_width = 33, .d = 24, .kernel = 3, .gap = 8),
     CASE(.batch = 3, .grid_height = 5, .grid_width = 3, .d = 33, .kernel = 3, .gap = 5),
     CASE(.batch = 2, .grid_height = 7, .grid_width = 9, .d = 256, .kernel = 3),
     CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .d = 8, .kernel = 1),
     CASE(.batch = 1, .grid_height = 2, .grid_width = 9, .d = 16, .kernel = 7),
-    CASE(.batch = 1, .grid_height = 37, .grid_width = 18, .d = 72, .kernel = 5, .gap = 8),
-    CASE(.batch = 2, .grid_height = 21, .grid_width = 33, .d = 24, .kernel = 3, .gap = 8),
 };
 
 static nl_status run_depthwise_conv_backward(op_run *run, const void *op_case)

@@ -82,11 +82,11 @@ __device__ __forceinline__ void load_keys(const nl_nala_gradient &p, const place
 }
 
 /* The warp's 16 of a tile of keys. */
-template <int D, bool CUBE, int TILE, bool SUMS, bool LEARNT>
+template <int D, bool CUBE, bool ROPE, int TILE, bool SUMS, bool LEARNT>
 __device__ __forceinline__ void key_tile(const nl_nala_gradient &p, const place &at, int first,
                                          int last, const __nv_bfloat16 *tile,
                                          const __nv_bfloat16 *dstate, const float *dtotal,
-                                         float (&sums)[shape<D>::FOURS], log_exponents &exponents)
+                                         key_sums<D> &sums, log_exponents &exponents)
 {
     const int row = threadIdx.x / 32 * 16;
     const int64_t base = at.token * p.gradient_stride + at.column;
@@ -94,8 +94,8 @@ __device__ __forceinline__ void key_tile(const nl_nala_gradient &p, const place 
     __nv_bfloat16 *dk[2], *dv[2];
     row_pointers(p.dk + base, p.gradient_stride, first + row, last, dk);
     row_pointers(p.dv + base, p.gradient_stride, first + row, last, dv);
-    key_rows<D, CUBE, SUMS, LEARNT>(p, krows, krows + TILE * shape<D>::STRIDE, dstate, dtotal, dk,
-                                    dv, sums, exponents);
+    key_rows<D, CUBE, ROPE, SUMS, LEARNT>(p, first + row, krows, krows + TILE * shape<D>::STRIDE,
+                                          dstate, dtotal, dk, dv, sums, exponents);
 }
 
 /* dS of the warp's 16 features in bf16 to rows STRIDE apart, dz to dtotal. */
@@ -118,9 +118,9 @@ __device__ __forceinline__ void put_state(const float (&acc)[shape<D>::NT][4],
         }
 }
 
-/* Sums over all tokens from those of the warps, [2 (dq, dk)][warps, FOURS * 32] in `parts`, and for dv, phi_k dS / N, from z
- * in two parts and dS. */
-template <int D>
+/* Sums over all tokens from those of the warps, [3 (dq, dk, dv)][warps, FOURS * 32] in `parts`; those of dv without rope, phi_k
+ * dS / N, from z in two parts and dS. */
+template <int D, bool ROPE>
 __device__ __forceinline__ void write_sums(const nl_nala_gradient &p, const float *parts,
                                            const __nv_bfloat16 *zt, const __nv_bfloat16 *dstate)
 {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void write_sums(const nl_nala_gradient &p, const floa
     for (int i = threadIdx.x; i < 3 * D; i += blockDim.x) {
         const int kind = i / D, column = i % D;
         float sum = 0.f;
-        if (kind < 2)
+        if (kind < 2 || ROPE)
             for (int warp = 0; warp < S::QUERY_WARPS; warp++)
                 sum += parts[(kind * S::QUERY_WARPS + warp) * S::FOURS * 32 + column];
         else
@@ -141,7 +141,7 @@ __device__ __forceinline__ void write_sums(const nl_nala_gradient &p, const floa
 }
 
 /* Few tokens: a block does all of a head, and dS stays in shared memory. grid (heads, batch) */
-template <int D, bool CUBE, bool LEARNT>
+template <int D, bool CUBE, bool ROPE, bool LEARNT>
 __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RESIDENT)
     whole_kernel(const nl_nala_gradient given)
 {
@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
     load_state<D>(p, at.pair, state, total, zt);
     clear_padding<D>(tile, dtile);
     float acc[S::NT][4] = {}; /* dS | dz of the warp's 16 features */
-    float sums_of_dq[S::FOURS] = {}, sums_of_dk[S::FOURS] = {};
+    float sums_of_dq[S::FOURS] = {};
+    key_sums<D> sums_of_keys = {};
     log_exponents exponents = make_float2(0.f, 0.f);
     for (int begin = 0; begin < p.tokens; begin += TILE) {
         if (begin > 0) {
@@ -179,8 +180,8 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
         __nv_bfloat16 *to[2];
         row_pointers(p.dq + at.token * p.gradient_stride + at.column, p.gradient_stride,
                      begin + warp * 16, p.tokens, to);
-        query_tile<D, CUBE, true, LEARNT>(p, tile, dtile, state, total, zt, to, acc, sums_of_dq,
-                                          exponents);
+        query_tile<D, CUBE, ROPE, true, LEARNT>(p, begin, tile, dtile, state, total, zt, to, acc,
+                                                sums_of_dq, exponents);
     }
     put_state<D>(acc, state, total);
     for (int begin = 0, t = 0; begin < p.tokens; begin += TILE, t++) {
@@ -188,8 +189,8 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
         load_keys<D, TILE>(p, at, begin + TILE, p.tokens, t % 2 ? keys : tile);
         cp_async_wait_group<1>();
         __syncthreads();
-        key_tile<D, CUBE, TILE, true, LEARNT>(p, at, begin, p.tokens, t % 2 ? tile : keys, state,
-                                              total, sums_of_dk, exponents);
+        key_tile<D, CUBE, ROPE, TILE, true, LEARNT>(p, at, begin, p.tokens, t % 2 ? tile : keys,
+                                                    state, total, sums_of_keys, exponents);
     }
     cp_async_wait_group<0>();
     if (LEARNT)
@@ -201,14 +202,17 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
 #pragma unroll
     for (int four = 0; four < S::FOURS; four++) {
         parts[warp * S::FOURS * 32 + summed_column(four)] = sums_of_dq[four];
-        parts[(S::QUERY_WARPS + warp) * S::FOURS * 32 + summed_column(four)] = sums_of_dk[four];
+        parts[(S::QUERY_WARPS + warp) * S::FOURS * 32 + summed_column(four)] = sums_of_keys.k[four];
+        if (ROPE)
+            parts[(2 * S::QUERY_WARPS + warp) * S::FOURS * 32 + summed_column(four)] =
+                sums_of_keys.v[four];
     }
     __syncthreads();
-    write_sums<D>(p, parts, zt, state);
+    write_sums<D, ROPE>(p, parts, zt, state);
 }
 
 /* grid (heads, batch, chunks of queries) */
-template <int D, bool CUBE, bool LEARNT>
+template <int D, bool CUBE, bool ROPE, bool LEARNT>
 __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RESIDENT)
     query_kernel(const nl_nala_gradient given)
 {
@@ -241,8 +245,8 @@ __global__ void __launch_bounds__(32 * shape<D>::QUERY_WARPS, shape<D>::QUERY_RE
         __nv_bfloat16 *to[2];
         row_pointers(p.dq + at.token * p.gradient_stride + at.column, p.gradient_stride,
                      begin + warp * 16, last, to);
-        query_tile<D, CUBE, false, LEARNT>(p, tile, dtile, state, total, zt, to, acc, no_sums,
-                                           exponents);
+        query_tile<D, CUBE, ROPE, false, LEARNT>(p, begin, tile, dtile, state, total, zt, to, acc,
+                                                 no_sums, exponents);
     }
     if (LEARNT)
         put_exponents(p, blockIdx.z * (int64_t)gridDim.y + blockIdx.y, exponents);
@@ -280,7 +284,7 @@ template <int D> __global__ void reduce_kernel(const nl_nala_gradient p, int chu
 }
 
 /* grid (heads, batch, chunks of keys) */
-template <int D, bool CUBE, bool LEARNT>
+template <int D, bool CUBE, bool ROPE, bool LEARNT>
 __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDENT)
     key_kernel(const nl_nala_gradient given)
 {
@@ -304,15 +308,15 @@ __global__ void __launch_bounds__(32 * shape<D>::KEY_WARPS, shape<D>::KEY_RESIDE
     for (int i = threadIdx.x; i < S::F; i += blockDim.x)
         dtotal[i] = p.dtotal[at.pair * S::F + i];
 
-    float no_sums[S::FOURS];
+    key_sums<D> no_sums;
     log_exponents exponents = make_float2(0.f, 0.f);
     for (int begin = first, t = 0; begin < last; begin += TILE, t++) {
         __syncthreads(); /* the stage fetched next is free; dstate is there */
         load_keys<D, TILE>(p, at, begin + TILE, last, tiles + (t + 1) % 2 * STAGE);
         cp_async_wait_group<1>();
         __syncthreads();
-        key_tile<D, CUBE, TILE, false, LEARNT>(p, at, begin, last, tiles + t % 2 * STAGE, dstate,
-                                               dtotal, no_sums, exponents);
+        key_tile<D, CUBE, ROPE, TILE, false, LEARNT>(p, at, begin, last, tiles + t % 2 * STAGE,
+                                                     dstate, dtotal, no_sums, exponents);
     }
     cp_async_wait_group<0>();
     if (LEARNT) { /* behind the parts of the queries */
@@ -363,16 +367,17 @@ template <int D> struct launcher {
                              : query_chunks(tokens) +
                                    blocks_of(tokens, chunk_of(tokens, KEY_CHUNK, S::KEY_TILE));
     }
-    template <bool CUBE, bool LEARNT>
+    template <bool CUBE, bool ROPE, bool LEARNT>
     static cudaError_t run_whole(const nl_nala_gradient &p, dim3 grid, cudaStream_t stream)
     {
-        const cudaError_t error = nl_allow_shared(whole_kernel<D, CUBE, LEARNT>, S::WHOLE_BYTES);
+        constexpr auto kernel = whole_kernel<D, CUBE, ROPE, LEARNT>;
+        const cudaError_t error = nl_allow_shared(kernel, S::WHOLE_BYTES);
         if (error != cudaSuccess)
             return error;
-        whole_kernel<D, CUBE, LEARNT><<<grid, 32 * S::QUERY_WARPS, S::WHOLE_BYTES, stream>>>(p);
+        kernel<<<grid, 32 * S::QUERY_WARPS, S::WHOLE_BYTES, stream>>>(p);
         return cudaGetLastError();
     }
-    template <bool CUBE, bool LEARNT>
+    template <bool CUBE, bool ROPE, bool LEARNT>
     static cudaError_t run_as(nl_nala_gradient p, int64_t batch, void *workspace,
                               cudaStream_t stream)
     {
@@ -380,10 +385,11 @@ template <int D> struct launcher {
         dim3 grid(p.heads, (unsigned)batch);
         cudaError_t error;
         if (whole(p.tokens))
-            return run_whole<CUBE, LEARNT>(p, grid, stream);
-        if ((error = nl_allow_shared(query_kernel<D, CUBE, LEARNT>, S::QUERY_BYTES)) !=
-                cudaSuccess ||
-            (error = nl_allow_shared(key_kernel<D, CUBE, LEARNT>, S::KEY_BYTES)) != cudaSuccess)
+            return run_whole<CUBE, ROPE, LEARNT>(p, grid, stream);
+        constexpr auto queries = query_kernel<D, CUBE, ROPE, LEARNT>;
+        constexpr auto keys = key_kernel<D, CUBE, ROPE, LEARNT>;
+        if ((error = nl_allow_shared(queries, S::QUERY_BYTES)) != cudaSuccess ||
+            (error = nl_allow_shared(keys, S::KEY_BYTES)) != cudaSuccess)
             return error;
         p.query_chunk = chunk_of(p.tokens, QUERY_CHUNK, S::QUERY_TILE);
         p.key_chunk = chunk_of(p.tokens, KEY_CHUNK, S::KEY_TILE);
@@ -393,38 +399,41 @@ template <int D> struct launcher {
         p.dstate = (__nv_bfloat16 *)(space + partial_bytes(pairs, p.tokens));
         p.dtotal = (float *)(p.dstate + pairs * S::STATE);
         grid.z = chunks;
-        query_kernel<D, CUBE, LEARNT><<<grid, 32 * S::QUERY_WARPS, S::QUERY_BYTES, stream>>>(p);
+        queries<<<grid, 32 * S::QUERY_WARPS, S::QUERY_BYTES, stream>>>(p);
         reduce_kernel<D>
             <<<dim3((unsigned)blocks_of(S::F * S::NT * 4, 256), (unsigned)pairs), 256, 0, stream>>>(
                 p, chunks);
         grid.z = (unsigned)blocks_of(p.tokens, p.key_chunk);
-        key_kernel<D, CUBE, LEARNT><<<grid, 32 * S::KEY_WARPS, S::KEY_BYTES, stream>>>(p);
+        keys<<<grid, 32 * S::KEY_WARPS, S::KEY_BYTES, stream>>>(p);
         return cudaGetLastError();
     }
     static cudaError_t run(const nl_nala_gradient &p, int64_t batch, void *workspace,
                            cudaStream_t stream)
     {
+        const bool cube = p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
+        if (p.rope.table)
+            return cube && !p.log_lambda ? run_as<true, true, false>(p, batch, workspace, stream)
+                                         : cudaErrorInvalidValue;
         if (p.log_lambda)
-            return run_as<false, true>(p, batch, workspace, stream);
-        if (p.lambda == 3.f && p.tau > 0.f) /* then every power is positive too */
-            return run_as<true, false>(p, batch, workspace, stream);
-        return run_as<false, false>(p, batch, workspace, stream);
+            return run_as<false, false, true>(p, batch, workspace, stream);
+        return cube ? run_as<true, false, false>(p, batch, workspace, stream)
+                    : run_as<false, false, false>(p, batch, workspace, stream);
     }
 };
 
-#define HEAD(D, BODY)                                                                              \
+#define HEAD(D, ...)                                                                               \
     case D: {                                                                                      \
         using launch = launcher<D>;                                                                \
-        BODY;                                                                                      \
+        __VA_ARGS__;                                                                               \
     }
-#define FOR_HEAD_SIZE(BODY)                                                                        \
+#define FOR_HEAD_SIZE(...)                                                                         \
     switch (head_size) {                                                                           \
-        HEAD(32, BODY)                                                                             \
-        HEAD(48, BODY)                                                                             \
-        HEAD(64, BODY)                                                                             \
-        HEAD(72, BODY)                                                                             \
-        HEAD(80, BODY)                                                                             \
-        HEAD(96, BODY)                                                                             \
+        HEAD(32, __VA_ARGS__)                                                                      \
+        HEAD(48, __VA_ARGS__)                                                                      \
+        HEAD(64, __VA_ARGS__)                                                                      \
+        HEAD(72, __VA_ARGS__)                                                                      \
+        HEAD(80, __VA_ARGS__)                                                                      \
+        HEAD(96, __VA_ARGS__)                                                                      \
     }
 
 int64_t nl_nala_backward_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size)

@@ -13,6 +13,9 @@
  *   m G = c phi_1 + s phi_2 = m (c cos t + s sin t),   m H = s phi_1 - c phi_2 = m (s cos t - c sin t),
  * so no power, sine or cosine is computed twice.
  *
+ * With rope features are turned where they meet S or dS, not for the denominator and dz, and gradients of turned features
+ * are turned back. dz is then a product of its own, before the features in shared memory are turned.
+ *
  * Up to a few hundred tokens one block does all of a head (whole_kernel). Beyond, the query kernel leaves dS, dz of its
  * chunk of tokens in fp32 for reduce_kernel, which adds the chunks in order and leaves them as the key kernel wants them
  * (bf16 and fp32).
@@ -32,6 +35,7 @@ struct nl_nala_gradient {
     const float *state, *total;                  /* [B h, F, d], [B h, F] */
     int tokens, heads;
     float lambda, tau, norm_scale;
+    nl_nala_rope rope;
     /* Workspace, placed by the launcher. */
     float *partial;        /* [chunks, B h, F, columns] fp32 */
     __nv_bfloat16 *dstate; /* [B h, F, STRIDE] */
@@ -153,6 +157,39 @@ __device__ __forceinline__ void load_state(const nl_nala_gradient &p, int64_t pa
         zt[f] = high;
         zt[S::WIDE + f] = __float2bfloat16(z - __bfloat162float(high));
     }
+}
+
+/* Angles of a thread's two rows, lane / 4 and lane / 4 + 8 from `first` on, of its first pair of dimensions that turns with
+ * the row of the grid, and with the column; rows beyond the last token have its. */
+template <int D> struct row_angles {
+    const float2 *of[2][2];
+    __device__ __forceinline__ row_angles(const nl_nala_gradient &p, int first)
+    {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int2 place = nl_place_of(p.rope, min(first + lane / 4 + r * 8, p.tokens - 1));
+            of[r][0] = p.rope.table + place.x * (D / 4) + lane % 4;
+            of[r][1] = p.rope.table + place.y * (D / 4) + lane % 4;
+        }
+    }
+    /* Of row r's pair in the 8-column tile that begins at `dim`, a constant; what is padded turns by anything. */
+    __device__ __forceinline__ float2 at(int r, int dim) const
+    {
+        const int pair = min(dim, D - 8) / 2;
+        const bool column = (D % 16 == 0 ? pair : pair + (int)threadIdx.x % 4) >= D / 4;
+        return column ? of[r][1][pair - D / 4] : of[r][0][pair];
+    }
+};
+
+__device__ __forceinline__ float2 turn_pair(float2 x, float2 angle)
+{
+    return make_float2(fmaf(x.x, angle.x, -x.y * angle.y), fmaf(x.y, angle.x, x.x * angle.y));
+}
+__device__ __forceinline__ uint32_t turn_pair(uint32_t x, float2 angle)
+{
+    const float2 y = turn_pair(unpack_bf16x2(x), angle);
+    return pack_bf16x2(y.x, y.y);
 }
 
 /* What the map's gradient needs of the two rows (lane / 4 and lane / 4 + 8) of a thread. */
@@ -382,13 +419,62 @@ __device__ __forceinline__ void put_exponents(const nl_nala_gradient &p, int64_t
         to[0] = by_lambda, to[p.heads] = p.lambda * p.tau * by_tau;
 }
 
+/* d = both halves of a chunk of 16 dimensions of x S^T, turned back with rope, plus factor times z of either row. x: the warp's 16
+ * rows; matrix [F, STRIDE], z [F]. */
+template <int D, bool ROPE>
+__device__ __forceinline__ void feature_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *x,
+                                                 const __nv_bfloat16 *matrix, const float *z,
+                                                 float2 factor, const row_angles<D> &angles, int c,
+                                                 float (&d)[2][2][4])
+{
+    using S = shape<D>;
+    auto add_z = [&](int half, int t) {
+        const float2 own =
+            *(const float2 *)(z + half * S::DP + c * 16 + t * 8 + threadIdx.x % 4 * 2);
+        float(&at)[4] = d[half][t];
+        at[0] = fmaf(factor.x, own.x, at[0]), at[1] = fmaf(factor.x, own.y, at[1]);
+        at[2] = fmaf(factor.y, own.x, at[2]), at[3] = fmaf(factor.y, own.y, at[3]);
+    };
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            d[half][t][0] = d[half][t][1] = d[half][t][2] = d[half][t][3] = 0.f;
+            if (!ROPE)
+                add_z(half, t);
+        }
+#pragma unroll
+    for (int k = 0; k < S::CHUNKS; k++) {
+        uint32_t a[4];
+        load_fragment<D, S::STRIDE>(a, x, k);
+        multiply_transposed<S::STRIDE>(d[0], a, matrix, c * 16, k);
+        multiply_transposed<S::STRIDE>(d[1], a, matrix, S::DP + c * 16, k);
+    }
+    if (ROPE)
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float2 angle = angles.at(r, c * 16 + t * 8);
+                angle.y = -angle.y;
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float *at = d[half][t] + 2 * r;
+                    const float2 back = turn_pair(make_float2(at[0], at[1]), angle);
+                    at[0] = back.x, at[1] = back.y;
+                }
+            }
+            add_z(0, t), add_z(1, t);
+        }
+}
+
 /* dq of 16 queries into the rows at `to`. SUMS: see store_gradient; LEARNT: adds to `exponents`. */
-template <int D, bool SUMS, bool LEARNT>
+template <int D, bool ROPE, bool SUMS, bool LEARNT>
 __device__ __forceinline__ void
 query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_bfloat16 *drows,
                const __nv_bfloat16 *state, const float *total, const query_rows<D> &query,
-               __nv_bfloat16 *const (&to)[2], float (&sums_of_dq)[shape<D>::FOURS],
-               log_exponents &exponents)
+               const row_angles<D> &angles, __nv_bfloat16 *const (&to)[2],
+               float (&sums_of_dq)[shape<D>::FOURS], log_exponents &exponents)
 {
     using S = shape<D>;
     const int lane = threadIdx.x % 32;
@@ -403,22 +489,8 @@ query_gradient(const nl_nala_gradient &p, const __nv_bfloat16 *rows, const __nv_
 #pragma unroll
     for (int c = 0; c < S::CHUNKS; c++) {
         float d[2][2][4];
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int t = 0; t < 2; t++) {
-                const float2 z =
-                    *(const float2 *)(total + half * S::DP + c * 16 + t * 8 + lane % 4 * 2);
-                d[half][t][0] = -query.r[0] * z.x, d[half][t][1] = -query.r[0] * z.y;
-                d[half][t][2] = -query.r[1] * z.x, d[half][t][3] = -query.r[1] * z.y;
-            }
-#pragma unroll
-        for (int k = 0; k < S::CHUNKS; k++) {
-            uint32_t a[4];
-            load_fragment<D, S::STRIDE>(a, drows, k);
-            multiply_transposed<S::STRIDE>(d[0], a, state, c * 16, k);
-            multiply_transposed<S::STRIDE>(d[1], a, state, S::DP + c * 16, k);
-        }
+        feature_gradient<D, ROPE>(p, drows, state, total, make_float2(-query.r[0], -query.r[1]),
+                                  angles, c, d);
         uint32_t phi[2][4];
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -472,54 +544,100 @@ __device__ __forceinline__ void divide_rows(__nv_bfloat16 *drows, const query_ro
         }
 }
 
-/* One tile of queries, [TILE, WIDE] q | o and [TILE, STRIDE] do, of which a warp has 16 rows: dq of them to `to`, and dS |
- * dz of the warp's 16 features added to acc. SUMS, LEARNT: see query_gradient. Ends with tiles that other warps may still
- * read. */
-template <int D, bool CUBE, bool SUMS, bool LEARNT>
-__device__ __forceinline__ void
-query_tile(const nl_nala_gradient &p, __nv_bfloat16 *tile, __nv_bfloat16 *dtile,
-           const __nv_bfloat16 *state, const float *total, const __nv_bfloat16 *zt,
-           __nv_bfloat16 *const (&to)[2], float (&acc)[shape<D>::NT][4],
-           float (&sums)[shape<D>::FOURS], log_exponents &exponents)
+/* Turns the features of the warp's 16 queries, in place. */
+template <int D>
+__device__ __forceinline__ void turn_features(__nv_bfloat16 *rows, const row_angles<D> &angles)
+{
+    using S = shape<D>;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < S::DP / 8; n++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float2 angle = angles.at(r, n * 8);
+            __nv_bfloat16 *at = rows + (lane / 4 + r * 8) * S::WIDE + n * 8 + lane % 4 * 2;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t *pair = (uint32_t *)(at + half * S::DP);
+                *pair = turn_pair(*pair, angle);
+            }
+        }
+}
+
+/* acc += features^T [16 features of the warp, tokens of a tile] times the 8-column tiles FIRST to LAST of u | -r. */
+template <int D, int FIRST, int LAST>
+__device__ __forceinline__ void multiply_features(const __nv_bfloat16 *tile,
+                                                  const __nv_bfloat16 *dtile,
+                                                  float (&acc)[shape<D>::NT][4])
 {
     using S = shape<D>;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    __nv_bfloat16 *rows = tile + warp * 16 * S::WIDE, *drows = dtile + warp * 16 * S::STRIDE;
-    query_rows<D> query;
-    query_features<D, CUBE>(p, rows, drows, zt, query);
-    query_gradient<D, SUMS, LEARNT>(p, rows, drows, state, total, query, to, sums, exponents);
-    divide_rows<D>(drows, query);
-
-    __syncthreads(); /* features and u of the whole tile are there; state and total are done with */
 #pragma unroll 4
     for (int token = 0; token < S::QUERY_TILE; token += 16) {
         uint32_t a[4];
         ldmatrix_x4_trans(a, shared_address(tile + (token + lane % 8 + lane / 16 * 8) * S::WIDE +
                                             warp * 16 + lane / 8 % 2 * 8));
 #pragma unroll
-        for (int n = 0; n < S::NT; n += 2) {
+        for (int n = FIRST; n < LAST; n += 2) {
             uint32_t b[4];
-            load_b_fragments<S::NT, S::STRIDE>(b, dtile + token * S::STRIDE, n);
+            load_b_fragments<LAST, S::STRIDE>(b, dtile + token * S::STRIDE, n);
             mma_m16n8k16(acc[n], a, b[0], b[1]);
-            if (n + 1 < S::NT)
+            if (n + 1 < LAST)
                 mma_m16n8k16(acc[n + 1], a, b[2], b[3]);
         }
     }
 }
 
-/* dk and dv of a warp's 16 keys, rows STRIDE apart; dstate, dtotal: dS and dz. SUMS: of dk, see store_gradient; LEARNT: adds
- * to `exponents`. */
-template <int D, bool CUBE, bool SUMS, bool LEARNT>
+/* One tile of queries from token `first` on, [TILE, WIDE] q | o and [TILE, STRIDE] do, of which a warp has 16 rows: dq of them
+ * to `to`, and dS | dz of the warp's 16 features added to acc. SUMS, LEARNT: see query_gradient. Ends with tiles that other
+ * warps may still read. */
+template <int D, bool CUBE, bool ROPE, bool SUMS, bool LEARNT>
 __device__ __forceinline__ void
-key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloat16 *vrows,
-         const __nv_bfloat16 *dstate, const float *dtotal, __nv_bfloat16 *const (&dk)[2],
-         __nv_bfloat16 *const (&dv)[2], float (&sums_of_dk)[shape<D>::FOURS],
+query_tile(const nl_nala_gradient &p, int first, __nv_bfloat16 *tile, __nv_bfloat16 *dtile,
+           const __nv_bfloat16 *state, const float *total, const __nv_bfloat16 *zt,
+           __nv_bfloat16 *const (&to)[2], float (&acc)[shape<D>::NT][4],
+           float (&sums)[shape<D>::FOURS], log_exponents &exponents)
+{
+    using S = shape<D>;
+    const int warp = threadIdx.x / 32;
+    __nv_bfloat16 *rows = tile + warp * 16 * S::WIDE, *drows = dtile + warp * 16 * S::STRIDE;
+    const row_angles<D> angles(p, first + warp * 16);
+    query_rows<D> query;
+    query_features<D, CUBE>(p, rows, drows, zt, query);
+    query_gradient<D, ROPE, SUMS, LEARNT>(p, rows, drows, state, total, query, angles, to, sums,
+                                          exponents);
+    divide_rows<D>(drows, query);
+
+    __syncthreads(); /* features and u of the whole tile are there; state and total are done with */
+    if (!ROPE) {
+        multiply_features<D, 0, S::NT>(tile, dtile, acc);
+        return;
+    }
+    multiply_features<D, S::NT - 1, S::NT>(tile, dtile, acc);
+    __syncthreads(); /* the features as they were are done with */
+    turn_features<D>(rows, angles);
+    __syncthreads();
+    multiply_features<D, 0, S::NT - 1>(tile, dtile, acc);
+}
+
+/* Sums over tokens as store_gradient adds them up. v: with rope alone. */
+template <int D> struct key_sums {
+    float k[shape<D>::FOURS], v[shape<D>::FOURS];
+};
+
+/* dk and dv of a warp's 16 keys from token `first` on, rows STRIDE apart; dstate, dtotal: dS and dz. SUMS: of dk, see
+ * store_gradient; LEARNT: adds to `exponents`. */
+template <int D, bool CUBE, bool ROPE, bool SUMS, bool LEARNT>
+__device__ __forceinline__ void
+key_rows(const nl_nala_gradient &p, int first, const __nv_bfloat16 *krows,
+         const __nv_bfloat16 *vrows, const __nv_bfloat16 *dstate, const float *dtotal,
+         __nv_bfloat16 *const (&dk)[2], __nv_bfloat16 *const (&dv)[2], key_sums<D> &sums_of,
          log_exponents &exponents)
 {
     using S = shape<D>;
     constexpr int CHUNKS = S::CHUNKS, STRIDE = S::STRIDE;
-    const int lane = threadIdx.x % 32;
     const float mean = 1.f / p.tokens;
+    const row_angles<D> angles(p, first);
     uint32_t raw[CHUNKS][4], phi[2][CHUNKS][4];
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
@@ -532,6 +650,15 @@ key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloa
         for (int i = 0; i < 4; i++)
             nl_key_pair<CUBE>(raw[c][i], nl_bits(nl_pair_of(scalars.scale[i % 2])), p.lambda,
                               &phi[0][c][i], &phi[1][c][i]);
+        uint32_t turned[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 angle =
+                ROPE ? angles.at(i % 2, c * 16 + i / 2 * 8) : make_float2(1.f, 0.f);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                turned[half][i] = ROPE ? turn_pair(phi[half][c][i], angle) : phi[half][c][i];
+        }
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -539,23 +666,32 @@ key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloa
                 uint32_t b[4];
                 load_b_fragments<S::NT - 1, STRIDE>(b, dstate + (half * S::DP + c * 16) * STRIDE,
                                                     n);
-                mma_m16n8k16(sum[n], phi[half][c], b[0], b[1]);
+                mma_m16n8k16(sum[n], turned[half], b[0], b[1]);
                 if (n + 1 < S::NT - 1)
-                    mma_m16n8k16(sum[n + 1], phi[half][c], b[2], b[3]);
+                    mma_m16n8k16(sum[n + 1], turned[half], b[2], b[3]);
             }
+        if (ROPE)
+            __syncwarp(); /* one chunk's numbers at a time: registers */
     }
 #pragma unroll
-    for (int four = 0; four < S::FOURS; four++)
+    for (int four = 0; four < S::FOURS; four++) {
+        float columns[8] = {};
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             uint32_t words[4] = {};
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                if (four * 4 + i < D / 8)
-                    words[i] = pack_bf16x2(sum[four * 4 + i][2 * r] * mean,
-                                           sum[four * 4 + i][2 * r + 1] * mean);
+                if (four * 4 + i < D / 8) {
+                    const float a = sum[four * 4 + i][2 * r] * mean,
+                                b = sum[four * 4 + i][2 * r + 1] * mean;
+                    words[i] = pack_bf16x2(a, b);
+                    columns[2 * i] += a, columns[2 * i + 1] += b;
+                }
             store_tiles<D>(dv[r], four * 4, words);
         }
+        if (SUMS && ROPE)
+            sums_of.v[four] += nl_column_sum(columns);
+    }
 
     const row_factors factors = {{p.lambda, p.lambda}, {scalars.scale[0], scalars.scale[1]}};
     uint32_t own[CHUNKS][4];
@@ -563,21 +699,7 @@ key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloa
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         float d[2][2][4];
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const float2 z =
-                    *(const float2 *)(dtotal + half * S::DP + c * 16 + i * 8 + lane % 4 * 2);
-                d[half][i][0] = d[half][i][2] = z.x, d[half][i][1] = d[half][i][3] = z.y;
-            }
-#pragma unroll
-        for (int k = 0; k < CHUNKS; k++) {
-            uint32_t a[4];
-            load_fragment<D, STRIDE>(a, vrows, k);
-            multiply_transposed<STRIDE>(d[0], a, dstate, c * 16, k);
-            multiply_transposed<STRIDE>(d[1], a, dstate, S::DP + c * 16, k);
-        }
+        feature_gradient<D, ROPE>(p, vrows, dstate, dtotal, make_float2(1.f, 1.f), angles, c, d);
         chunk_gradient<false, LEARNT>(raw[c], phi[0][c], phi[1][c], d[0], d[1], scalars, factors,
                                       own[c], sums);
         __syncwarp(); /* one chunk's numbers at a time: registers */
@@ -590,7 +712,7 @@ key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloa
     for (int i = 0; i < 2; i++)
         factor[i] = -nl_quad_sum(sums[i].y) * scalars.scale[i] * scalars.scale[i] *
                     rcp_approx(scalars.norm[i] + TINY);
-    store_gradient<D, SUMS>(dk, mean, raw, own, factor, sums_of_dk);
+    store_gradient<D, SUMS>(dk, mean, raw, own, factor, sums_of.k);
 }
 
 } // namespace nl_nala_gradients
@@ -599,7 +721,8 @@ key_rows(const nl_nala_gradient &p, const __nv_bfloat16 *krows, const __nv_bfloa
 int64_t nl_nala_backward_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size);
 bool nl_nala_backward_leaves_sums(int64_t tokens, int64_t head_size);
 int64_t nl_nala_backward_parts(int64_t tokens, int64_t head_size);
-/* bf16, cosine map; head sizes 32, 48, 64, 72, 80 and 96; no rope. cudaErrorInvalidValue otherwise. */
+/* bf16, cosine map; head sizes 32, 48, 64, 72, 80 and 96; rope with lambda 3 and tau > 0, none of them learnt.
+ * cudaErrorInvalidValue otherwise. */
 cudaError_t nl_nala_backward(nl_nala_gradient problem, int64_t batch, int64_t head_size,
                              void *workspace, cudaStream_t stream);
 

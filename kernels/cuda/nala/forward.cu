@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Launchers of the tensor core kernels: forward_kernel.cuh says how they work. */
 #include "forward.cuh"
-#include "rope.cuh"
 
 #include "prim/shared_limit.cuh"
 
@@ -50,9 +49,10 @@ template <int D, int MAP, bool CUBE> struct launcher {
             if (p.log_lambda)
                 return run_as<false, true>(p, batch, workspace, stream);
         if constexpr (nl_packed<MAP>)
-            if (p.rope)
+            if (p.rope.table)
                 return run_as<true, false>(p, batch, workspace, stream);
-        return p.rope ? cudaErrorInvalidValue : run_as<false, false>(p, batch, workspace, stream);
+        return p.rope.table ? cudaErrorInvalidValue
+                            : run_as<false, false>(p, batch, workspace, stream);
     }
 };
 
@@ -89,30 +89,21 @@ bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope, bool learn
 }
 
 int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,
-                          nl_feature_map map, int64_t positions)
+                          nl_feature_map map)
 {
     const int chunks = chunk_count(tokens);
-    return nl_nala_rope_bytes(positions, head_size) +
-           for_launcher(head_size, map, true /* sizes do not depend on it */,
+    return for_launcher(head_size, map, true /* sizes do not depend on it */,
                         [&](auto launch) { return launch.workspace(batch * heads, chunks); });
 }
 
 cudaError_t nl_nala_forward(nl_nala_problem p, int64_t batch, int64_t head_size, nl_feature_map map,
-                            int64_t positions, void *workspace, cudaStream_t stream)
+                            void *workspace, cudaStream_t stream)
 {
     const bool cube =
         !p.log_lambda && p.lambda == 3.f && p.tau > 0.f; /* then every power is positive too */
-    if (!nl_nala_serves(head_size, map, positions > 0, p.log_lambda))
+    if (!nl_nala_serves(head_size, map, p.rope.table != NULL, p.log_lambda))
         return cudaErrorInvalidValue;
-    p.head_size = (int)head_size, p.rope = NULL;
-    if (positions > 0) {
-        const cudaError_t error =
-            nl_nala_rope_table((float2 *)workspace, positions, head_size, stream);
-        if (error != cudaSuccess)
-            return error;
-        p.rope = (const float2 *)workspace;
-        workspace = (char *)workspace + nl_nala_rope_bytes(positions, head_size);
-    }
+    p.head_size = (int)head_size;
     return for_launcher(head_size, map, cube,
                         [&](auto launch) { return launch.run(p, batch, workspace, stream); });
 }

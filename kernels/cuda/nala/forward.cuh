@@ -8,13 +8,11 @@
 /* In bf16: head sizes that are multiples of 8 up to 128; rope with the cosine maps; learnt exponents with the cosine map
  * without rope. */
 bool nl_nala_serves(int64_t head_size, nl_feature_map map, bool rope, bool learnt);
-/* Bytes of workspace that nl_nala_forward wants (0 for short sequences without rope). positions: the larger side of the
- * token grid with rope, 0 without. */
+/* Bytes of workspace that nl_nala_forward wants (0 for short sequences). */
 int64_t nl_nala_workspace(int64_t batch, int64_t heads, int64_t tokens, int64_t head_size,
-                          nl_feature_map map, int64_t positions);
-/* Sets the problem's head_size, rope and what lies in the workspace. */
+                          nl_feature_map map);
+/* Sets the problem's head_size and what lies in the workspace. */
 cudaError_t nl_nala_forward(nl_nala_problem problem, int64_t batch, int64_t head_size,
-                            nl_feature_map map, int64_t positions, void *workspace,
-                            cudaStream_t stream);
+                            nl_feature_map map, void *workspace, cudaStream_t stream);
 
 #endif

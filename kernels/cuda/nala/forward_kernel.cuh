@@ -28,6 +28,7 @@
 #include "features.cuh"
 #include "prim/cp_async.cuh"
 #include "prim/mma.cuh"
+#include "rope.cuh"
 
 struct nl_nala_problem {
     const __nv_bfloat16 *q, *k,
@@ -38,12 +39,11 @@ struct nl_nala_problem {
     int tokens, heads, chunk;                              /* tokens of one block */
     int head_size; /* a multiple of 8, at most the kernel's D; what lies between counts as zeros */
     float lambda, tau, norm_scale;
-    float *partial;       /* [chunks, B h, (F D + F)] fp32: S, z; or NULL */
-    __nv_bfloat16 *state; /* [B h, (F STRIDE + F)] for the apply kernel: S, z */
-    const float2 *rope;   /* [positions, d / 4] (cos, sin), or NULL: public-code.md E */
-    int grid_width;       /* of the tokens; with rope */
-    float *saved_state;   /* [B h, F, d], or NULL: for the backward pass */
-    float *saved_total;   /* [B h, F] */
+    float *partial;                    /* [chunks, B h, (F D + F)] fp32: S, z; or NULL */
+    __nv_bfloat16 *state;              /* [B h, (F STRIDE + F)] for the apply kernel: S, z */
+    nl_nala_rope rope;                 /* public-code.md E */
+    float *saved_state;                /* [B h, F, d], or NULL: for the backward pass */
+    float *saved_total;                /* [B h, F] */
     const float *log_lambda, *log_tau; /* [h], of each head in place of lambda and tau; or NULL */
 };
 
@@ -272,32 +272,33 @@ __device__ __forceinline__ void key_features(uint32_t raw, const float *scale, i
     }
 }
 
-/* (cos, sin) of the angle by which dimension `dim` of a token turns: the first half of the head turns with the token's
- * row, the second with its column; neighbours share an angle. What is not there turns by anything. */
-__device__ __forceinline__ float2 rotation(const nl_nala_problem &p, int token, int dim)
-{
-    const int quarter = p.head_size / 4, side = p.head_size / 2;
-    token = min(token, p.tokens - 1), dim = min(dim, p.head_size - 1);
-    const int position = dim < side ? token / p.grid_width : token % p.grid_width;
-    return p.rope[position * quarter + dim % side / 2];
-}
+/* (cos, sin) of the angle by which dimension `dim` of a token turns. What is not there turns by anything. */
+struct turning {
+    const nl_nala_rope &rope;
+    int tokens, head_size;
+
+    __device__ __forceinline__ float2 operator()(int token, int dim) const
+    {
+        return nl_turn_of(rope, nl_place_of(rope, min(token, tokens - 1)), min(dim, head_size - 1),
+                          head_size);
+    }
+};
 
 /* Features of keys, two neighbouring tokens in one dimension, whose partner is the next lane's but three. */
-__device__ __forceinline__ uint32_t rotate_keys(const nl_nala_problem &p, uint32_t x, int token,
-                                                int dim)
+__device__ __forceinline__ uint32_t rotate_keys(const turning &turn, uint32_t x, int token, int dim)
 {
     const float2 own = unpack_bf16x2(x), other = unpack_bf16x2(__shfl_xor_sync(~0u, x, 4));
-    const float2 a = rotation(p, token, dim), b = rotation(p, token + 1, dim);
+    const float2 a = turn(token, dim), b = turn(token + 1, dim);
     const float sign = dim % 2 ? 1.f : -1.f;
     return pack_bf16x2(fmaf(own.x, a.x, sign * other.x * a.y),
                        fmaf(own.y, b.x, sign * other.y * b.y));
 }
 
 /* Features of a query in two neighbouring dimensions. */
-__device__ __forceinline__ uint32_t rotate_query(const nl_nala_problem &p, uint32_t x, int token,
+__device__ __forceinline__ uint32_t rotate_query(const turning &turn, uint32_t x, int token,
                                                  int dim)
 {
-    const float2 f = unpack_bf16x2(x), a = rotation(p, token, dim);
+    const float2 f = unpack_bf16x2(x), a = turn(token, dim);
     return pack_bf16x2(fmaf(f.x, a.x, -f.y * a.y), fmaf(f.y, a.x, f.x * a.y));
 }
 
@@ -365,6 +366,7 @@ __device__ __forceinline__ void accumulate_state(const nl_nala_problem &p, const
     constexpr uint32_t ONES = 0x3f803f80;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
+    const turning turn = {p.rope, p.tokens, p.head_size};
 
     auto stage_of = [&](int tile) {
         return stages + (tile + S::STAGES - count % S::STAGES) % S::STAGES * S::STAGE_ELEMENTS;
@@ -429,10 +431,10 @@ __device__ __forceinline__ void accumulate_state(const nl_nala_problem &p, const
                     const int at = first + tile * S::TILE + token + i / 2 * 8 + 2 * (lane % 4);
 #pragma unroll
                     for (int half = 0; half < HALVES; half++)
-                        features[half][i] =
-                            rotate_keys(p, features[half][i], at, warp * 16 + i % 2 * 8 + lane / 4);
+                        features[half][i] = rotate_keys(turn, features[half][i], at,
+                                                        warp * 16 + i % 2 * 8 + lane / 4);
                     if (S::ODD)
-                        odd[i] = rotate_keys(p, odd[i], at, 16 * S::WARPS + lane / 4);
+                        odd[i] = rotate_keys(turn, odd[i], at, 16 * S::WARPS + lane / 4);
                 }
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
@@ -463,6 +465,7 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int count = (last - first + S::TILE - 1) / S::TILE;
     const __nv_bfloat16 *z = state + S::F * S::STRIDE;
+    const turning turn = {p.rope, p.tokens, p.head_size};
 
     for (int tile = 0; tile < count; tile++) {
         __nv_bfloat16 *whole = tiles + tile % S::QUERY_TILES * S::TILE_ELEMENTS,
@@ -501,9 +504,10 @@ __device__ __forceinline__ void apply_state(const nl_nala_problem &p, const __nv
             if (ROPE)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    features[i] = rotate_query(
-                        p, features[i], first + tile * S::TILE + warp * 16 + lane / 4 + i % 2 * 8,
-                        (i < 2 ? dim0 : dim1) + 2 * (lane % 4));
+                    features[i] =
+                        rotate_query(turn, features[i],
+                                     first + tile * S::TILE + warp * 16 + lane / 4 + i % 2 * 8,
+                                     (i < 2 ? dim0 : dim1) + 2 * (lane % 4));
 #pragma unroll
             for (int n = 0; n < S::NT; n += 2) {
                 uint32_t b[4];

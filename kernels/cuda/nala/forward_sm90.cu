@@ -33,7 +33,7 @@ enum {
     FEATURES = 2 * D,
     THREADS = 128,
     STAGES = 2,
-    RESIDENT = 4, /* blocks a multiprocessor */
+    RESIDENT = 4, /* blocks a multiprocessor; with rope one less, for the registers of angles */
     TILE_BYTES = TILE * D * 2,
     STAGE_BYTES = 2 * TILE_BYTES,
     STATE_BYTES = FEATURES * D * 2,
@@ -52,6 +52,7 @@ struct nala_params {
     const __nv_bfloat16 *state;
     int tokens, chunk;
     float lambda, tau, norm_scale;
+    nl_nala_rope rope;
 };
 
 struct shared_memory {
@@ -139,11 +140,13 @@ struct state_sums {
     float s[2][32], z[2][4];
 };
 
+template <bool ROPE>
 __device__ __forceinline__ void accumulate(const nala_params &p, const shared_memory &m,
                                            const token_range &r, state_sums &sums)
 {
     constexpr uint32_t ONES = 0x3f803f80;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const nl_nala::turning turn = {p.rope, p.tokens, D};
     /* Row and columns of the fragment of k^T: tokens lane % 8 + lane / 16 * 8, dimensions 16 warp + lane / 8 % 2 * 8. */
     const uint32_t keys_at =
         (lane % 8 + lane / 16 * 8) * 128 + (((uint32_t)warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
@@ -173,6 +176,15 @@ __device__ __forceinline__ void accumulate(const nala_params &p, const shared_me
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 mma_m16n8k16(sums.z[half], features[half], ONES, ONES);
+            if (ROPE) /* the numerator alone */
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        features[half][i] = nl_nala::rotate_keys(turn, features[half][i],
+                                                                 r.first + tile * TILE + step * 16 +
+                                                                     i / 2 * 8 + 2 * (lane % 4),
+                                                                 warp * 16 + i % 2 * 8 + lane / 4);
             if (step > 1)
                 wgmma_wait_group<1>();
             wgmma_fence();
@@ -249,11 +261,13 @@ __device__ __forceinline__ void load_state(const nala_params &p, const shared_me
     fence_proxy_async();
 }
 
+template <bool ROPE>
 __device__ __forceinline__ void apply_state(const nala_params &p, const shared_memory &m,
                                             const token_range &r)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint64_t state = wide_descriptor(m.state);
+    const nl_nala::turning turn = {p.rope, p.tokens, D};
     uint32_t z[8][2];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -291,6 +305,15 @@ __device__ __forceinline__ void apply_state(const nala_params &p, const shared_m
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 mma_m16n8k16(denominator, features[half], z[4 * half + j][0], z[4 * half + j][1]);
+            if (ROPE)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        features[half][i] = nl_nala::rotate_query(
+                            turn, features[half][i],
+                            r.first + tile * TILE + warp * 16 + lane / 4 + i % 2 * 8,
+                            j * 16 + i / 2 * 8 + 2 * (lane % 4));
             if (j > 1)
                 wgmma_wait_group<1>();
             wgmma_fence();
@@ -344,7 +367,8 @@ __device__ __forceinline__ shared_memory begin(const nala_params &p, const token
 }
 
 /* A whole sequence. grid (heads, batch) */
-__global__ void __launch_bounds__(THREADS, RESIDENT)
+template <bool ROPE>
+__global__ void __launch_bounds__(THREADS, RESIDENT - ROPE)
     forward_kernel(const __grid_constant__ nala_params p)
 {
     const int count = (p.tokens + TILE - 1) / TILE;
@@ -352,13 +376,13 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     const shared_memory m = begin(p, r);
     {
         state_sums sums;
-        accumulate(p, m, r, sums);
+        accumulate<ROPE>(p, m, r, sums);
         finish_state(p, m, sums);
     }
     __syncthreads();
     if (threadIdx.x == 0)
         load_stage(p, m, r, count + 1);
-    apply_state(p, m, r);
+    apply_state<ROPE>(p, m, r);
 }
 
 __device__ __forceinline__ int chunk_tiles(const nala_params &p)
@@ -367,7 +391,8 @@ __device__ __forceinline__ int chunk_tiles(const nala_params &p)
 }
 
 /* Partial sums of a chunk. grid (heads, batch, chunks) */
-__global__ void __launch_bounds__(THREADS, RESIDENT)
+template <bool ROPE>
+__global__ void __launch_bounds__(THREADS, RESIDENT - ROPE)
     partial_kernel(const __grid_constant__ nala_params p)
 {
     const token_range r = {(int)blockIdx.z * p.chunk, chunk_tiles(p), 0};
@@ -376,19 +401,20 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     float *to = p.partial + index * shape::PARTIAL_ELEMENTS;
     const shared_memory m = begin(p, r);
     state_sums sums;
-    accumulate(p, m, r, sums);
+    accumulate<ROPE>(p, m, r, sums);
     write_sums(sums, 1.f, to, to + FEATURES * D);
 }
 
 /* The queries of a chunk. grid (heads, batch, chunks) */
-__global__ void __launch_bounds__(THREADS, RESIDENT)
+template <bool ROPE>
+__global__ void __launch_bounds__(THREADS, RESIDENT - ROPE)
     apply_kernel(const __grid_constant__ nala_params p)
 {
     const token_range r = {(int)blockIdx.z * p.chunk, 0, chunk_tiles(p)};
     const shared_memory m = begin(p, r);
     load_state(p, m);
     __syncthreads();
-    apply_state(p, m, r);
+    apply_state<ROPE>(p, m, r);
 }
 
 } // namespace
@@ -399,7 +425,7 @@ bool nl_nala_sm90_serves(const nl_nala_problem *p, nl_feature_map map)
     const int64_t strides = p->stride | p->head_stride | p->image_stride | p->out_stride |
                             p->out_head_stride | p->out_image_stride;
     return p->head_size == D && map == NL_FEATURES_COSINE && !p->log_lambda && p->lambda == 3.f &&
-           p->tau > 0.f && !p->rope && strides % 8 == 0 &&
+           p->tau > 0.f && strides % 8 == 0 &&
            ((uintptr_t)p->q | (uintptr_t)p->k | (uintptr_t)p->v | (uintptr_t)p->out) % 16 == 0 &&
            cudaGetDevice(&device) == cudaSuccess && nl_is_hopper(device);
 }
@@ -416,17 +442,14 @@ static cudaError_t launch(void (*kernel)(nala_params), const nala_params &p, dim
     return error;
 }
 
-cudaError_t nl_nala_sm90_forward(const nl_nala_problem *given, int64_t batch, void *workspace,
-                                 cudaStream_t stream)
+/* p has all but what lies in the workspace, and tensors. */
+template <bool ROPE>
+static cudaError_t run(nala_params p, nl_nala_problem a, int64_t batch, void *workspace,
+                       cudaStream_t stream)
 {
-    nl_nala_problem a = *given;
     const dim3 pairs(a.heads, (unsigned)batch);
     const int chunks = nl_nala::divide<shape>(a, batch * a.heads, workspace);
-    nala_params p = {};
-    p.saved_state = a.saved_state, p.saved_total = a.saved_total;
-    p.partial = a.partial, p.state = a.state;
-    p.tokens = a.tokens, p.chunk = a.chunk, p.lambda = a.lambda, p.tau = a.tau;
-    p.norm_scale = a.norm_scale;
+    p.partial = a.partial, p.state = a.state, p.chunk = a.chunk;
     const head_tensor in = {D, a.tokens, a.heads, batch, a.stride, a.head_stride, a.image_stride};
     const head_tensor out = {
         D, a.tokens, a.heads, batch, a.out_stride, a.out_head_stride, a.out_image_stride};
@@ -436,10 +459,21 @@ cudaError_t nl_nala_sm90_forward(const nl_nala_problem *given, int64_t batch, vo
         !make_head_tensor_map(&p.out, a.out, out, WIDE, 16))
         return cudaErrorNotSupported;
     if (chunks == 1)
-        return launch(forward_kernel, p, pairs, stream);
+        return launch(forward_kernel<ROPE>, p, pairs, stream);
     const dim3 grid(pairs.x, pairs.y, (unsigned)chunks);
-    cudaError_t error = launch(partial_kernel, p, grid, stream);
+    cudaError_t error = launch(partial_kernel<ROPE>, p, grid, stream);
     if (error == cudaSuccess)
         error = nl_nala::reduce<D, NL_FEATURES_COSINE>(a, chunks, batch * a.heads, stream);
-    return error == cudaSuccess ? launch(apply_kernel, p, grid, stream) : error;
+    return error == cudaSuccess ? launch(apply_kernel<ROPE>, p, grid, stream) : error;
+}
+
+cudaError_t nl_nala_sm90_forward(const nl_nala_problem *a, int64_t batch, void *workspace,
+                                 cudaStream_t stream)
+{
+    nala_params p = {};
+    p.saved_state = a->saved_state, p.saved_total = a->saved_total;
+    p.tokens = a->tokens, p.lambda = a->lambda, p.tau = a->tau;
+    p.norm_scale = a->norm_scale, p.rope = a->rope;
+    return a->rope.table ? run<true>(p, *a, batch, workspace, stream)
+                         : run<false>(p, *a, batch, workspace, stream);
 }

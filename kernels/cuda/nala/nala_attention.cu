@@ -139,11 +139,11 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
     p.lambda = a->lambda, p.tau = a->tau, p.norm_scale = a->norm_scale;
     p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
     p.saved_state = (float *)a->state.data, p.saved_total = (float *)a->total.data;
-    p.grid_width = (int)a->grid_width;
     p.head_size = (int)d;
-    const int64_t positions = !a->rope ? 0 : NL_MAX(a->grid_height, a->grid_width);
+    const int64_t angles =
+        !a->rope ? 0 : nl_nala_rope_bytes(NL_MAX(a->grid_height, a->grid_width), d);
     const int64_t bytes =
-        nl_nala_workspace(a->batch, a->heads, a->tokens, d, a->feature_map, positions);
+        angles + nl_nala_workspace(a->batch, a->heads, a->tokens, d, a->feature_map);
     void *workspace = NULL;
     if (bytes > 0) {
         nl_status status =
@@ -151,13 +151,20 @@ extern "C" nl_status nl_cuda_nala_attention(nl_device *device, const nl_nala_att
         if (status != NL_OK)
             return status;
     }
-    if (!a->rope && nl_nala_sm90_serves(&p, a->feature_map)) {
+    if (a->rope) {
+        const cudaError_t error =
+            nl_nala_rope_place(&p.rope, a->grid_height, a->grid_width, d, workspace, cuda->stream);
+        if (error != cudaSuccess)
+            return nl_cuda_check(device, error, "nala_attention");
+        workspace = (char *)workspace + angles;
+    }
+    if (nl_nala_sm90_serves(&p, a->feature_map)) {
         const cudaError_t error = nl_nala_sm90_forward(&p, a->batch, workspace, cuda->stream);
         if (error != cudaErrorNotSupported)
             return nl_cuda_check(device, error, "nala_attention");
     }
     const cudaError_t error =
-        nl_nala_forward(p, a->batch, d, a->feature_map, positions, workspace, cuda->stream);
+        nl_nala_forward(p, a->batch, d, a->feature_map, workspace, cuda->stream);
     if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */
         (void)cudaGetLastError();
         return run_tiles(device, a);

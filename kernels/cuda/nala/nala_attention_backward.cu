@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* NaLa attention backward: the tensor core kernels where they serve (bf16, cosine map, no rope), otherwise tiles in fp32,
+/* NaLa attention backward: the tensor core kernels where they serve (bf16, cosine map), otherwise tiles in fp32,
  * one block for a (image, head). With u_t = do_t / denominator and r_t = u_t . o_t, features turned with rope where they
  * meet S or dS:
  *
@@ -271,8 +271,11 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
     cudaStream_t stream = nl_cuda_of(device)->stream;
     const int64_t hidden = a->heads * a->head_size;
     *summed = false;
-    const int64_t bytes = nl_nala_backward_workspace(a->batch, a->heads, a->tokens, a->head_size);
-    if (a->out.dtype != NL_BF16 || a->rope || a->feature_map != NL_FEATURES_COSINE || bytes == 0 ||
+    const int64_t angles =
+        !a->rope ? 0 : nl_nala_rope_bytes(NL_MAX(a->grid_height, a->grid_width), a->head_size);
+    const int64_t needed = nl_nala_backward_workspace(a->batch, a->heads, a->tokens, a->head_size);
+    const int64_t bytes = angles + needed;
+    if (a->out.dtype != NL_BF16 || a->feature_map != NL_FEATURES_COSINE || needed == 0 ||
         a->qkvg.row_stride % 8 || a->dqkv.row_stride % 8 || (uintptr_t)a->dqkv.data % 16)
         return run_tiles(device, a);
 
@@ -296,7 +299,11 @@ static nl_status run(nl_device *device, const nl_nala_attention_backward_args *a
     p.sums = sums ? (float *)((char *)workspace + bytes) : NULL;
     p.log_lambda = (const float *)a->log_lambda.data, p.log_tau = (const float *)a->log_tau.data;
     p.exponents = parts ? (float *)((char *)workspace + bytes + sums_bytes) : NULL;
-    const cudaError_t error = nl_nala_backward(p, a->batch, a->head_size, workspace, stream);
+    cudaError_t error = !a->rope ? cudaSuccess
+                                 : nl_nala_rope_place(&p.rope, a->grid_height, a->grid_width,
+                                                      a->head_size, workspace, stream);
+    if (error == cudaSuccess)
+        error = nl_nala_backward(p, a->batch, a->head_size, (char *)workspace + angles, stream);
     if (error == cudaErrorInvalidValue) { /* a card with too little shared memory */
         (void)cudaGetLastError();
         return run_tiles(device, a);

@@ -19,6 +19,16 @@ int64_t nl_nala_rope_bytes(int64_t positions, int64_t head_size)
     return (positions * head_size / 4 * (int64_t)sizeof(float2) + 255) / 256 * 256;
 }
 
+cudaError_t nl_nala_rope_place(nl_nala_rope *rope, int64_t grid_height, int64_t grid_width,
+                               int64_t head_size, void *workspace, cudaStream_t stream)
+{
+    rope->table = (const float2 *)workspace;
+    rope->width = (int)grid_width;
+    rope->inverse = UINT32_MAX / (uint32_t)grid_width;
+    return nl_nala_rope_table((float2 *)workspace, NL_MAX(grid_height, grid_width), head_size,
+                              stream);
+}
+
 cudaError_t nl_nala_rope_table(float2 *table, int64_t positions, int64_t head_size,
                                cudaStream_t stream)
 {
