@@ -1,30 +1,35 @@
 # SPDX-License-Identifier: MIT
 """The same work in PyTorch on one GPU, for a comparison on your own card.
 
-    python3 bench/peer_torch.py [limits] [attention] [forward] [train] [decode] [inception]
-                                [--only TEXT,TEXT] [--modes MODE,MODE] [--json FILE] [--seconds 600] [--wait]
+    python3 bench/peer_torch.py [limits] [attention] [forward] [train] [decode] [inception] [--only TEXT,TEXT]
+                                [--modes MODE,MODE] [--json FILE] [--seconds 600] [--jobs N] [--device cpu] [--wait]
 
-Without a word: everything. One line for each measurement, name, value and unit between tabs: the median of timed
-calls after warm-up, bf16, random weights and inputs, eager and torch.compile; the FID network in fp16, TF32 and fp32;
-a training step with autocast to bf16, fused AdamW and an average of the weights, with the memory that it takes.
+Without a word: everything. One line for each measurement, name, value and unit between tabs, as soon as it is measured: the
+median of timed calls after warm-up, bf16, random weights and inputs, eager and torch.compile; the FID network in fp16,
+TF32 and fp32; a training step with autocast to bf16, fused AdamW and an average of the weights, with the memory that it takes.
 
-Rows of forward are PyTorch at its best: eager and compiled in each of --modes (default, max-autotune-no-cudagraphs,
-reduce-overhead), with that of cuDNN's, Flash and memory-efficient attention that is fastest alone at the row's shape;
-in bf16, and in FP8 by torch._scaled_mm with factors of rows (compiled only), the first and last block in bf16 as ours.
---only takes the rows in whose name one of the texts is ("XL", "fp8", "DiT-XL/2 64 x 256 tokens fp8").
+PyTorch at its best: first scaled_dot_product_attention is measured alone with cuDNN's, Flash and memory-efficient attention;
+each row then has the back end that is fastest at its shape. Rows of forward and train are compiled in each of --modes (default,
+max-autotune-no-cudagraphs, reduce-overhead), forward also in FP8 by torch._scaled_mm with factors of rows (compiled only), the first and last block in
+bf16 as ours. --only takes the rows in whose name one of the texts is ("XL", "fp8", "DiT-XL/2 64 x 256 tokens fp8").
 tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_bench_operations attention`, `nl_bench_forward`,
-`nl_bench_images` and tests/gpu.sh, with "eager" or "compiled" behind them.
+`nl_bench_images` and tests/gpu.sh, with "eager" or "compiled" and the way behind them.
 
-torch.compile works for a minute or more on the processor, so each row is a process, and all compile at the same time.
-When all have, or after --seconds (those left are given up), one after the other is measured alone; with --wait only
-after a line on standard input, which answers the line "ready".
+torch.compile works for a minute or more on the processor, so each row in each mode is a process (a job) and --jobs of them compile at the same
+time, the most important first. Now and then all of them are stopped, what is ready is measured alone, and they go on. After
+--seconds everything has ended; what was not reached is named on standard error, and so is what fails, with its reason. With --wait
+nothing but attention is measured before --seconds or until all is compiled ("# compiling" is said between the two), then "# ready" is said and a line on standard input awaited.
+--device cpu: tiny sizes in fp32, to see that every row runs; its figures mean nothing.
 """
 import copy
+import itertools
 import json
 import math
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
+import signal
 import statistics
 import sys
 import time
@@ -34,23 +39,38 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-CUDA, BF16 = "cuda", torch.bfloat16
+BF16 = torch.bfloat16
+DEVICE, DTYPE, TINY = "cuda", BF16, False
 SIZES = {"S": (12, 384, 6), "B": (12, 768, 12), "XL": (28, 1152, 16)}  # depth, width, heads
-MODES = ["default", "max-autotune-no-cudagraphs", "reduce-overhead"]
+MODES = ["blocks", "default", "max-autotune-no-cudagraphs", "reduce-overhead"]
+BACK_ENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+             "efficient": SDPBackend.EFFICIENT_ATTENTION, "default": None}
 RESULTS = {}
 
 
-def milliseconds(call, repeats=15):
-    for _ in range(4):
-        call()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
+def synchronize():
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def milliseconds(call, seconds=0.5):
+    """As bench/measure.h: the device is awaited after several calls in a row, so that what a call costs the processor hides
+    behind the work of the one before; the median of at least five such times."""
+    def taken(calls):
+        synchronize()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        synchronize()
+        return 1e3 * (time.perf_counter() - begin) / calls
+
+    once = min(taken(1) for _ in range(3))
+    calls = 1 if once > 5 else 8
+    end, times = time.monotonic() + seconds, []
+    while len(times) < 5 or (len(times) < 15 and time.monotonic() < end):
+        times.append(taken(calls))
+        if TINY:
+            break
     return statistics.median(times)
 
 
@@ -59,8 +79,14 @@ def note(name, value, unit):
     print(f"{name:60}\t{value:12.4f}\t{unit}", flush=True)
 
 
+def complain(what, error):
+    """Of an exception the first line of what it says."""
+    print("gave up", what, f"({type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''})"[:300],
+          file=sys.stderr, flush=True)
+
+
 def randn(*shape):
-    return torch.randn(*shape, device=CUDA, dtype=BF16)
+    return torch.randn(*shape, device=DEVICE, dtype=DTYPE)
 
 
 def features(x, power, base):
@@ -122,7 +148,7 @@ class F8Linear(nn.Module):
         rows = x.flatten(0, -2).float()
         scale = rows.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
         y = torch._scaled_mm((rows / scale).to(torch.float8_e4m3fn), self.weight.T, scale, self.scale, bias=self.bias,
-                             out_dtype=BF16, use_fast_accum=True)
+                             out_dtype=x.dtype, use_fast_accum=True)
         return y.unflatten(0, x.shape[:-1])
 
 
@@ -196,89 +222,132 @@ def kl_decoder():
     return nn.Sequential(*parts, nn.GroupNorm(32, 128, eps=1e-6), nn.SiLU(), nn.Conv2d(128, 3, 3, padding=1))
 
 
-# ---- Rows: up to its `yield` each does what may run beside others (compiling), then it measures.
+# ---- Rows. Up to its `yield` each does what may run beside others (compiling), then it measures alone. best: the fastest back
+# ends of attention by (pass, tokens, size of a head). mode: how to compile.
 
 
-def limits():
+def limits(mode, best):
     yield
-    a, b = randn(8192, 8192), randn(8192, 8192)
-    note("bf16 product 8192 x 8192 x 8192", 2 * 8192**3 / milliseconds(lambda: a @ b) / 1e9, "TFLOP/s")
-    x, y = torch.zeros(1 << 30, dtype=torch.uint8, device=CUDA), torch.empty(1 << 30, dtype=torch.uint8, device=CUDA)
+    size, count = (256, 1 << 20) if TINY else (8192, 1 << 30)
+    a, b = randn(size, size), randn(size, size)
+    note(f"bf16 product {size} x {size} x {size}", 2 * size**3 / milliseconds(lambda: a @ b) / 1e9, "TFLOP/s")
+    x, y = torch.zeros(count, dtype=torch.uint8, device=DEVICE), torch.empty(count, dtype=torch.uint8, device=DEVICE)
     note("copy", 2 * x.numel() / milliseconds(lambda: y.copy_(x)) / 1e6, "GB/s")
 
 
-def attention(batch, tokens):
-    q, k, v = (randn(batch, 6, tokens, 64).requires_grad_() for _ in range(3))
-    g = torch.randn_like(q)
-    calls = {"softmax": (F.scaled_dot_product_attention, ""), "NaLa": (torch.compile(norm_aware, dynamic=False), " compiled")}
+def attend(back_end, q, k, v):
+    if BACK_ENDS[back_end] is None:
+        return F.scaled_dot_product_attention(q, k, v)
+    with sdpa_kernel(BACK_ENDS[back_end]):
+        return F.scaled_dot_product_attention(q, k, v)
 
-    def forward(call):
+
+def passes(call, batch, heads, tokens, size):
+    """Of an attention: its forward pass, and with its gradient."""
+    q, k, v = (randn(batch, heads, tokens, size).requires_grad_() for _ in range(3))
+    g = torch.randn_like(q)
+
+    def forward():
         with torch.no_grad():
             call(q, k, v)
 
-    def both(call):
+    def both():
         torch.autograd.grad(call(q, k, v), (q, k, v), g)
 
-    for call, _ in calls.values():
-        forward(call)
-        both(call)
+    return {"forward": forward, "forward+backward": both}
+
+
+def softmax(mode, best):
+    """All back ends of scaled_dot_product_attention; fills best."""
     yield
-    for name, (call, kind) in calls.items():
-        for what, run in (("forward", forward), ("forward+backward", both)):
-            note(f"attention {name} {6 * batch} x {tokens} x 64 {what}{kind}", milliseconds(lambda: run(call)), "ms")
-
-
-def fastest_sdpa(batch, heads, head_size):
-    """The back end of scaled_dot_product_attention that is fastest alone, and its name."""
-    q, k, v = (randn(batch, heads, 256, head_size) for _ in range(3))
-    times = {}
-    for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION"):
-        with sdpa_kernel(getattr(SDPBackend, name)):
+    shapes = [(65536 // n, 6, n, 64) for n in (256, 1024, 4096, 16384, 65536)] + [(64, 16, 256, 72)]
+    for batch, heads, tokens, size in [(2, 2, 64, 64)] if TINY else shapes:
+        times = {}
+        for kind in BACK_ENDS if DEVICE == "cuda" else ["default"]:
             try:
-                times[name] = milliseconds(lambda: F.scaled_dot_product_attention(q, k, v))
-            except RuntimeError:
-                pass  # not for this card or shape
-    name = min(times, key=times.get)
-    return getattr(SDPBackend, name), name.removesuffix("_ATTENTION").lower()
+                for what, run in passes(lambda *qkv: attend(kind, *qkv), batch, heads, tokens, size).items():
+                    ms = milliseconds(run, 0.2)
+                    note(f"attention softmax {batch * heads} x {tokens} x {size} {what} eager {kind}", ms, "ms")
+                    times.setdefault(what, {})[kind] = ms
+            except RuntimeError as error:  # not for this card or shape
+                complain(f"softmax {batch * heads} x {tokens} x {size} {kind}", error)
+        for what, each in times.items():
+            best[what, tokens, size] = min(each, key=each.get)
+
+
+def attention(batch, tokens, mode, best):
+    call = torch.compile(norm_aware, dynamic=False)
+    runs = passes(call, batch, 6, tokens, 64)
+    for run in runs.values():
+        run()
+    yield
+    for what, run in runs.items():
+        note(f"attention NaLa {6 * batch} x {tokens} x 64 {what} compiled", milliseconds(run), "ms")
+
+
+def compiled(model, mode):
+    """The whole model at once, or each block by itself, which is compiled once for all of them."""
+    if mode == "blocks":
+        for block in model.blocks:
+            block.compile(dynamic=False)
+        return model
+    return torch.compile(model, mode=mode, dynamic=False)
+
+
+def both_ways(model, mode, run, what, with_eager):
+    """Calls by their names: eager where it is asked for, and compiled as far as it can be; `run` runs one of them."""
+    calls = {"eager": copy.copy(model)} if with_eager else {}
+    if with_eager and mode == "blocks":  # their blocks are compiled in place
+        calls["eager"] = copy.deepcopy(model)
+    try:
+        call = compiled(model, mode)
+        run(call)
+        calls["compiled " + mode] = call
+    except Exception as error:
+        complain(f"{what} compiled {mode}", error)
+    return calls
 
 
 @torch.no_grad()
-def forward(name, size, nala, batch, dtype):
+def forward(name, size, nala, batch, dtype, mode, best):
     _, width, heads = SIZES[size]
-    model = Backbone(size, nala).to(CUDA, BF16)
+    batch = 2 if TINY else batch
+    model = Backbone(size, nala).to(DEVICE, DTYPE)
     if dtype == "fp8":
         in_fp8(model)
-    x, t, y = randn(batch, 4, 32, 32), torch.rand(batch, device=CUDA), torch.zeros(batch, dtype=torch.long, device=CUDA)
-    backend, attends = (SDPBackend.MATH, "") if nala else fastest_sdpa(batch, heads, width // heads)
-    calls = {} if dtype == "fp8" else {"eager": model}
-    with sdpa_kernel(backend):
-        for mode in MODES:
-            call = torch.compile(model, mode=mode, dynamic=False)
-            call(x, t, y)
-            calls["compiled " + mode] = call
+    x, t, y = randn(batch, 4, 32, 32), torch.rand(batch, device=DEVICE), torch.zeros(batch, dtype=torch.long, device=DEVICE)
+    back_end = "default" if nala else best.get(("forward", 256, width // heads), "default")
+    what = row_name((forward, name, size, nala, batch, dtype))
+    with sdpa_kernel(BACK_ENDS[back_end] or list(filter(None, BACK_ENDS.values())) + [SDPBackend.MATH]):
+        calls = both_ways(model, mode, lambda call: call(x, t, y), what, dtype != "fp8" and mode == FIRST_MODE)
         yield
         for kind, call in calls.items():
-            rate = 1e3 * batch / milliseconds(lambda: call(x, t, y), 10)
-            note(f"{row_name((forward, name, size, nala, batch, dtype))} {kind}{' ' + attends if attends else ''}", rate,
-                 "images/s")
+            rate = 1e3 * batch / milliseconds(lambda: call(x, t, y))
+            note(f"{what} {kind}{'' if nala else ' ' + back_end}", rate, "images/s")
 
 
-def train(name, nala, batch, tokens=256):
+def train(name, nala, batch, tokens, mode, best):
     """A step of flow matching: velocity, uniform times, label dropout."""
-    model = Backbone("S", nala, tokens).to(CUDA)
-    average = copy.deepcopy(model).requires_grad_(False)
-    weights, averages = list(model.parameters()), list(average.parameters())
-    optimiser = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0, fused=True)
+    batch = 2 if TINY else batch
+    model = Backbone("S", nala, tokens).to(DEVICE)
     side = 2 * math.isqrt(tokens)
-    images, classes = torch.randn(batch, 4, side, side, device=CUDA), torch.randint(0, 1000, (batch,), device=CUDA)
-    compiled = torch.compile(model)
+    images, classes = torch.randn(batch, 4, side, side, device=DEVICE), torch.randint(0, 1000, (batch,), device=DEVICE)
+    back_end = "default" if nala else best.get(("forward+backward", tokens, 64), "default")
+    what = f"train {name}-S/2 batch {batch}" + (f" x {tokens} tokens" if tokens != 256 else "")
+    states = {}
 
     def step(call):
-        t = torch.rand(batch, device=CUDA)
+        """With an optimiser and an average of its own for each model."""
+        if id(call) not in states:
+            states.clear()
+            weights, averages = list(call.parameters()), list(copy.deepcopy(model).requires_grad_(False).parameters())
+            states[id(call)] = weights, averages, torch.optim.AdamW(weights, lr=1e-4, weight_decay=0, fused=True)
+        weights, averages, optimiser = states[id(call)]
+        t = torch.rand(batch, device=DEVICE)
         noise = torch.randn_like(images)
         x = torch.lerp(noise, images, t[:, None, None, None])
-        labels = torch.where(torch.rand(batch, device=CUDA) < 0.1, 1000, classes)
-        with torch.autocast(CUDA, BF16):
+        labels = torch.where(torch.rand(batch, device=DEVICE) < 0.1, 1000, classes)
+        with torch.autocast(DEVICE, BF16):
             out = call(x, t, labels)
         loss = (out[:, :4].float() - (images - noise)).square().mean()
         optimiser.zero_grad(set_to_none=True)
@@ -286,35 +355,49 @@ def train(name, nala, batch, tokens=256):
         optimiser.step()
         torch._foreach_lerp_(averages, weights, 1e-4)
 
-    step(compiled)
-    yield
-    for kind, call in (("eager", model), ("compiled", compiled)):
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        rate = 1e3 * batch / milliseconds(lambda: step(call), 10)
-        what = f"train {name}-S/2 batch {batch}" + (f" x {tokens} tokens" if tokens != 256 else "")
-        note(f"{what} {kind}", rate, "images/s")
-        note(f"{what} memory {kind}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
+    with sdpa_kernel(BACK_ENDS[back_end] or list(filter(None, BACK_ENDS.values())) + [SDPBackend.MATH]):
+        calls = both_ways(model, mode, step, what, mode == FIRST_MODE)
+        yield
+        for kind in reversed(list(calls)):
+            call = calls.pop(kind)
+            kind += "" if nala else " " + back_end
+            for each in calls.values():
+                each.zero_grad(set_to_none=True)
+            step(call)
+            if DEVICE == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            note(f"{what} {kind}", 1e3 * batch / milliseconds(lambda: step(call)), "images/s")
+            if DEVICE == "cuda":
+                note(f"{what} memory {kind}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
 
 
 @torch.no_grad()
-def decode():
-    model = kl_decoder().to(CUDA, BF16).to(memory_format=torch.channels_last)
-    x = randn(32, 4, 32, 32).to(memory_format=torch.channels_last)
-    compiled = torch.compile(model)
-    compiled(x)
+def decode(size, batch, mode, best):
+    size = 64 if TINY else size
+    model = kl_decoder().to(DEVICE, DTYPE).to(memory_format=torch.channels_last)
+    x = randn(batch, 4, size // 8, size // 8).to(memory_format=torch.channels_last)
+    what = f"decode AutoencoderKL {size} px batch {batch}"
+    calls = {"eager": model}
+    try:
+        compiled = torch.compile(model, dynamic=False)
+        compiled(x)
+        calls["compiled"] = compiled
+    except Exception as error:
+        complain(what + " compiled", error)
     yield
     torch.backends.cudnn.benchmark = True  # only now: what it measures must not run beside others
-    for kind, call in (("eager", model), ("compiled", compiled)):
-        note(f"decode AutoencoderKL 256 px batch 32 {kind}", 32e3 / milliseconds(lambda: call(x), 8), "images/s")
+    for kind, call in calls.items():
+        note(f"{what} {kind}", 1e3 * batch / milliseconds(lambda: call(x)), "images/s")
 
 
 @torch.no_grad()
-def inception(precision):
+def inception(precision, mode, best):
     """The network of tests/make_inception_golden.py, batch norm folded, from pictures of 299 px to pool_3."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
     import make_inception_golden as golden
     weights = {}
+    batch = 2 if TINY else 128
     dtype = torch.half if precision == "fp16" else torch.float
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
@@ -322,29 +405,34 @@ def inception(precision):
         if name not in weights:
             kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
             reach = (6 / (x.shape[1] * kernel[0] * kernel[1])) ** 0.5
-            weight = reach * (2 * torch.rand(out, x.shape[1], *kernel, device=CUDA, dtype=dtype) - 1)
-            weights[name] = weight.to(memory_format=torch.channels_last), torch.zeros(out, device=CUDA, dtype=dtype)
+            weight = reach * (2 * torch.rand(out, x.shape[1], *kernel, device=DEVICE, dtype=dtype) - 1)
+            weights[name] = weight.to(memory_format=torch.channels_last), torch.zeros(out, device=DEVICE, dtype=dtype)
         weight, bias = weights[name]
         return F.relu(F.conv2d(x, weight, bias, stride=stride, padding=pad))
 
     golden.conv = conv
-    x = torch.randn(128, 3, 299, 299, device=CUDA, dtype=dtype).to(memory_format=torch.channels_last)
+    x = torch.randn(batch, 3, 299, 299, device=DEVICE, dtype=dtype).to(memory_format=torch.channels_last)
     golden.pool_3_of(x)
     compiled = torch.compile(golden.pool_3_of)
     compiled(x)
     yield
     torch.backends.cudnn.benchmark = True
     for kind, call in (("eager", golden.pool_3_of), ("compiled", compiled)):
-        note(f"inception 299 px batch 128 {precision} {kind}", 128e3 / milliseconds(lambda: call(x), 8), "images/s")
+        note(f"inception 299 px batch {batch} {precision} {kind}", 1e3 * batch / milliseconds(lambda: call(x)), "images/s")
 
 
-# The slowest to compile first.
-ROWS = [*((train, name, name != "SiT", 65536 // n, n) for n in (256, 1024, 4096) for name in ("NaLaSiT", "SiT")),
-        *((forward, ("NaLa" if nala else "") + kind, size, nala, batch, dtype)
-          for kind, size, batch in (("DiT", "XL", 64), ("SiT", "B", 128), ("SiT", "S", 256))
-          for nala in (True, False) for dtype in ("bf16", "fp8")),
-        (decode,), *((inception, p) for p in ("fp16", "tf32", "fp32")),
-        *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,)]
+FORWARD = [("SiT", "S", 256), ("SiT", "B", 128), ("DiT", "XL", 64)]
+# The most important first.
+ROWS = [*((forward, ("NaLa" if nala else "") + kind, size, nala, batch, "bf16")
+          for kind, size, batch in FORWARD for nala in (True, False)),
+        *((forward, ("NaLa" if nala else "") + "DiT", "XL", nala, 64, "fp8") for nala in (True, False)),
+        *((train, name, name != "SiT", 256, 256) for name in ("NaLaSiT", "SiT")),
+        *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,),
+        *((forward, ("NaLa" if nala else "") + kind, size, nala, batch, "fp8")
+          for kind, size, batch in FORWARD[:2] for nala in (True, False)),
+        *((train, name, name != "SiT", 65536 // n, n) for n in (1024, 4096) for name in ("NaLaSiT", "SiT")),
+        (decode, 256, 32), (decode, 256, 1), (decode, 2048, 1), *((inception, p) for p in ("fp16", "tf32", "fp32"))]
+FIRST_MODE = None  # the one whose job measures eager, too
 
 
 def row_name(row):
@@ -355,65 +443,189 @@ def row_name(row):
     return " ".join(str(part) for part in (row[0].__name__, *row[1:]))
 
 
-def work(row, modes, pipe):
-    MODES[:] = modes
+# ---- Jobs: a row in one mode, a process each. It says "ready" when it has compiled, and its results when it has measured.
+
+MOST_JOBS = 24  # that are there at a time: each takes some gigabytes of the host's memory
+
+
+def configure(device, tiny, first_mode):
+    global DEVICE, DTYPE, TINY, FIRST_MODE
+    DEVICE, DTYPE, TINY, FIRST_MODE = device, BF16 if device == "cuda" else torch.float, tiny, first_mode
+    if tiny:
+        SIZES.update(S=(3, 128, 2), B=(3, 128, 2), XL=(3, 144, 2))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    measure = row[0](*row[1:])
-    next(measure)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    pipe.send("ready")
-    pipe.recv()
-    next(measure, None)
-    pipe.send(RESULTS)
+
+
+def work(row, mode, settings, pipe):
+    os.setpgid(0, 0)  # what compiles for it is stopped with it
+    try:
+        configure(*settings)
+        best = pipe.recv()
+        measure = row[0](*row[1:], mode, best)
+        next(measure)
+        synchronize()
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
+        if "torch._inductor.async_compile" in sys.modules:  # its workers have memory
+            sys.modules["torch._inductor.async_compile"].shutdown_compile_workers()
+        pipe.send("ready")
+        pipe.recv()
+        next(measure, None)
+        pipe.send((RESULTS, best))
+    except BaseException as error:
+        complain(f"{row_name(row)} {mode or ''}", error)
+        pipe.send((RESULTS, {}))
+
+
+class Job:
+    started = []
+
+    def __init__(self, row, mode, settings):
+        self.name = f"{row_name(row)} {mode or ''}"
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, there = spawn.Pipe()
+        self.process = spawn.Process(target=work, args=(row, mode, settings, there))
+        self.process.start()
+        there.close()
+        Job.started.append(self)
+
+    def answer(self, seconds):
+        """What it says within so many seconds; None where it says nothing or has ended."""
+        try:
+            return self.pipe.recv() if self.pipe.poll(max(seconds, 0)) else None
+        except (EOFError, OSError):
+            return None
+
+    def tell(self, what):
+        try:
+            self.pipe.send(what)
+        except OSError:
+            pass  # it has ended, as its answer will say
+
+    def signal(self, number):
+        for send in (os.killpg, os.kill):
+            try:
+                send(self.process.pid, number)
+                return
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def end(self, why=None):
+        if why:
+            print("gave up", self.name, f"({why})", file=sys.stderr, flush=True)
+        self.signal(signal.SIGKILL)
+        self.process.join(5)
+        Job.started.remove(self)
+
+    def measure(self, seconds):
+        """What it has found by itself, and which back ends are best. It ends."""
+        self.tell("go")
+        answer = self.answer(seconds)
+        if isinstance(answer, tuple):
+            RESULTS.update(answer[0])
+            self.end()
+            return answer[1]
+        self.end("measuring took too long")
+        return {}
+
+
+def rounds(jobs, best, seconds, limit, wait):
+    """Compiles as many as `limit` at a time and measures what is ready, in rounds, until `seconds` from the start have passed."""
+    begin = time.monotonic()
+    deadline = begin + seconds
+    times = [deadline] if wait else [begin + part * seconds for part in (0.5, 0.75, 0.9)] + [deadline]
+    jobs, compiling, ready = iter(jobs), [], []
+    while True:
+        room = min(limit - len(compiling), MOST_JOBS - len(compiling) - len(ready))
+        for make in itertools.islice(jobs, max(room, 0)):
+            compiling.append(make())
+            compiling[-1].tell(best)
+        now = time.monotonic()
+        if compiling and now < times[0]:
+            heard = multiprocessing.connection.wait([job.pipe for job in compiling], times[0] - now)
+            for job in [job for job in compiling if job.pipe in heard]:
+                compiling.remove(job)
+                answer = job.answer(0)
+                if answer == "ready":
+                    ready.append(job)
+                else:  # it has said why
+                    RESULTS.update(answer[0] if isinstance(answer, tuple) else {})
+                    job.end(None if answer else "it ended")
+            continue
+        for job in compiling:
+            job.signal(signal.SIGSTOP)
+        if wait:
+            print("# ready", flush=True)
+            sys.stdin.readline()
+            deadline = time.monotonic() + 60 * len(ready)
+        for job in ready:
+            left = deadline - time.monotonic()
+            if left > 0:
+                job.measure(min(60, left))
+            else:
+                job.end("no time left to measure")
+        ready = []
+        times = [at for at in times if at > time.monotonic()]
+        if wait or not compiling or not times:
+            break
+        for job in compiling:
+            job.signal(signal.SIGCONT)
+    for job in compiling:
+        job.end("not compiled in time")
+    for make in jobs:
+        print("gave up", make.name, "(not begun in time)", file=sys.stderr, flush=True)
+
+
+class Waiting:
+    """A job that is not begun."""
+
+    def __init__(self, row, mode, settings):
+        self.name, self.begin = f"{row_name(row)} {mode or ''}", lambda: Job(row, mode, settings)
+
+    def __call__(self):
+        return self.begin()
 
 
 def main():
     words = sys.argv[1:]
-    options = {"--json": None, "--seconds": "600", "--only": "", "--modes": ",".join(MODES)}
+    options = {"--json": None, "--seconds": os.environ.get("PEER_SECONDS", "600"), "--only": "", "--modes": ",".join(MODES),
+               "--jobs": str(max(2, (os.cpu_count() or 2) // 2)), "--device": "cuda"}
     for option in options:
         if option in words:
             at = words.index(option)
             options[option] = words[at + 1]
             del words[at : at + 2]
-    wait = "--wait" in words
-    words = [word for word in words if word != "--wait"]
-    print(f"# {torch.cuda.get_device_name()}, PyTorch {torch.__version__}", flush=True)
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # of each row
-    deadline = time.monotonic() + float(options["--seconds"])
-    spawn = multiprocessing.get_context("spawn")
-    started = []
-    for row in ROWS:
-        only = options["--only"].split(",")
-        if (not words or row[0].__name__ in words) and any(text in row_name(row) for text in only):
-            here, there = spawn.Pipe()
-            process = spawn.Process(target=work, args=(row, options["--modes"].split(","), there))
-            process.start()
-            there.close()
-            started.append((row, process, here))
+    wait, tiny = "--wait" in words, "--tiny" in words
+    words = [word for word in words if word not in ("--wait", "--tiny")]
+    end = time.monotonic() + float(options["--seconds"])
+    device, modes = options["--device"], options["--modes"].split(",")
+    print(f"# {torch.cuda.get_device_name() if device == 'cuda' else device}, PyTorch {torch.__version__}", flush=True)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # of each job
+    settings = (device, tiny, modes[0])
 
-    def answer(row, process, pipe, seconds):
-        """What the row says next; None, and its end, where that takes too long or it fails."""
-        try:
-            if pipe.poll(max(seconds, 0)):
-                return pipe.recv()
-        except EOFError:
-            pass
-        print("gave up", row[0].__name__, *row[1:], file=sys.stderr, flush=True)
-        process.kill()
-        return None
+    def wanted(row):
+        return (not words or row[0].__name__ in words) and any(text in row_name(row) for text in options["--only"].split(","))
 
-    ready = [each for each in started if answer(*each, deadline - time.monotonic())]
-    if wait:
-        print("# ready", flush=True)
-        sys.stdin.readline()
-    for each in ready:
-        each[2].send("go")
-        RESULTS.update(answer(*each, 60) or {})
-        each[1].join(10)
-    if options["--json"]:
-        with open(options["--json"], "w") as file:
-            json.dump(RESULTS, file, indent=1)
+    jobs = [Waiting(row, mode if row[0] in (forward, train) else None, settings) for mode in modes for row in ROWS
+            if wanted(row) and (mode == modes[0] or row[0] in (forward, train))]
+    best = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        if not words or {"attention", "forward", "train"} & set(words):
+            job = Job((softmax,), None, settings)
+            job.tell(best)
+            if job.answer(end - time.monotonic()) == "ready":
+                best = job.measure(min(60, end - time.monotonic()))
+            else:
+                job.end()
+        print("# compiling", flush=True)
+        rounds(jobs, best, end - time.monotonic(), int(options["--jobs"]), wait)
+    finally:
+        for job in list(Job.started):  # a stopped one would be awaited for ever
+            job.end("interrupted")
+        if options["--json"]:
+            with open(options["--json"], "w") as file:
+                json.dump(RESULTS, file, indent=1)
 
 
 if __name__ == "__main__":

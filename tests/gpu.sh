@@ -125,6 +125,10 @@ elif wanted peer; then
         ${PEER_ONLY:+--only "$PEER_ONLY"} ${PEER_MODES:+--modes "$PEER_MODES"} <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
     peer_process=$!
     exec 3>"$peer"
+    for _ in $(seq 60); do # it measures attention alone before it compiles
+        ! grep -q '^# compiling' "$out/peer.tsv" && kill -0 "$peer_process" 2>/dev/null || break
+        sleep 1
+    done
 fi
 
 if wanted correctness; then
@@ -183,11 +187,11 @@ if wanted speed; then
     # 65,536 tokens in all.
     "$build/bench/nl_bench_forward" --device cuda --dtype bf16 NaLaSiT-S/2:64:64 SiT-S/2:64:64 NaLaSiT-S/2:16:128 SiT-S/2:16:128 \
         NaLaSiT-S/2:4:256 SiT-S/2:4:256 NaLaSiT-S/2:1:512 SiT-S/2:1:512 >>"$out/ours.tsv" || status=1
-    for what in vae "--precision fp16 inception" "--precision tf32 inception" inception; do
+    for what in vae "--batch 1 vae" "--batch 1 --size 2048 vae" "--precision fp16 inception" "--precision tf32 inception" inception; do
         # shellcheck disable=SC2086
         "$build/bench/nl_bench_images" --device cuda --dtype bf16 --json $what
     done >"$out/images.txt" || status=1
-    sed -n -e 's/.*"vae".*"per_second": \([0-9.]*\),.*/decode AutoencoderKL 256 px batch 32\t\1\timages\/s/p' \
+    sed -n -e 's/.*"vae".*"batch": \([0-9]*\), "size": \([0-9]*\),.*"per_second": \([0-9.]*\),.*/decode AutoencoderKL \2 px batch \1\t\3\timages\/s/p' \
         -e 's/.*"inception".*"dtype": "\([a-zA-Z0-9]*\)".*"per_second": \([0-9.]*\),.*/inception 299 px batch 128 \1\t\2\timages\/s/p' \
         "$out/images.txt" >>"$out/ours.tsv"
     begin=$(now)
