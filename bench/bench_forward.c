@@ -2,9 +2,9 @@
 /*
  * Forward passes of whole backbones, on any device, random weights:
  *
- *   nl_bench_forward [--device cuda] [--dtype bf16] [MODEL:BATCH[:INPUT]]...
+ *   nl_bench_forward [--device cuda] [--dtype bf16] [--seconds N] [MODEL:BATCH[:INPUT]]...
  *
- * MODEL is a name such as NaLaSiT-S/2; INPUT the latent's height and width (default 32). Lines of figures (measure.h):
+ * Each goes on for --seconds at least. MODEL is a name such as NaLaSiT-S/2; INPUT the latent's height and width (default 32). Lines of figures (measure.h):
  * images a second, milliseconds of a batch, and the memory of weights and activations; with --dtype fp8 their names say so.
  */
 #include <string.h>

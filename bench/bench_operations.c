@@ -2,7 +2,7 @@
 /*
  * Every operation on any device, at the sizes of an S/2 model, of its training and of its autoencoder:
  *
- *   nl_bench_operations [--device cuda] [--dtype bf16] [--threads N] [--batch N] [--only OPERATION] [SECTION]...
+ *   nl_bench_operations [--device cuda] [--dtype bf16] [--threads N] [--batch N] [--only TEXT] [--seconds N] [SECTION]...
  *
  * SECTION is backbone, autoencoder, sampling, training (these by default) or attention, which measures NaLa and softmax
  * attention alone, forward, forward and backward, at sizes BATCHxHEADSxTOKENSxSIZE that may follow. Lines of figures
@@ -127,10 +127,9 @@ static void run(bench *b, const char *name, row about, nl_status (*operation)(vo
     call c = {b, args};
     char label[96];
     double ms = 0;
-    if (!b->only || strstr(name, b->only)) {
+    snprintf(label, sizeof(label), "%s %s", name, about.shape);
+    if (!b->only || strstr(label, b->only))
         must(b, measure(b->device, 8, operation, &c, &ms));
-        snprintf(label, sizeof(label), "%s %s", name, about.shape);
-    }
     int64_t bytes = free_tensors(b);
     if (ms == 0)
         return;
@@ -209,6 +208,10 @@ static void bench_backbone(bench *b)
             ROW(.shape = "6 heads of 64", .flops = 4 * elements * 2 * SIZE, .calls = {DEPTH, 0}),
             .qkvg = ACTIVATION(m, 4 * D), .out = ACTIVATION(m, D), .batch = b->batch, .tokens = T,
             .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f, .norm_scale = 1);
+    MEASURE(nala_attention, ROW(.shape = "6 heads of 64, rope", .flops = 4 * elements * 2 * SIZE),
+            .qkvg = ACTIVATION(m, 4 * D), .out = ACTIVATION(m, D), .batch = b->batch, .tokens = T,
+            .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f, .norm_scale = 1,
+            .rope = true, .grid_height = SIDE, .grid_width = SIDE);
     MEASURE(nala_attention,
             ROW(.shape = "6 heads of 64, split, rope", .flops = 4 * elements * 2 * SIZE),
             .qkvg = ACTIVATION(m, 4 * D), .out = ACTIVATION(m, D), .batch = b->batch, .tokens = T,
@@ -441,6 +444,12 @@ static void bench_backward_backbone(bench *b)
             .total = F32(pairs, 2 * SIZE), .dqkv = ACTIVATION(m, 4 * D), .batch = b->batch,
             .tokens = T, .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f,
             .norm_scale = 1);
+    MEASURE(nala_attention_backward, ROW(.shape = "6 heads of 64, rope"),
+            .qkvg = ACTIVATION(m, 4 * D), .out = ACTIVATION(m, D), .dout = ACTIVATION(m, D),
+            .state = F32(pairs, 2 * SIZE, SIZE), .total = F32(pairs, 2 * SIZE),
+            .dqkv = ACTIVATION(m, 4 * D), .sums = F32(3 * D), .batch = b->batch, .tokens = T,
+            .heads = HEADS, .head_size = SIZE, .lambda = 3, .tau = 0.5f, .norm_scale = 1,
+            .rope = true, .grid_height = SIDE, .grid_width = SIDE);
     MEASURE(softmax_attention_backward, ROW(.shape = "6 heads of 64", .flops = 10 * elements * T),
             .qkv = ACTIVATION(m, 3 * D), .out = ACTIVATION(m, D), .dout = ACTIVATION(m, D),
             .lse = F32(pairs, T), .dqkv = ACTIVATION(m, 3 * D), .batch = b->batch, .tokens = T,
@@ -616,20 +625,19 @@ static bool named(const struct section *section, char **words)
 
 static const char usage[] =
     "usage: nl_bench_operations [--device NAME] [--dtype f32|bf16|fp8] [--threads N] [--batch N]\n"
-    "                           [--only OPERATION] "
+    "                           [--only TEXT] [--seconds N] "
     "[backbone|fp8|autoencoder|sampling|training]...\n"
     "                           [attention [BATCHxHEADSxTOKENSxSIZE]...]\n"
-    "batch: 2 on a CPU, 256 on a GPU.\n";
+    "batch: 2 on a CPU, 256 on a GPU. only: what has TEXT in its name. seconds: that each goes on, "
+    "at least.\n";
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"batch", required_argument, NULL, 'b'},
-                                            {"threads", required_argument, NULL, 't'},
-                                            {"device", required_argument, NULL, 'e'},
-                                            {"dtype", required_argument, NULL, 'd'},
-                                            {"only", required_argument, NULL, 'o'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
+    static const struct option options[] = {
+        {"batch", required_argument, NULL, 'b'},  {"threads", required_argument, NULL, 't'},
+        {"device", required_argument, NULL, 'e'}, {"dtype", required_argument, NULL, 'd'},
+        {"only", required_argument, NULL, 'o'},   {"seconds", required_argument, NULL, 's'},
+        {"help", no_argument, NULL, 'h'},         {0}};
     bench state = {0}, *b = &state;
     nl_context_options context = {0};
     for (int c; (c = getopt_long(argc, argv, "+", options, NULL)) != -1;)
@@ -648,6 +656,9 @@ int main(int argc, char **argv)
             break;
         case 'o':
             b->only = optarg;
+            break;
+        case 's':
+            measure_seconds = atof(optarg);
             break;
         default:
             fputs(usage, c == 'h' ? stdout : stderr);

@@ -12,6 +12,9 @@
 
 enum { MEASURE_WARM_UP = 3, MEASURE_LEAST = 5, MEASURE_REPEATS = 15 };
 
+/* How long a measurement goes on at least, so that clocks and power can be read meanwhile (bench/power.sh). */
+static double measure_seconds;
+
 static inline double measure_now_ms(void)
 {
     struct timespec t;
@@ -27,17 +30,19 @@ static inline int measure_by_value(const void *a, const void *b)
 
 /* Median milliseconds of one run(user), which queues work on the device: the device is awaited after `calls` of
  * them in a row, so that what a call costs the host hides behind the work of the one before. A long run needs neither
- * that nor many repeats. */
+ * that nor many repeats. With measure_seconds the median of the last ones. */
 static inline nl_status measure(nl_device *device, int calls, nl_status (*run)(void *user),
                                 void *user, double *ms)
 {
     nl_status status = NL_OK;
     double times[MEASURE_REPEATS], begin = 0;
     int count = 0;
-    for (int i = -MEASURE_WARM_UP; i < MEASURE_REPEATS; i++) {
+    for (int i = -MEASURE_WARM_UP;; i++) {
         if (i == 0)
             begin = measure_now_ms();
-        if (i >= MEASURE_LEAST && measure_now_ms() - begin > 500)
+        const double passed = measure_now_ms() - begin;
+        if (i >= MEASURE_LEAST && (i >= MEASURE_REPEATS || passed > 500) &&
+            passed >= 1e3 * measure_seconds)
             break;
         NL_TRY(device->ops->sync(device));
         double start = measure_now_ms(), took;
@@ -46,7 +51,7 @@ static inline nl_status measure(nl_device *device, int calls, nl_status (*run)(v
         NL_TRY(device->ops->sync(device));
         took = (measure_now_ms() - start) / calls;
         if (i >= 0)
-            times[count++] = took;
+            times[i % MEASURE_REPEATS] = took, count = NL_MIN(i + 1, MEASURE_REPEATS);
         else if (took > 5)
             calls = 1;
     }
@@ -56,7 +61,7 @@ cleanup:
     return status;
 }
 
-/* --device NAME and --dtype NAME at the beginning of the command line; the place of what follows, 0 after another option. */
+/* --device NAME, --dtype NAME and --seconds NUMBER at the beginning of the command line; the place of what follows, 0 after another option. */
 static inline int measure_options(int argc, char **argv, nl_context_options *options)
 {
     int first = 1;
@@ -65,6 +70,8 @@ static inline int measure_options(int argc, char **argv, nl_context_options *opt
             options->device = argv[first + 1];
         else if (!strcmp(argv[first], "--dtype"))
             options->dtype = argv[first + 1];
+        else if (!strcmp(argv[first], "--seconds"))
+            measure_seconds = atof(argv[first + 1]);
         else
             return 0;
     }
