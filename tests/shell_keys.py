@@ -26,9 +26,9 @@ SETUP = {
 }
 
 
-def read(terminal, quiet=0.7, most=20):
-    """What comes until it has been quiet for a while."""
-    text, end = b"", time.time() + most
+def read(terminal, until=None, quiet=20, most=20):
+    """What comes until that is there, or until it has been quiet for a while."""
+    text, plain, end = b"", "", time.time() + most
     while time.time() < end and select.select([terminal], [], [], quiet)[0]:
         try:
             part = os.read(terminal, 65536)
@@ -37,7 +37,10 @@ def read(terminal, quiet=0.7, most=20):
         if not part:
             break
         text += part
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", text.decode(errors="replace"))
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", text.decode(errors="replace"))
+        if until and re.search(until, plain, re.M):
+            break
+    return plain
 
 
 def main():
@@ -47,17 +50,17 @@ def main():
     if process == 0:
         os.environ.update(TERM="dumb", COLUMNS="200", LINES="200", HISTFILE="/dev/null")
         os.execvp(shell, START[shell])
-    read(terminal)
-    os.write(terminal, (SETUP[shell].format(script=script, folder=os.path.dirname(os.path.abspath(script))) + "\n").encode())
-    read(terminal)
+    read(terminal, r"[#$%>] *$", quiet=2)
+    setup = SETUP[shell].format(script=script, folder=os.path.dirname(os.path.abspath(script)))
+    os.write(terminal, (setup + "; printf 're%s\\n' ady\n").encode())
+    read(terminal, r"^ready$")
     os.write(terminal, (line + "\t").encode())
-    shown = read(terminal, 1.5)
     if what == "list":
-        rest = shown.split("\n")[1:]
+        rest = read(terminal, quiet=1.5).split("\n")[1:]
         print("\n".join(sorted(word for row in rest if not row.startswith(">") for word in re.split(r"\s{2,}|\t", row.strip()) if word)))
     else:
-        os.write(terminal, b"\x01printf '<%s>\\n' \n")
-        print("\n".join(re.findall(r"^<(.*)>$", read(terminal, 1.0), re.M)))
+        os.write(terminal, b"\x01printf '<%s>\\n' \nprintf 'en%s\\n' ded\n")
+        print("\n".join(re.findall(r"^<(.*)>$", read(terminal, r"^ended$"), re.M)))
     os.write(terminal, b"\x03\x15exit\n")
     os.close(terminal)
     os.waitpid(process, 0)
