@@ -28,7 +28,7 @@ links() {
     known=$("$NALAGEN" generate-man | sed 's/\\-/-/g' | grep -Eo -- '--[a-z][a-z0-9-]+' | sort -u)
     named=$(grep -Eho '^ *nalagen [a-z]+ .*|`--[a-z][a-z0-9-]+' "$NL_SOURCE_DIR"/README.md "$NL_SOURCE_DIR"/docs/*.md |
         sed 's/ #.*//' | grep -Eo -- '(^|[ `])--[a-z][a-z0-9-]+' | tr -d ' `' | sort -u)
-    others='--(gpu-bind|gpus-per-task|kill-on-bad-exit|prefix)' # of srun and CMake
+    others='--(gpu-bind|gpus-per-task|kill-on-bad-exit|prefix|seconds)' # of srun, CMake and the benches
     unknown=$(comm -23 <(grep -vxE -- "$others" <<<"$named") <(printf '%s\n' "$known"))
     printf '%s' "$unknown"
     [ -z "$unknown" ]
