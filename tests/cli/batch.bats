@@ -284,10 +284,12 @@ assert inside.sum() > 500 and set((d - a).ravel()) == {0, 1} and 0.4 < (d - a)[i
     [ "$status" -eq 7 ]
     [[ $output == *--resume* ]]
     before=$(stat -c %Y.%i a/*-000001.png)
+    touch a/.nalagen-1-000000001-0.tmp # of a process that was killed
     run few -n 8 -o a/ --resume
     [ "$status" -eq 0 ]
     [[ $output == *"resuming: 4 of 8"* ]]
     [ "$(stat -c %Y.%i a/*-000001.png)" = "$before" ]
+    [ ! -e a/.nalagen-1-000000001-0.tmp ]
     diff -r whole a
     rm a/*-000002.png # in the middle of a batch of 4: a process was killed there
     run few -n 8 -b 4 -o a/ --resume

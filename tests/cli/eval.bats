@@ -102,6 +102,7 @@ open('folder/notes.txt', 'w').write('no picture')
 os.makedirs('mixed')
 png('mixed/a.png', a[0])
 png('mixed/b.png', a[1][:8])
+open('mixed/c.txt', 'w').write('no picture')
 "
     evaluate folder --ref b.npz >one
     evaluate a.npz --ref b.npz >two
@@ -112,7 +113,7 @@ assert one["metrics"] == two["metrics"] and one["n"] == 12, (one, two)'
     run --separate-stderr "$NALAGEN" eval -w "$inception" --features pool_64 --metrics kid --allow-small \
         mixed --ref b.npz
     [ "$status" -eq 0 ]
-    [[ $stderr == *"different sizes"* ]]
+    [[ $stderr == *"different sizes"* && $stderr == *"left out: 1 file that is not PNG, JPEG or WebP (the first: c.txt)"* ]]
     mkdir empty
     run -3 evaluate empty --ref b.npz
     [[ $output == *"no PNG, JPEG or WebP"* ]]

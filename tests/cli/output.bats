@@ -208,6 +208,21 @@ open("old.safetensors", "wb").write(struct.pack("<q", len(text)) + text + data[8
     run -2 "$NALAGEN" info --verify b.png
 }
 
+@test "a model replaced by one of the same size and time has its own hash in pictures" {
+    need_model
+    cp "$model" m.safetensors
+    cp "$model" other.safetensors
+    printf '\001\002' | dd of=other.safetensors bs=1 seek=$(($(stat -c %s "$model") - 9)) conv=notrunc status=none
+    ! cmp -s m.safetensors other.safetensors
+    touch -d '2026-01-01' m.safetensors other.safetensors
+    hash_in() { "$NALAGEN" info --json "$1" | python3 -c 'import json; print(json.loads(input())["parameters"]["sha256"])'; }
+    quick -m m.safetensors -c 1 -o before.png --device cpu -q
+    [ "$(hash_in before.png)" = "$(sha256sum <m.safetensors | cut -c1-64)" ]
+    cp -p other.safetensors m.safetensors
+    quick -m m.safetensors -c 1 -o after.png --device cpu -q
+    [ "$(hash_in after.png)" = "$(sha256sum <m.safetensors | cut -c1-64)" ]
+}
+
 @test "what a terminal would act on is spelt out, in errors and in what info prints" {
     plain() { # no control character but line breaks, no C1, no mark of direction
         ! LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]' "$1"
