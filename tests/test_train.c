@@ -394,6 +394,42 @@ static void overfits(void **state)
     nl_core_context_destroy(context);
 }
 
+/* Grids of a run of an hour: (how many, seconds that steps had) where a step and a grid take so long. */
+static int grids_of_an_hour(double step, double grid, double *of_steps)
+{
+    nl_due due = {0};
+    int count = 0;
+    *of_steps = 0;
+    for (double now = step; now < 3600; now += step) {
+        *of_steps += step;
+        if (nl_due_now(&due, 10, 0.1, now / 3600, now)) {
+            now += grid;
+            count++;
+        }
+    }
+    return count;
+}
+
+static void grids_by_the_clock(void **state)
+{
+    double of_steps;
+    (void)state;
+    assert_int_equal(grids_of_an_hour(0.5, 2, &of_steps), 9);
+    assert_int_equal(grids_of_an_hour(4, 30, &of_steps), 9);
+    assert_in_range(grids_of_an_hour(8, 60, &of_steps), 4, 6);
+    assert_true(of_steps > 0.88 * 3600);
+    /* cores that others use: the first is seen, and the rest of the hour is trained */
+    assert_int_equal(grids_of_an_hour(45, 13 * 60, &of_steps), 1);
+    assert_true(of_steps > 0.75 * 3600);
+    /* ranks that look at the clock every eighth step see the same time again */
+    nl_due due = {0};
+    assert_true(nl_due_now(&due, 10, 0.1, 0.1, 360));
+    assert_false(nl_due_now(&due, 10, 0.1, 0.3, 360));
+    assert_false(nl_due_now(&due, 10, 0.1, 0.4, 1000)); /* it took 640 seconds */
+    assert_true(nl_due_now(&due, 10, 1, 0.4, 1001));
+    assert_false(nl_due_now(&due, 10, 1, 1, 9999)); /* the end has its own */
+}
+
 static void schedules(void **state)
 {
     (void)state;
@@ -1211,6 +1247,7 @@ int main(void)
         cmocka_unit_test(dropout_is_a_function),
         cmocka_unit_test(overfits),
         cmocka_unit_test(schedules),
+        cmocka_unit_test(grids_by_the_clock),
         cmocka_unit_test(lengths),
         cmocka_unit_test(names),
         cmocka_unit_test(scales_queries),

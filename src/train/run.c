@@ -120,34 +120,36 @@ static bool due(const nl_trainer *trainer, int64_t every)
     return every > 0 && trainer->point.step % every == 0;
 }
 
-/* `times` in a run whose length is a time; the end has its own. All ranks go by the same clock. */
-static bool due_by_clock(const nl_trainer *trainer, int times, int *passed)
-{
-    int now = (int)(times * nl_trainer_done(trainer));
-    bool is_due = now > *passed && now < times;
-    *passed = NL_MAX(*passed, now);
-    return is_due;
-}
-
-/* A grid takes a CPU minutes, and what an hour of work has come to should be seen and not be lost. */
+/* A grid takes a CPU minutes, on one that others use too as many as an hour has: the run is there to train. */
 static int grids_by_clock(const nl_trainer *trainer)
 {
     enum { MINUTES = 5, MOST = 10 };
     return (int)NL_MAX(1, NL_MIN(MOST, trainer->options->minutes / MINUTES));
 }
 
+/* What an hour of work has come to should not be lost. */
 static int saves_by_clock(const nl_trainer *trainer)
 {
     enum { MINUTES = 15, LEAST = 4 };
     return (int)NL_MAX(LEAST, trainer->options->minutes / MINUTES);
 }
 
+/* By the clock, which is the same for all ranks, or by steps. */
+static bool is_due(const nl_trainer *trainer, nl_due *clock, int times, double share, int64_t every)
+{
+    return clock->passed < 0
+               ? due(trainer, every)
+               : nl_due_now(clock, times, share, nl_trainer_done(trainer), trainer->elapsed);
+}
+
+/* Of a run that resumes, what was due before. */
 static void start_clock(nl_trainer *trainer)
 {
-    if (trainer->clock_grids == 0)
-        (void)due_by_clock(trainer, grids_by_clock(trainer), &trainer->clock_grids);
-    if (trainer->clock_saves == 0)
-        (void)due_by_clock(trainer, saves_by_clock(trainer), &trainer->clock_saves);
+    double done = nl_trainer_done(trainer);
+    if (trainer->clock_grids.passed == 0)
+        trainer->clock_grids.passed = (int)(grids_by_clock(trainer) * done);
+    if (trainer->clock_saves.passed == 0)
+        trainer->clock_saves.passed = (int)(saves_by_clock(trainer) * done);
 }
 
 /* Stops and the clock are the same for all ranks, at the same step: the learning rate may follow the clock. */
@@ -190,12 +192,10 @@ static nl_status between_steps(nl_trainer *trainer)
     const nl_train_options *options = trainer->options;
     nl_status status = NL_OK;
     bool validate = trainer->validation && due(trainer, options->validate_every);
-    bool sample = trainer->clock_grids < 0
-                      ? due(trainer, options->sample_every)
-                      : due_by_clock(trainer, grids_by_clock(trainer), &trainer->clock_grids);
-    bool store = trainer->clock_saves < 0
-                     ? due(trainer, options->save_every)
-                     : due_by_clock(trainer, saves_by_clock(trainer), &trainer->clock_saves);
+    bool sample =
+        is_due(trainer, &trainer->clock_grids, grids_by_clock(trainer), 0.1, options->sample_every);
+    bool store =
+        is_due(trainer, &trainer->clock_saves, saves_by_clock(trainer), 1, options->save_every);
     bool snapshot = due(trainer, options->snapshot_every) && trainer->group->rank == 0;
     if (due(trainer, options->log_every))
         NL_TRY(write_log(trainer));
@@ -309,7 +309,7 @@ nl_status nl_trainer_run(nl_trainer *trainer)
     /* The last weights, whatever the interval: the best may be among them. They are in no checkpoint as that, so that a
      * run that becomes longer is the one that was so long from the first. */
     bool again = first == trainer->point.step;
-    bool has_grid = trainer->clock_grids < 0 && due(trainer, trainer->options->sample_every);
+    bool has_grid = trainer->clock_grids.passed < 0 && due(trainer, trainer->options->sample_every);
     if (!stop && !again && trainer->last_grid && trainer->point.step >= LEAST_GRID && !has_grid)
         NL_TRY(nl_trainer_sample(trainer));
     if (!stop && trainer->validation && (trainer->state.best || !again) &&

@@ -115,6 +115,22 @@ static nl_status parse_ema(nl_context *context, const char *text, nl_average *av
                    text, NL_MAX_EMA);
 }
 
+bool nl_due_now(nl_due *due, int times, double share, double done, double seconds)
+{
+    if (due->began > 0 && due->ended == 0 && seconds > due->began)
+        due->ended = seconds;
+    bool known = due->began == 0 || due->ended > 0;
+    int now = (int)(times * done);
+    if (now <= due->passed || !known || (seconds - due->began) * share < due->ended - due->began)
+        return false;
+    due->passed = now;
+    if (now >= times)
+        return false;
+    due->began = seconds;
+    due->ended = 0;
+    return true;
+}
+
 nl_status nl_train_averages(nl_context *context, const nl_train_options *options,
                             nl_average *averages, int *count)
 {

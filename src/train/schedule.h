@@ -28,6 +28,17 @@ double nl_train_ema_decay(const nl_train_options *options, const nl_average *ave
 nl_status nl_train_averages(nl_context *context, const nl_train_options *options,
                             nl_average *averages, int *count);
 
+/* ---- What is due by the clock in a run whose length is a time. */
+typedef struct nl_due {
+    int passed;   /* so many were due; -1: it goes by steps */
+    double began; /* the last one, in seconds of the run; 0: none */
+    double ended; /* as far as is known: the first time asked after it; 0: not yet */
+} nl_due;
+
+/* Whether one of `times` is due where `done` of the run, of which it is `seconds`, lies behind it; the end has its own. What takes
+ * long becomes fewer: no more than `share` of the time goes into it. */
+bool nl_due_now(nl_due *due, int times, double share, double done, double seconds);
+
 /* ---- What follows from the length of a run where it was not given: in place of "auto" and of negative numbers. steps: of
  * the whole run; 0: not known. */
 void nl_train_follow_length(nl_train_options *options, int64_t steps);

@@ -511,8 +511,8 @@ static nl_status open_trainer(nl_trainer *trainer)
         trainer->steps = trainer->steps ? NL_MIN(trainer->steps, steps) : steps;
     }
     trainer->last_grid = options->sample_every < 0;
-    trainer->clock_grids = trainer->last_grid && options->minutes > 0 ? 0 : -1;
-    trainer->clock_saves = options->save_every < 0 && options->minutes > 0 ? 0 : -1;
+    trainer->clock_grids.passed = trainer->last_grid && options->minutes > 0 ? 0 : -1;
+    trainer->clock_saves.passed = options->save_every < 0 && options->minutes > 0 ? 0 : -1;
     trainer->own = *options;
     trainer->options = options = &trainer->own;
     nl_train_follow_length(&trainer->own, trainer->steps);

@@ -45,8 +45,7 @@ typedef struct nl_trainer {
     nl_model *sampler;  /* around the network, for grids; NULL: none */
     bool sampler_tried;
     bool last_grid; /* one at the end, whatever the interval: that follows from the length */
-    /* Of a run whose length is a time: how many grids and checkpoints were due by the clock; -1: they are due by steps. */
-    int clock_grids, clock_saves;
+    nl_due clock_grids, clock_saves;
     bool save_failed;                  /* the last checkpoint: tried again soon */
     double last_loss, validation_loss; /* NaN: none */
     bool finished;                     /* model.safetensors is written */
