@@ -113,6 +113,10 @@ static nl_status settle_options(nl_command_line *line, nl_layers *layers, nl_tex
     }
     bool goes_on = values->train.out && (is_alone(values) || is_small(values->recipe)) &&
                    nl_is_run(context, values->train.out);
+    if (!goes_on && values->train.out && is_alone(values) && !values->recipe)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: there is no run to resume; for a new one see 'nalagen %s --help'",
+                       values->train.out, values->command->name);
     if (!goes_on)
         return NL_OK;
     NL_CHECK(read_run(context, values, layers));

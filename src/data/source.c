@@ -11,6 +11,9 @@
 
 static nl_status refuse(const nl_source *source)
 {
+    if (!nl_path_exists(source->path))
+        return nl_fail(source->context, NL_ERROR_INPUT, "%s: there is no such file or folder",
+                       source->path);
     return nl_fail(
         source->context, NL_ERROR_INPUT,
         "%s: expected a folder of pictures, of CIFAR's batches or of IDX files, a tar, a "

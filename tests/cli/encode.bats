@@ -108,6 +108,7 @@ assert (x['images'][0] == first[:, 4:44]).all()
     run -2 encode nothing
     [[ $output == *"-o DATA"* ]]
     run -3 encode nothing -o data
+    [[ $output == *"nothing: there is no such file or folder"* ]]
     mkdir -p set/a
     head -c 3073 /dev/zero >set/a/a.png
     for data in set/data set/a/data ./set/../set/b/c/; do

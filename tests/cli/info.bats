@@ -96,5 +96,6 @@ short_run() {
     run -2 "$NALAGEN" distill -o once
     [[ $output == *"run of nalagen train"* ]]
     run -2 "$NALAGEN" train -o nothing
+    [[ $output == *"nothing: there is no run to resume"*"nalagen train --help"* ]]
     [ ! -e nothing ]
 }
