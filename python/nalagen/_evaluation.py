@@ -36,7 +36,7 @@ class Evaluation:
     missing: Dict[str, str]  # why others are not there
     samples: int  # pictures
     reference: int  # pictures; 0: statistics only
-    small: bool  # too few pictures: the numbers compare with nothing
+    small: bool  # too few pictures: the numbers are not comparable with other results
     repeated: int  # samples that are there before, byte for byte
     copied: int  # samples that are pictures of the reference, byte for byte
     features: str  # what the numbers depend on

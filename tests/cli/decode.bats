@@ -154,7 +154,7 @@ np.save('nan.npy', x), np.savez('two.npz', a=x, b=x)"
     run -4 "$NALAGEN" decode sd1-latents.npy -o small.npz --vae vae --device cpu --max-memory 1M
 }
 
-@test "Ctrl-C: an archive is gone on with" {
+@test "Ctrl-C: an archive is resumed" {
     twin sd1 vae
     numpy "
 np.save('many.npy', np.random.default_rng(1).standard_normal((600, 4, 8, 8)).astype('f4'))"

@@ -57,3 +57,7 @@ links() {
         done
     done
 }
+
+@test "the README stays short" {
+    [ "$(wc -l <"$NL_SOURCE_DIR/README.md")" -lt 120 ]
+}
