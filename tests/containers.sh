@@ -35,7 +35,8 @@ base() {
     if [ -n "$toolkit" ]; then
         mkdir -p "$place/usr/local/cuda"
         cp -a "$toolkit/." "$place/usr/local/cuda"
-        images config --env PATH=/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$made"
+        images config --env PATH=/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+            --env LD_LIBRARY_PATH=/usr/local/cuda/lib64 "$made"
     fi
     images commit -q --rm "$made" "$name" >/dev/null
 }
