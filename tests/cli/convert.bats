@@ -202,12 +202,17 @@ assert all(np.abs(a[k] - b[k]).max() < 1e-6 for k in a)"
     [[ $output == *PixArtTransformer2DModel* ]]
 }
 
-@test "a pipe that nobody writes into is no model and no noise, and nobody waits for ever" {
+@test "a pipe that nobody writes into or reads is no model, noise or output, and nobody waits for ever" {
     mkfifo pipe
     run -3 timeout 30 "$NALAGEN" info pipe
     [[ $output == *"nobody writes"* ]]
     run -3 timeout 30 "$NALAGEN" sample -m pipe --vae none
     [[ $output == *"nobody writes"* ]]
+    "$MAKE_MODEL" tiny.safetensors
+    run -3 timeout 30 "$NALAGEN" sample -m tiny.safetensors -c 1 --noise pipe -o a.png --device cpu
+    [[ $output == *"nobody writes"* ]]
+    run -7 timeout 30 "$NALAGEN" sample -m tiny.safetensors -c 1 -o pipe --force --device cpu
+    [ -p pipe ] && [ ! -e a.png ]
 }
 
 @test "autoencoders of every spelling give one file" {
