@@ -17,6 +17,13 @@
 #include "nl_io.h"
 #include "ops.h"
 
+/* As gcc says it, by clang too: its allocator ends the process where a limit leaves it no addresses. */
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
+
 /* Fails the test with the context's message. */
 #define assert_ok(context, call)                                                                   \
     do {                                                                                           \

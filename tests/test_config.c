@@ -299,8 +299,8 @@ static void printing_round_trips(void **state)
             fail_msg("%s is not in %s", parts[i], json);
     assert_null(strstr(json, "schedule"));   /* DiT's */
     assert_null(strstr(json, "query_norm")); /* said where it is not the L2 norm */
-    nl_free(context, json);
     assert_null(strstr(json, "learn_exponents"));
+    nl_free(context, json);
     c.tau = 1.0 / 3, c.query_norm = NL_QUERY_RMS; /* numbers keep their last bit */
     c.learn_exponents = true;
     assert_ok(context, nl_config_print(context, &c, &json));

@@ -233,7 +233,7 @@ static void test_sources_refused(void **state)
     (void)state;
     nl_context *context = test_context(NULL);
     nl_encode_options options = pixel_options(6);
-    assert_encode_fails(context, &options, NL_ERROR_INPUT, "expected a folder");
+    assert_encode_fails(context, &options, NL_ERROR_INPUT, "no such file or folder");
     assert_ok(context, nl_make_folder(context, in_folder("source/train/a")));
     assert_ok(context, nl_make_folder(context, in_folder("source/val/a")));
     assert_encode_fails(context, &options, NL_ERROR_USAGE, "--split train");
