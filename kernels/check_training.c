@@ -89,6 +89,24 @@ static void check_layernorm_gate_backward(nl_arguments *a,
     check_eps(a, args->eps);
 }
 
+nl_nala_attention_args nl_nala_forward_of(const nl_nala_attention_backward_args *args)
+{
+    return (nl_nala_attention_args){.qkvg = args->qkvg,
+                                    .batch = args->batch,
+                                    .tokens = args->tokens,
+                                    .heads = args->heads,
+                                    .head_size = args->head_size,
+                                    .feature_map = args->feature_map,
+                                    .lambda = args->lambda,
+                                    .tau = args->tau,
+                                    .log_lambda = args->log_lambda,
+                                    .log_tau = args->log_tau,
+                                    .norm_scale = args->norm_scale,
+                                    .rope = args->rope,
+                                    .grid_height = args->grid_height,
+                                    .grid_width = args->grid_width};
+}
+
 static void check_nala_attention_backward(nl_arguments *a,
                                           const nl_nala_attention_backward_args *args)
 {

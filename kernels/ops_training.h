@@ -90,6 +90,9 @@ typedef struct nl_nala_attention_backward_args {
     int64_t grid_height, grid_width;
 } nl_nala_attention_backward_args;
 
+/* What the forward pass was called with, but for what it wrote. */
+nl_nala_attention_args nl_nala_forward_of(const nl_nala_attention_backward_args *args);
+
 typedef struct nl_softmax_attention_backward_args {
     nl_tensor qkv;  /* as forward */
     nl_tensor out;  /* [B * T, D] */

@@ -234,29 +234,11 @@ static void run_group(const backward *b, int team, int64_t first, int64_t count)
     }
 }
 
-static nl_nala_attention_args forward_of(const nl_nala_attention_backward_args *args)
-{
-    return (nl_nala_attention_args){.qkvg = args->qkvg,
-                                    .batch = args->batch,
-                                    .tokens = args->tokens,
-                                    .heads = args->heads,
-                                    .head_size = args->head_size,
-                                    .feature_map = args->feature_map,
-                                    .lambda = args->lambda,
-                                    .tau = args->tau,
-                                    .log_lambda = args->log_lambda,
-                                    .log_tau = args->log_tau,
-                                    .norm_scale = args->norm_scale,
-                                    .rope = args->rope,
-                                    .grid_height = args->grid_height,
-                                    .grid_width = args->grid_width};
-}
-
 /* qkvg [B * T, >= 3D]; out, dout [B * T, D]; state [B * h, F, d], total [B * h, F] -> dqkv [B * T, >= 3D] */
 nl_status NL_CPU(nala_attention_backward)(nl_device *device,
                                           const nl_nala_attention_backward_args *args)
 {
-    nl_nala_attention_args forward = forward_of(args);
+    nl_nala_attention_args forward = nl_nala_forward_of(args);
     backward b = {.plan = nl_nala_make_plan(&forward, NL_COLUMN_UNIT), .args = args};
     nl_nala_plan *p = &b.plan;
     int64_t heads = args->batch * args->heads;

@@ -196,19 +196,7 @@ nl_status nl_reference_nala_attention_backward(nl_device *device,
     int64_t d = args->head_size, width = nl_feature_width(args->feature_map, d);
     nl_status status = NL_OK;
     head_view view = {.args = args, .width = width};
-    nl_nala_attention_args forward = {.batch = args->batch,
-                                      .tokens = args->tokens,
-                                      .heads = args->heads,
-                                      .head_size = d,
-                                      .feature_map = args->feature_map,
-                                      .lambda = args->lambda,
-                                      .tau = args->tau,
-                                      .log_lambda = args->log_lambda,
-                                      .log_tau = args->log_tau,
-                                      .norm_scale = args->norm_scale,
-                                      .rope = args->rope,
-                                      .grid_height = args->grid_height,
-                                      .grid_width = args->grid_width};
+    nl_nala_attention_args forward = nl_nala_forward_of(args);
     NL_TRY(NL_NEW_ARRAY(device->context, "gradients of a head", width * (d + 4) + 3 * d,
                         &view.dstate));
     view.dtotal = view.dstate + width * d;
