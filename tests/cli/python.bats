@@ -41,6 +41,14 @@ runpy.run_path('$NL_SOURCE_DIR/tests/python_header.py')"
     [[ $output == *"nl_sampling: the header's members are"* ]]
 }
 
+@test "the tests that lie with the package: pytest python" {
+    need_model
+    package "
+import runpy, sys
+sys.argv = ['unittest', 'discover', '$NL_SOURCE_DIR/python/tests']
+runpy.run_module('unittest', run_name='__main__')"
+}
+
 @test "images are those that the command line writes" {
     need_model
     package ""
@@ -86,12 +94,8 @@ walk = model.walk('church', 'golf ball', 3, seed=3, end_seed=4, sampler='euler',
 assert list(walk.indices) == [0, 1, 2] and np.array_equal(walk[1], png('walk/1.png'))
 for end, image in zip((('church', 3), ('golf ball', 4)), walk[::2]):
     assert np.array_equal(image, model.sample(end[0], 1, seed=end[1], sampler='euler', steps=2, cfg_scale=1)[0])
-# one at a time, with another size in between, and to the latents and back
+# another size in between
 assert model.sample(0, size=(64, 32), steps=1, sampler='euler', cfg_scale=1).shape == (1, 64, 32, 3)
-again = [p.rgb for p in model.stream(['church', 14, 'golf ball'], 4, batch=1, **options)]
-assert np.array_equal(again, images)
-assert np.array_equal(model.decode(images.latents), images)
-assert model.encode(images).shape == images.latents.shape
 assert model.class_index('church') == model.class_index('n03028079') == 14 and model.classes[14] == 'church'
 assert len(model.sha256) == 64
 "
@@ -120,36 +124,8 @@ assert np.array_equal(guided.sample_latents(3, steps=4, guide_scale=3),
 "
 }
 
-@test "failures are exceptions with the library's message" {
-    small_model
-    package "
-model = nalagen.load('run/model.safetensors', vae='none')
-def fails(kind, text, call):
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), error
-        return error
-    raise AssertionError(text)
-fails(nalagen.InputError, 'nowhere.pt', lambda: nalagen.load('nowhere.pt')).status == 3
-fails(nalagen.UsageError, 'no such device', lambda: nalagen.load(device='no such device')).status == 2
-fails(nalagen.UsageError, 'there is no \"x\"', lambda: model.sample_latents(0, sampler='x'))
-fails(ValueError, 'no such', lambda: model.sample_latents('no such'))
-fails(nalagen.UsageError, 'label 99', lambda: model.sample_latents(99))
-fails(nalagen.UsageError, 'noise: expected [2, ', lambda: model.sample_latents(0, 2, noise=np.zeros((2, 3, 4, 4))))
-fails(nalagen.UsageError, 'out of range', lambda: model.sample_latents(0, batch=2**40))
-fails(nalagen.UsageError, 'cfg_scale', lambda: model.sample_latents(0, cfg_scale=-1))
-fails(nalagen.UsageError, 'at least 1', lambda: model.sample_latents(0, 0))
-fails(nalagen.UsageError, 'none given', lambda: model.sample_latents([], 1))
-fails(TypeError, 'stepps', lambda: model.sample_latents(0, stepps=3))
-fails(nalagen.OutOfMemoryError, '', lambda: nalagen.load('run/model.safetensors', max_memory=1000)).status == 4
-fails(MemoryError, '', lambda: nalagen.load('run/model.safetensors', max_memory=1000))
-assert model.sample_latents(0).shape[0] == 1 # usable afterwards
-assert repr(model) == '<nalagen.Model run/model.safetensors: SiT with softmax attention, 10 classes, 3 x 32 x 32>', model
-with model:
-    pass
-fails(ValueError, 'closed', lambda: model.sample_latents(0))
-"
+@test "a library that is not there is named" {
+    plain_library
     cp -r "$NL_SOURCE_DIR/python/nalagen" .
     run env NALAGEN_LIBRARY=nowhere.so PYTHONPATH=. python3 -c 'import sys; sys.modules["numpy.x"] = 0
 try:
@@ -159,53 +135,6 @@ except ImportError:
 else:
     nalagen.load()'
     [[ $output == *NALAGEN_LIBRARY*nowhere.so* ]]
-}
-
-@test "a callback and Ctrl-C stop the work, and the model is usable afterwards" {
-    small_model
-    package "
-import os, signal, threading, time
-model = nalagen.load('run/model.safetensors', vae='none')
-def stop(p):
-    return p.step < 5
-try:
-    model.sample_latents(0, steps=100000, progress=stop)
-    raise AssertionError('not stopped')
-except nalagen.Cancelled as error:
-    assert error.status == 130
-def broken(p):
-    raise KeyError('mine')
-try:
-    model.sample_latents(0, steps=100000, progress=broken)
-    raise AssertionError('not stopped')
-except KeyError:
-    pass
-for wait in 0, 0.3: # about before the first step, and amidst
-    began = time.monotonic()
-    try:
-        threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)).start()
-        model.sample_latents(0, 16, steps=100000, sampler='euler')
-        raise AssertionError('not stopped')
-    except KeyboardInterrupt:
-        assert time.monotonic() - began < 30
-for p in model.stream([0, 1, 2], batch=1, steps=1):
-    break # the rest is not made
-for i in range(20): # cancelled when all is done: not the next call's matter
-    for p in model.stream([0], steps=1):
-        break
-    assert model.sample_latents(0, steps=1).shape[0] == 1
-# while it works, other threads of Python do
-count = 0
-done = threading.Event()
-def work():
-    model.sample_latents(0, 8, steps=50)
-    done.set()
-threading.Thread(target=work).start()
-while not done.is_set():
-    count += 1
-    time.sleep(0.001)
-assert count > 3, count
-"
 }
 
 @test "evaluate: the numbers of nalagen eval, of files, arrays and a model" {
