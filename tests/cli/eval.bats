@@ -114,6 +114,17 @@ assert one["metrics"] == two["metrics"] and one["n"] == 12, (one, two)'
         mixed --ref b.npz
     [ "$status" -eq 0 ]
     [[ $stderr == *"different sizes"* && $stderr == *"left out: 1 file that is not PNG, JPEG or WebP (the first: c.txt)"* ]]
+    # stats and nearest say it too, of whatever they are given
+    left='folder: left out: 1 file that is not PNG, JPEG or WebP (the first: notes.txt)'
+    run --separate-stderr "$NALAGEN" stats -w "$inception" --allow-small folder -o folder.npz
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"$left"* ]]
+    run --separate-stderr "$NALAGEN" nearest -w "$inception" --features pool_64 a.npz --ref folder
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"$left"* ]]
+    run --separate-stderr "$NALAGEN" nearest -w "$inception" --features pool_64 folder --ref a.npz --held-out b.npz
+    [ "$status" -eq 0 ]
+    [[ $stderr == *"$left"* ]]
     mkdir empty
     run -3 evaluate empty --ref b.npz
     [[ $output == *"no PNG, JPEG or WebP"* ]]

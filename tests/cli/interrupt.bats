@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Ctrl-C while sampling and between requests.
+# Ctrl-C while sampling, between requests and while encoding.
 load helper
 
 # Starts a long run in the background and waits for its first picture.
@@ -44,4 +44,27 @@ start() {
     code=0; wait $pid || code=$?
     exec 5>&-
     [ "$code" -eq 130 ]
+}
+
+@test "Ctrl-C in the midst of a batch of encode: nothing is half written, and the same command goes on" {
+    need_model
+    mkdir set
+    for i in $(seq 24); do cp "$NL_SOURCE_DIR/samples/church.png" set/$i.png; done
+    # One thread takes 20 s for the first 21: a signal heard at their end would find them written.
+    encode=("$NALAGEN" encode set -o data --vae "$vae" --size 512 --device cpu --threads 1)
+    env --default-signal=INT "${encode[@]}" 2>err &
+    pid=$!
+    for _ in $(seq 300); do grep -q 'latents of' err && break; sleep 0.1; done
+    sleep 2 # it has read them
+    kill -INT $pid
+    start_of_end=$SECONDS
+    code=0; wait $pid || code=$?
+    [ "$code" -eq 130 ]
+    [ $((SECONDS - start_of_end)) -le 10 ]
+    grep -q "^nalagen: stopping" err
+    grep -q "same command to resume" err
+    [ -z "$(find data -type f ! -size 0)" ]
+    rm set/[2-9].png set/??.png
+    "${encode[@]}" -q
+    json_lines "x['count'] == 1" < <(tr -d '\n' <data/dataset.json)
 }
