@@ -350,9 +350,9 @@ static nl_status list_folders(const nl_archive *a, size_t skip, char ***folders,
     NL_CHECK(NL_NEW_ZEROS(a->context, "names of folders", a->pictures, folders));
     for (int64_t i = 0; i < a->count; i++) {
         const nl_member *m = &a->members[i];
-        const char *name = m->name + m->inside + skip, *slash = strchr(name, '/');
-        if (!m->picture)
+        if (!m->picture) /* its name may be shorter than `skip` */
             continue;
+        const char *name = m->name + m->inside + skip, *slash = strchr(name, '/');
         if (!slash)
             ++*loose;
         else if (!*count || strlen((*folders)[*count - 1]) != (size_t)(slash - name) ||
@@ -448,11 +448,12 @@ static nl_status add_by_folder(nl_archive *a, size_t skip, const nl_source_optio
     if (split) {
         for (int64_t i = 0; i < a->count; i++) {
             nl_member *m = &a->members[i];
+            if (!m->picture)
+                continue;
             const char *name = m->name + m->inside + skip;
             size_t length = strlen(split);
-            bool kept = m->picture && !strncmp(name, split, length) && name[length] == '/';
-            a->pictures -= m->picture && !kept;
-            m->picture = kept;
+            m->picture = !strncmp(name, split, length) && name[length] == '/';
+            a->pictures -= !m->picture;
         }
         if (!a->pictures)
             NL_TRY(nl_fail(a->context, NL_ERROR_INPUT, "%s: no folder %s in it for --split %s",

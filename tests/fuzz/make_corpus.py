@@ -216,7 +216,9 @@ def archive():
 
     long = [('x' * 150 + '/' + name, data) for name, data in folders]
     for name, members, form in (('folders', folders, tarfile.USTAR_FORMAT), ('keys', keys, tarfile.USTAR_FORMAT),
-                                ('pax', long, tarfile.PAX_FORMAT), ('gnu', long, tarfile.GNU_FORMAT), ('edm', edm, tarfile.USTAR_FORMAT)):
+                                ('pax', long, tarfile.PAX_FORMAT), ('gnu', long, tarfile.GNU_FORMAT), ('edm', edm, tarfile.USTAR_FORMAT),
+                                # a file beside the folder that all pictures lie in: its name is shorter
+                                ('beside', long + [('notes', b'x')], tarfile.GNU_FORMAT)):
         write('archive', 'tar_' + name, b'\0' + tar(members, form))
     write('archive', 'tar_split', b'\x21' + tar(split, tarfile.USTAR_FORMAT))
     write('archive', 'zip_folders', b'\1' + zipped(folders, zipfile.ZIP_STORED))
