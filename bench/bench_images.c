@@ -248,7 +248,7 @@ static nl_status measure(bench b, const char *what)
                   : "%s  %s %s  batch %lld size %lld  %9.3f ms  %10.1f /s  first %.1f ms  load "
                     "%.1f ms  %8.1f MiB\n",
            what, b.device->name,
-           b.vae ? nl_dtype_name(b.device->activation)
+           b.vae ? nl_dtype_name(b.device->feature_maps)
                  : nl_precision_names[nl_inception_precision(b.net)],
            (long long)b.batch, (long long)b.size, ms, 1e3 * (double)b.batch / ms, first,
            loaded - start, (double)measuring.arena_peak / 1048576);

@@ -85,6 +85,7 @@ static nl_tensor tensor(bench *b, nl_dtype dtype, int ndim, const int64_t *shape
     tensor(b, dtype, NL_COUNT(((int64_t[]){__VA_ARGS__})), (const int64_t[]){__VA_ARGS__})
 #define F32(...)        TENSOR(NL_F32, __VA_ARGS__)
 #define ACTIVATION(...) TENSOR(b->device->activation, __VA_ARGS__)
+#define MAP(...)        TENSOR(b->device->feature_maps, __VA_ARGS__)
 #define WEIGHT(...)     TENSOR(b->device->dtype, __VA_ARGS__)
 
 static int64_t free_tensors(bench *b)
@@ -336,10 +337,10 @@ static void bench_conv2d(bench *b)
         MEASURE(conv2d,
                 ROW(.shape = cases[i].shape,
                     .flops = 2 * (double)(side * side * in * out * kernel * kernel)),
-                .x = ACTIVATION(1, side, side, in), .weight = F32(out, in, kernel, kernel),
-                .bias = F32(out), .residual = ACTIVATION(1, side, side, out),
-                .y = ACTIVATION(1, side, side, out), .stride = 1, .pad_top = pad, .pad_left = pad,
-                .pad_bottom = pad, .pad_right = pad, .activation = NL_ACT_RELU);
+                .x = MAP(1, side, side, in), .weight = WEIGHT(out, in, kernel, kernel),
+                .bias = F32(out), .residual = MAP(1, side, side, out), .y = MAP(1, side, side, out),
+                .stride = 1, .pad_top = pad, .pad_left = pad, .pad_bottom = pad, .pad_right = pad,
+                .activation = NL_ACT_RELU);
     }
 }
 
@@ -350,17 +351,17 @@ static void bench_autoencoder(bench *b)
             ROW(.shape = "1 x 1024 tokens, 1 head of 512", .flops = 4.0 * 1024 * 1024 * 512),
             .qkv = ACTIVATION(1024, 3 * 512), .out = ACTIVATION(1024, 512), .batch = 1,
             .tokens = 1024, .heads = 1, .head_size = 512, .scale = 0.0441941738f);
-    MEASURE(groupnorm, ROW(.shape = "128, 256 x 256, silu"), .x = ACTIVATION(1, 256, 256, 128),
-            .weight = F32(128), .bias = F32(128), .y = ACTIVATION(1, 256, 256, 128), .groups = 32,
+    MEASURE(groupnorm, ROW(.shape = "128, 256 x 256, silu"), .x = MAP(1, 256, 256, 128),
+            .weight = F32(128), .bias = F32(128), .y = MAP(1, 256, 256, 128), .groups = 32,
             .eps = 1e-6f, .silu = true);
-    MEASURE(upsample2x, ROW(.shape = "64, 128 x 128"), .x = ACTIVATION(1, 128, 128, 64),
-            .y = ACTIVATION(1, 256, 256, 64));
+    MEASURE(upsample2x, ROW(.shape = "64, 128 x 128"), .x = MAP(1, 128, 128, 64),
+            .y = MAP(1, 256, 256, 64));
     MEASURE(pool, ROW(.shape = "64, 147 x 147, max 3 / 2"), .x = ACTIVATION(1, 147, 147, 64),
             .y = ACTIVATION(1, 73, 73, 64), .kernel = 3, .stride = 2);
-    MEASURE(activate, ROW(.shape = "silu, 256 x 256 x 128"), .x = ACTIVATION(256, 256, 128),
-            .y = ACTIVATION(256, 256, 128), .activation = NL_ACT_SILU);
+    MEASURE(activate, ROW(.shape = "silu, 256 x 256 x 128"), .x = MAP(256, 256, 128),
+            .y = MAP(256, 256, 128), .activation = NL_ACT_SILU);
     MEASURE(layout, ROW(.shape = "3, 256 x 256 to NHWC"), .x = F32(1, 3, 256, 256),
-            .y = ACTIVATION(1, 256, 256, 3), .to_nhwc = true, .scale = 1);
+            .y = MAP(1, 256, 256, 3), .to_nhwc = true, .scale = 1);
     MEASURE(to_uint8, ROW(.shape = "256 x 256 x 3"), .x = ACTIVATION(256, 256, 3),
             .y = TENSOR(NL_U8, 256, 256, 3), .scale = 127.5f, .shift = 128);
 }

@@ -41,7 +41,9 @@ static bool dtype_fits(const nl_arguments *a, nl_dtype dtype, int flags)
         return dtype == NL_F32 || dtype == NL_F16 || dtype == NL_BF16 || dtype == NL_U8;
     /* A measuring device has the name of the one that it stands for. */
     bool gpu = strncmp(a->device->name, "cuda", 4) == 0;
-    return dtype == NL_F32 || (dtype == NL_BF16 && (gpu || (flags & NL_ARG_WEIGHT))) ||
+    bool half = gpu || (flags & NL_ARG_WEIGHT) ||
+                ((flags & NL_ARG_FEATURE_MAP) && a->device->feature_maps == NL_BF16);
+    return dtype == NL_F32 || (dtype == NL_BF16 && half) ||
            (dtype == NL_F16 && gpu && (flags & NL_ARG_F16));
 }
 

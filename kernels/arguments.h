@@ -22,8 +22,9 @@ enum {
     NL_ARG_STORED = 512, /* F32, F16, BF16 or U8: what a data set may hold */
     NL_ARG_F64 = 1024,
     NL_ARG_I64 = 2048,
-    NL_ARG_F8 = 4096,      /* F8 everywhere */
-    NL_ARG_MAYBE_F8 = 8192 /* or F8 everywhere */
+    NL_ARG_F8 = 4096,          /* F8 everywhere */
+    NL_ARG_MAYBE_F8 = 8192,    /* or F8 everywhere */
+    NL_ARG_FEATURE_MAP = 16384 /* or BF16 on a device whose feature maps are */
 };
 
 enum { NL_ANY = -1, NL_MAX_ARGUMENTS = 20 };

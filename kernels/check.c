@@ -259,11 +259,14 @@ static int64_t window_count(int64_t size, int64_t padding, int64_t kernel, int64
     return stride > 0 && free >= 0 ? free / stride + 1 : 0;
 }
 
+#define MAP NL_ARG_FEATURE_MAP
+
 static void check_conv2d(nl_arguments *a, const nl_conv2d_args *args)
 {
     const int64_t *w = args->weight.shape, *x = args->x.shape;
-    TENSOR(x, NL_ARG_F16, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
-    TENSOR(doubled, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F16, x[0], 2 * x[1], 2 * x[2], x[3]);
+    TENSOR(x, MAP | NL_ARG_F16, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(doubled, MAP | NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F16, x[0], 2 * x[1], 2 * x[2],
+           x[3]);
     if (args->doubled.data)
         x = args->doubled.shape;
     TENSOR(weight, NL_ARG_WEIGHT, NL_ANY, x[3], NL_ANY, NL_ANY);
@@ -277,9 +280,9 @@ static void check_conv2d(nl_arguments *a, const nl_conv2d_args *args)
         window_count(x[1], (int64_t)args->pad_top + args->pad_bottom, w[2], args->stride);
     int64_t width =
         window_count(x[2], (int64_t)args->pad_left + args->pad_right, w[3], args->stride);
-    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_F16 | (args->residual.data ? 0 : NL_ARG_STRIDED), x[0], height,
-           width, w[0]);
-    TENSOR(residual, NL_ARG_OPTIONAL | NL_ARG_F16, x[0], height, width, w[0]);
+    TENSOR(y, MAP | NL_ARG_OUTPUT | NL_ARG_F16 | (args->residual.data ? 0 : NL_ARG_STRIDED), x[0],
+           height, width, w[0]);
+    TENSOR(residual, MAP | NL_ARG_OPTIONAL | NL_ARG_F16, x[0], height, width, w[0]);
     nl_check(a,
              args->x.dtype == args->y.dtype &&
                  (!args->residual.data || args->residual.dtype == args->y.dtype) &&
@@ -290,14 +293,19 @@ static void check_conv2d(nl_arguments *a, const nl_conv2d_args *args)
 
 static void check_groupnorm(nl_arguments *a, const nl_groupnorm_args *args)
 {
-    TENSOR(x, NL_ARG_IN_PLACE, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(x, MAP | NL_ARG_IN_PLACE, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
     int64_t channels = args->x.shape[3];
-    TENSOR_AS(branch, NL_ARG_OPTIONAL | NL_ARG_IN_PLACE, x);
+    TENSOR_AS(branch, MAP | NL_ARG_OPTIONAL | NL_ARG_IN_PLACE, x);
     TENSOR(addend, NL_ARG_OPTIONAL | NL_ARG_F32, channels);
-    TENSOR_AS(sum, NL_ARG_OPTIONAL | NL_ARG_OUTPUT, x);
+    TENSOR_AS(sum, MAP | NL_ARG_OPTIONAL | NL_ARG_OUTPUT, x);
     TENSOR(weight, NL_ARG_F32, channels);
     TENSOR(bias, NL_ARG_F32, channels);
-    TENSOR_AS(y, NL_ARG_OUTPUT, x);
+    TENSOR_AS(y, MAP | NL_ARG_OUTPUT, x);
+    nl_dtype type = args->x.dtype;
+    nl_check(a,
+             args->y.dtype == type && (!args->branch.data || args->branch.dtype == type) &&
+                 (!args->sum.data || args->sum.dtype == type),
+             "x, branch, sum and y are of different types");
     nl_check(a, args->sum.data || !args->branch.data, "a branch without a sum");
     nl_check(a, !args->sum.data || args->branch.data || args->addend.data, "a sum of x alone");
     nl_check(a, args->groups > 0 && channels % args->groups == 0,
@@ -309,8 +317,9 @@ static void check_groupnorm(nl_arguments *a, const nl_groupnorm_args *args)
 static void check_upsample2x(nl_arguments *a, const nl_upsample2x_args *args)
 {
     const int64_t *x = args->x.shape;
-    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
-    TENSOR(y, NL_ARG_OUTPUT, x[0], 2 * x[1], 2 * x[2], x[3]);
+    TENSOR(x, MAP, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(y, MAP | NL_ARG_OUTPUT, x[0], 2 * x[1], 2 * x[2], x[3]);
+    nl_check(a, args->x.dtype == args->y.dtype, "x and y are of different types");
 }
 
 static void check_pool(nl_arguments *a, const nl_pool_args *args)
@@ -338,20 +347,23 @@ static void check_resize(nl_arguments *a, const nl_resize_args *args)
 
 static void check_activate(nl_arguments *a, const nl_activate_args *args)
 {
-    TENSOR_AS(x, NL_ARG_IN_PLACE, x);
-    TENSOR_AS(y, NL_ARG_OUTPUT, x);
+    TENSOR_AS(x, MAP | NL_ARG_IN_PLACE, x);
+    TENSOR_AS(y, MAP | NL_ARG_OUTPUT, x);
+    nl_check(a, args->x.dtype == args->y.dtype, "x and y are of different types");
     nl_check(a, args->activation <= NL_ACT_GELU_TANH, "no activation %d", (int)args->activation);
 }
 
 static void check_layout(nl_arguments *a, const nl_layout_args *args)
 {
     const int64_t *x = args->x.shape;
-    TENSOR(x, 0, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
+    TENSOR(x, MAP, NL_ANY, NL_ANY, NL_ANY, NL_ANY);
     if (args->to_nhwc)
-        TENSOR(y, NL_ARG_OUTPUT, x[0], x[2], x[3], x[1]);
+        TENSOR(y, MAP | NL_ARG_OUTPUT, x[0], x[2], x[3], x[1]);
     else
-        TENSOR(y, NL_ARG_OUTPUT, x[0], x[3], x[1], x[2]);
+        TENSOR(y, MAP | NL_ARG_OUTPUT, x[0], x[3], x[1], x[2]);
 }
+
+#undef MAP
 
 static void check_to_uint8(nl_arguments *a, const nl_to_uint8_args *args)
 {

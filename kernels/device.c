@@ -93,6 +93,7 @@ static nl_status create_with(nl_context *context, const nl_ops *ops, int index, 
     snprintf(created->name, sizeof(created->name), "%s", ops->name);
     NL_TRY(parse_dtype(context, dtype, ops == cuda_ops ? NL_BF16 : NL_F32, created));
     created->activation = ops == cuda_ops ? created->dtype : NL_F32;
+    created->feature_maps = created->activation;
     created->cancellable = !nl_device_queues(created);
     if (ops->create)
         NL_TRY(ops->create(created, index));

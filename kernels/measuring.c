@@ -94,6 +94,7 @@ void nl_device_measuring(const nl_device *like, nl_device *measuring)
                              .dtype = like->dtype,
                              .fp8 = like->fp8,
                              .activation = like->activation,
+                             .feature_maps = like->feature_maps,
                              .measuring = true};
     memcpy(measuring->name, like->name, sizeof(measuring->name));
 }

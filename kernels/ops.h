@@ -11,7 +11,8 @@
  *  - Arguments are a structure, so that an option can be added without touching callers. A tensor whose
  *    data is NULL is an argument left out. Inputs and outputs are F32 unless the comment says otherwise;
  *    weights may also be BF16, and on the GPU activations may be BF16 (sums are always fp32);
- *    those of conv2d, pool and resize there also F16.
+ *    those of conv2d, pool and resize there also F16. Feature maps of conv2d, groupnorm, upsample2x, activate and
+ *    layout may be BF16 wherever the device's are.
  *  - F8 (E4M3 with a factor for each row, core/nl_e4m3.h) only where it is said; sums of its products are fp32.
  *  - Tensors are contiguous except where "rows may be strided" is said.
  *  - Outputs do not overlap inputs, except where "in place" is said.
@@ -565,8 +566,10 @@ struct nl_device {
     bool
         fp8; /* those of a network's blocks are F8 (src/dit/params.c says which), the others BF16 */
     nl_dtype
-        activation; /* of tokens, feature maps and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype
-                            that is; states, noise and pictures stay F32 */
+        activation; /* of tokens and the biases of products: NL_F32, or NL_BF16 on a GPU whose dtype that is;
+                            states, noise and pictures stay F32 */
+    nl_dtype
+        feature_maps; /* of autoencoders, NHWC: as activation, or NL_BF16 on a CPU that has products of those */
     bool measuring;
     int64_t allocated; /* of a measuring device: bytes asked of it beside its arena, in all */
     bool

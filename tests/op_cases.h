@@ -36,12 +36,14 @@ typedef struct op_buffer {
 typedef struct op_run {
     nl_device *device;
     uint64_t seed;
-    int64_t only;   /* the one image of the batch that is run; -1: all of them */
-    bool rounded;   /* activations hold bf16 numbers, whatever their type */
-    bool gpu;       /* a GPU is under test */
-    bool left_out;  /* by op_left_out: nothing was run */
-    uint8_t poison; /* what outputs of integers hold beforehand; those of floats hold NaN */
-    int64_t batch;  /* set by the run function: images of the case; default 1 */
+    int64_t only;      /* the one image of the batch that is run; -1: all of them */
+    bool rounded;      /* activations hold bf16 numbers, whatever their type */
+    bool rounded_maps; /* feature maps do */
+    bool inexact;      /* the case has some of those; set by op_tensor */
+    bool gpu;          /* a GPU is under test */
+    bool left_out;     /* by op_left_out: nothing was run */
+    uint8_t poison;    /* what outputs of integers hold beforehand; those of floats hold NaN */
+    int64_t batch;     /* set by the run function: images of the case; default 1 */
     double
         tolerance; /* set by the run function: relative L2, against the reference; default 1e-5 */
     double
@@ -95,6 +97,7 @@ typedef struct op_spec {
     bool room;           /* what the operation leaves there does not matter */
     bool shared;         /* the same for every image: not cut down to image `only` */
     bool activation;     /* of the device's activation type */
+    bool feature_map;    /* of the type of its feature maps */
     const float *values; /* whole batch, without gaps; NULL: standard normal numbers */
     double scale;        /* factor of the numbers; 0: 1 */
     double shift;
@@ -128,7 +131,7 @@ float *op_gates(op_run *run, int64_t count);
 /* ---- For tests */
 
 /* The devices of NL_TEST_DEVICE (comma-separated; default "cpu,reference"), at most OP_MAX_DEVICES, in
- * NL_TEST_DTYPE (f32 by default; bf16 makes a GPU's activations bf16).
+ * NL_TEST_DTYPE (f32 by default; bf16 makes a GPU's activations bf16, and a CPU's feature maps if it has products of those).
  * Ends the program when one cannot be had. */
 int op_open_devices(nl_context *context, int threads, nl_device **devices);
 

@@ -105,9 +105,9 @@ static nl_status run_conv2d(op_run *run, const void *op_case)
                            .activation = c->activation,
                            .tf32 = c->tf32};
     args.x =
-        OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels});
+        OP_TENSOR(run, .feature_map = true, .shape = {c->batch, c->height, c->width, c->channels});
     if (c->doubled)
-        args.doubled = OP_TENSOR(run, .activation = true, .room = true,
+        args.doubled = OP_TENSOR(run, .feature_map = true, .room = true,
                                  .shape = {c->batch, 2 * c->height, 2 * c->width, c->channels});
     args.weight =
         OP_TENSOR(run, .shape = {c->out_channels, c->channels, c->kernel_height, c->kernel_width},
@@ -115,10 +115,11 @@ static nl_status run_conv2d(op_run *run, const void *op_case)
     if (!c->no_bias)
         args.bias = OP_TENSOR(run, .shape = {c->out_channels}, .shared = true);
     if (c->residual)
-        args.residual =
-            OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->out_channels});
-    args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, height, width, c->out_channels},
-                       .gap = c->gap, .output = "y");
+        args.residual = OP_TENSOR(run, .feature_map = true,
+                                  .shape = {c->batch, height, width, c->out_channels});
+    args.y =
+        OP_TENSOR(run, .feature_map = true, .shape = {c->batch, height, width, c->out_channels},
+                  .gap = c->gap, .output = "y");
     return nl_op_conv2d(run->device, &args);
 }
 
@@ -164,20 +165,20 @@ static nl_status run_groupnorm(op_run *run, const void *op_case)
             x[i] *= 1e-3f; /* a variance as small as eps */
     }
     op_spec shape = {
-        .activation = true, .shape = {c->batch, c->height, c->width, c->channels}, .values = x};
+        .feature_map = true, .shape = {c->batch, c->height, c->width, c->channels}, .values = x};
     nl_groupnorm_args args = {.groups = c->groups, .eps = 1e-6f, .silu = c->silu};
     args.y =
-        OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels},
+        OP_TENSOR(run, .feature_map = true, .shape = {c->batch, c->height, c->width, c->channels},
                   .output = "y", .in_place = c->in_place, .values = c->in_place ? x : NULL);
     if (c->kept_in_x)
-        args.sum = OP_TENSOR(run, .activation = true, .output = "sum", .in_place = true,
+        args.sum = OP_TENSOR(run, .feature_map = true, .output = "sum", .in_place = true,
                              .shape = {c->batch, c->height, c->width, c->channels}, .values = x);
     else if (c->kept)
-        args.sum = OP_TENSOR(run, .activation = true, .output = "sum",
+        args.sum = OP_TENSOR(run, .feature_map = true, .output = "sum",
                              .shape = {c->batch, c->height, c->width, c->channels});
     args.x = c->in_place ? args.y : c->kept_in_x ? args.sum : op_tensor(run, &shape);
     if (c->branch)
-        args.branch = OP_TENSOR(run, .activation = true,
+        args.branch = OP_TENSOR(run, .feature_map = true,
                                 .shape = {c->batch, c->height, c->width, c->channels});
     if (c->addend)
         args.addend = OP_TENSOR(run, .shape = {c->channels}, .shared = true);
@@ -202,9 +203,9 @@ static nl_status run_upsample2x(op_run *run, const void *op_case)
     run->tolerance = 0;
     nl_upsample2x_args args = {0};
     args.x =
-        OP_TENSOR(run, .activation = true, .shape = {c->batch, c->height, c->width, c->channels});
+        OP_TENSOR(run, .feature_map = true, .shape = {c->batch, c->height, c->width, c->channels});
     args.y =
-        OP_TENSOR(run, .activation = true,
+        OP_TENSOR(run, .feature_map = true,
                   .shape = {c->batch, 2 * c->height, 2 * c->width, c->channels}, .output = "y");
     return nl_op_upsample2x(run->device, &args);
 }
@@ -318,11 +319,11 @@ static nl_status run_activate(op_run *run, const void *op_case)
     const struct activate_case *c = op_case;
     run->batch = c->batch;
     nl_activate_args args = {.activation = c->activation};
-    args.y = OP_TENSOR(run, .activation = true, .shape = {c->batch, c->size}, .output = "y",
+    args.y = OP_TENSOR(run, .feature_map = true, .shape = {c->batch, c->size}, .output = "y",
                        .in_place = c->in_place, .scale = 10);
     args.x = c->in_place
                  ? args.y
-                 : OP_TENSOR(run, .activation = true, .shape = {c->batch, c->size}, .scale = 20);
+                 : OP_TENSOR(run, .feature_map = true, .shape = {c->batch, c->size}, .scale = 20);
     return nl_op_activate(run->device, &args);
 }
 
@@ -344,7 +345,7 @@ static nl_status run_layout(op_run *run, const void *op_case)
 {
     const struct layout_case *c = op_case;
     op_spec planes = {.shape = {c->batch, c->channels, c->height, c->width}};
-    op_spec pixels = {.shape = {c->batch, c->height, c->width, c->channels}};
+    op_spec pixels = {.feature_map = true, .shape = {c->batch, c->height, c->width, c->channels}};
     run->batch = c->batch;
     (c->to_nhwc ? &pixels : &planes)->output = "y";
     nl_layout_args args = {.to_nhwc = c->to_nhwc, .scale = c->scale, .shift = c->shift};

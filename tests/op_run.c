@@ -117,7 +117,7 @@ static nl_tensor f8_tensor(op_run *run, const op_spec *spec)
     int64_t columns = spec->shape[1], stride = columns + spec->gap;
     float *scales = keep(run, malloc((size_t)spec->shape[0] * sizeof(float)));
     elements.dtype = NL_U8;
-    elements.activation = false;
+    elements.activation = elements.feature_map = false;
     if (!spec->output) {
         float *values = op_normal(run, spec->shape[0] * columns);
         uint8_t *codes = keep(run, malloc((size_t)(spec->shape[0] * columns)));
@@ -164,7 +164,10 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     if (run->buffer_count == OP_MAX_BUFFERS)
         fail_msg("too many tensors in a test case");
     op_buffer *buffer = &run->buffers[run->buffer_count++];
-    bool half = spec->activation && run->device->activation == NL_BF16;
+    bool half = (spec->activation && run->device->activation == NL_BF16) ||
+                (spec->feature_map && run->device->feature_maps == NL_BF16);
+    bool rounded = (spec->activation && run->rounded) || (spec->feature_map && run->rounded_maps);
+    run->inexact = run->inexact || rounded;
     nl_dtype dtype = half ? NL_BF16 : spec->dtype;
     int64_t stride = columns + spec->gap, size = nl_dtype_size(dtype);
     buffer->room = spec->room;
@@ -178,7 +181,7 @@ nl_tensor op_tensor(op_run *run, const op_spec *spec)
     poison(run, dtype, buffer->initial, buffer->bytes);
     for (int64_t i = 0; values && i < count; i++) {
         double value = values[first + i] * (spec->scale != 0 ? spec->scale : 1) + spec->shift;
-        if (spec->activation && run->rounded)
+        if (rounded)
             value = nl_bf16_to_float(nl_float_to_bf16((float)value));
         store(dtype, buffer->initial, GUARD + i / columns * stride + i % columns, value);
     }
@@ -272,7 +275,8 @@ bool op_run_case(op_run *run, const op_family *family, int index, char *problem,
     run->tolerance = 1e-5;
     const char *op_case = (const char *)family->cases + (size_t)index * family->case_size;
     nl_status status = family->run(run, op_case);
-    if (run->rounded) { /* results are rounded too: one unit in the last place of bf16 */
+    if (run->rounded ||
+        run->inexact) { /* results are rounded too: one unit in the last place of bf16 */
         run->tolerance = fmax(run->tolerance, 1e-2);
         run->batch_tolerance = fmax(run->batch_tolerance, 4e-3);
     }

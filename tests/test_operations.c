@@ -4,7 +4,7 @@
  * batch alone, and with one thread. Environment:
  *
  *   NL_TEST_DEVICE   devices: op_open_devices
- *   NL_TEST_DTYPE    f32 (default) or bf16
+ *   NL_TEST_DTYPE    f32 or bf16; default: f32, and on a CPU the operations of feature maps in bf16 too
  *   NL_TEST_SEED     of the inputs, or `random` for one of the time; default: 1
  *   NL_TEST_ONLY     tests whose names match this pattern (*gated*)
  *   NL_TEST_PART     K/N: every N-th case, from the K-th on, so that N processes share the work
@@ -45,6 +45,7 @@ static op_run *run_case(op_test *test, nl_device *device, int index, int64_t onl
     run->seed = seed + (uint64_t)index;
     run->only = only;
     run->rounded = test->device->activation == NL_BF16;
+    run->rounded_maps = test->device->feature_maps == NL_BF16;
     run->gpu = nl_device_queues(test->device);
     run->poison = device == reference ? 0x5a : 0xa5;
     if (op_run_case(run, test->family, index, problem, sizeof(problem)))
@@ -169,15 +170,36 @@ static void test_all_operations_have_cases(void **state)
     }
 }
 
+static int add_family_tests(nl_device *device, nl_device *one_thread, const char *type,
+                            const op_family *families, op_test *tests, int count)
+{
+    for (const op_family *family = families; family->operation && count < MAX_TESTS; family++) {
+        op_test *test = &tests[count++];
+        *test = (op_test){.device = device, .one_thread = one_thread, .family = family};
+        snprintf(test->name, sizeof(test->name), "%.24s%s: %s", device->name, type,
+                 family->operation);
+    }
+    return count;
+}
+
 static int add_tests(nl_device *device, nl_device *one_thread, op_test *tests, int count)
 {
     for (int table = 0; table < NL_COUNT(tables); table++)
-        for (const op_family *family = tables[table]; family->operation && count < MAX_TESTS;
-             family++) {
-            op_test *test = &tests[count++];
-            *test = (op_test){.device = device, .one_thread = one_thread, .family = family};
-            snprintf(test->name, sizeof(test->name), "%.24s: %s", device->name, family->operation);
+        count = add_family_tests(device, one_thread, "", tables[table], tests, count);
+    return count;
+}
+
+/* A CPU whose feature maps are bf16, although its tokens are not. */
+static int add_half_tests(nl_device **half, op_test *tests, int count)
+{
+    for (int i = 0; i < 2; i++)
+        if (nl_device_create(context, "cpu", "bf16", 2 - i, &half[i]) != NL_OK) {
+            fprintf(stderr, "%s\n", nl_last_error(context));
+            exit(1);
         }
+    if (half[0]->feature_maps == NL_BF16)
+        return add_family_tests(half[0], half[1], " bf16", op_image_families, tests, count);
+    printf("SKIPPED: feature maps in bf16, of which this processor has no products\n");
     return count;
 }
 
@@ -185,7 +207,7 @@ int main(void)
 {
     static op_test tests[MAX_TESTS];
     static struct CMUnitTest units[MAX_TESTS + 1];
-    nl_device *devices[OP_MAX_DEVICES], *one_thread[OP_MAX_DEVICES];
+    nl_device *devices[OP_MAX_DEVICES], *one_thread[OP_MAX_DEVICES], *half[2] = {0};
     int count = 0;
     const char *given = getenv("NL_TEST_SEED");
     setvbuf(stdout, NULL, _IOLBF, 0); /* whoever ends the program sees how far it came */
@@ -206,6 +228,9 @@ int main(void)
     op_open_devices(context, 1, one_thread);
     for (int i = 0; i < device_count; i++)
         count = add_tests(devices[i], one_thread[i], tests, count);
+    for (int i = 0; i < device_count; i++)
+        if (!half[0] && !getenv("NL_TEST_DTYPE") && !strcmp(devices[i]->name, "cpu"))
+            count = add_half_tests(half, tests, count);
     units[0] = (struct CMUnitTest)cmocka_unit_test(test_all_operations_have_cases);
     for (int i = 0; i < count; i++)
         units[i + 1] = (struct CMUnitTest){
@@ -217,6 +242,8 @@ int main(void)
         nl_device_destroy(devices[i]);
         nl_device_destroy(one_thread[i]);
     }
+    nl_device_destroy(half[0]);
+    nl_device_destroy(half[1]);
     nl_device_destroy(reference);
     nl_core_context_destroy(context);
     return failed;

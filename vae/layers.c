@@ -117,6 +117,12 @@ int nl_vae_parameters(const nl_vae_layer *layer, nl_vae_parameter rows[NL_VAE_LA
     return count;
 }
 
+/* Attention is over tokens: where feature maps are of another type they become tokens and are made of tokens. */
+static bool tokens_apart(const nl_device *device)
+{
+    return device->feature_maps != device->activation;
+}
+
 /* The picture after the layer. */
 static void layer_size(const nl_vae_layer *layer, int64_t *height, int64_t *width)
 {
@@ -127,23 +133,26 @@ static void layer_size(const nl_vae_layer *layer, int64_t *height, int64_t *widt
     }
 }
 
-int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t width)
+int64_t nl_vae_slot_bytes(const nl_vae_network *network, const nl_device *device, int64_t height,
+                          int64_t width)
 {
-    int64_t largest = 0;
+    int64_t largest = 0, size = nl_dtype_size(device->feature_maps);
     for (int i = 0; i < network->count; i++) {
         const nl_vae_layer *layer = &network->layers[i];
         int64_t before = height * width * NL_MAX(layer->in, layer->out) * (layer->doubled ? 4 : 1);
         layer_size(layer, &height, &width);
-        int64_t after =
-            height * width * (layer->kind == NL_LAYER_ATTENTION ? 3 * layer->out : layer->out);
-        largest = NL_MAX(largest, NL_MAX(before, after));
+        int64_t after = height * width * layer->out * size;
+        if (layer->kind == NL_LAYER_ATTENTION)
+            after = height * width * layer->out * nl_dtype_size(device->activation) *
+                    (tokens_apart(device) ? 4 : 3);
+        largest = NL_MAX(largest, NL_MAX(before * size, after));
     }
     return largest;
 }
 
 static nl_tensor slot_tensor(const nl_vae_run *run, int slot, int64_t channels)
 {
-    return nl_tensor_of(run->slots[slot], run->device->activation, 4,
+    return nl_tensor_of(run->slots[slot], run->device->feature_maps, 4,
                         (int64_t[]){run->batch, run->height, run->width, channels});
 }
 
@@ -170,6 +179,15 @@ static void advance(nl_vae_run *run, int ahead, int64_t channels)
 {
     run->current = (run->current + ahead) % 3;
     run->channels = channels;
+}
+
+nl_status nl_vae_affine(nl_device *device, const nl_tensor *x, double scale, double shift,
+                        const nl_tensor *y)
+{
+    int64_t columns = x->shape[x->ndim - 1], rows = nl_tensor_count(x) / columns;
+    return NL_OP(device, layout, .x = nl_tensor_reshape(x, 4, (int64_t[]){1, 1, rows, columns}),
+                 .y = nl_tensor_reshape(y, 4, (int64_t[]){1, rows, columns, 1}), .to_nhwc = true,
+                 .scale = (float)scale, .shift = (float)shift);
 }
 
 /* A 3 x 3 or 1 x 1 convolution that keeps the size. */
@@ -281,17 +299,24 @@ static nl_status run_attention(nl_vae_run *run, const nl_vae_layer *layer)
     const nl_tensor *p = layer->parameters;
     int64_t channels = layer->in, tokens = run->height * run->width, rows = run->batch * tokens;
     int first = run->branch < 0 || run->branch == (run->current + 1) % 3 ? 1 : 2;
-    nl_tensor a = nl_vae_run_tensor(run, first, channels);
-    nl_tensor qkv = nl_vae_run_tensor(run, 3 - first, 3 * channels);
+    nl_device *device = run->device;
+    nl_tensor a = nl_vae_run_tensor(run, first, channels), a_rows, qkv, weight;
+    char *other = run->slots[(run->current + 3 - first) % 3];
+    bool apart = tokens_apart(device);
+    a_rows =
+        nl_tensor_of(apart ? other : a.data, device->activation, 2, (int64_t[]){rows, channels});
+    qkv = nl_tensor_of(apart ? other + nl_tensor_bytes(&a_rows) : other, device->activation, 2,
+                       (int64_t[]){rows, 3 * channels});
+    weight = nl_tensor_reshape(&p[2], 2, (int64_t[]){3 * channels, channels});
     NL_CHECK(norm(run, layer, false, &a));
-    nl_tensor a_rows = nl_tensor_reshape(&a, 2, (int64_t[]){rows, channels});
-    nl_tensor qkv_rows = nl_tensor_reshape(&qkv, 2, (int64_t[]){rows, 3 * channels});
-    nl_tensor weight = nl_tensor_reshape(&p[2], 2, (int64_t[]){3 * channels, channels});
-    NL_CHECK(
-        NL_OP(run->device, linear, .x = a_rows, .weight = weight, .bias = p[3], .y = qkv_rows));
-    NL_CHECK(NL_OP(run->device, softmax_attention, .qkv = qkv_rows, .out = a_rows,
-                   .batch = run->batch, .tokens = tokens, .heads = 1, .head_size = channels,
+    if (apart)
+        NL_CHECK(nl_vae_affine(device, &a, 1, 0, &a_rows));
+    NL_CHECK(NL_OP(device, linear, .x = a_rows, .weight = weight, .bias = p[3], .y = qkv));
+    NL_CHECK(NL_OP(device, softmax_attention, .qkv = qkv, .out = a_rows, .batch = run->batch,
+                   .tokens = tokens, .heads = 1, .head_size = channels,
                    .scale = (float)(1 / sqrt((double)channels))));
+    if (apart)
+        NL_CHECK(nl_vae_affine(device, &a_rows, 1, 0, &a));
     return end_sum(run, layer, &a, &p[4], &p[5], 3 - first);
 }
 

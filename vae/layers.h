@@ -98,11 +98,15 @@ typedef struct nl_vae_run {
 
 /* Finds out which layers may leave their sum to the next one; once the list is complete. */
 void nl_vae_leave_sums(nl_vae_network *network);
-/* Floats that one picture of height x width at the first layer needs in each slot. */
-int64_t nl_vae_slot_size(const nl_vae_network *network, int64_t height, int64_t width);
+/* Bytes that one picture of height x width at the first layer needs in each slot. */
+int64_t nl_vae_slot_bytes(const nl_vae_network *network, const nl_device *device, int64_t height,
+                          int64_t width);
 /* x, or slot `ahead` steps after it, as [B, H, W, C] of the run's present size. */
 nl_tensor nl_vae_run_tensor(const nl_vae_run *run, int ahead, int64_t channels);
 nl_status nl_vae_run_layer(nl_vae_run *run, const nl_vae_layer *layer);
+/* y = scale x + shift element by element; of as many elements, in the order in which they lie, each of its own type. */
+nl_status nl_vae_affine(nl_device *device, const nl_tensor *x, double scale, double shift,
+                        const nl_tensor *y);
 
 /* ---- names.c: every spelling to one. Canonical are diffusers' names for AutoencoderKL and TAESD's
  * own with "encoder." or "decoder." in front for the tiny one. */

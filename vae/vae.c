@@ -71,17 +71,6 @@ static nl_status check_shapes(const nl_vae *vae, nl_vae_half half, const nl_tens
                    (int)vae->latent_channels);
 }
 
-/* y = scale x + shift element by element, for tensors of one layout: with a single channel NCHW and
- * NHWC are the same order. x, y [B, H, W, C] */
-static nl_status affine(nl_device *device, const nl_tensor *x, double scale, double shift,
-                        const nl_tensor *y)
-{
-    int64_t batch = x->shape[0], height = x->shape[1], row = x->shape[2] * x->shape[3];
-    return NL_OP(device, layout, .x = nl_tensor_reshape(x, 4, (int64_t[]){batch, 1, height, row}),
-                 .y = nl_tensor_reshape(y, 4, (int64_t[]){batch, height, row, 1}), .to_nhwc = true,
-                 .scale = (float)scale, .shift = (float)shift);
-}
-
 /* The three slots for a batch of pictures of the size at the network's first layer. */
 static nl_status start_run(const nl_vae_network *network, nl_device *device, int64_t batch,
                            int64_t height, int64_t width, nl_vae_run *run)
@@ -89,10 +78,10 @@ static nl_status start_run(const nl_vae_network *network, nl_device *device, int
     *run = (nl_vae_run){
         .device = device, .batch = batch, .height = height, .width = width, .branch = -1};
     run->channels = network->layers[0].in;
-    int64_t size = nl_vae_slot_size(network, height, width);
+    int64_t bytes = nl_vae_slot_bytes(network, device, height, width);
     for (int i = 0; i < 3; i++) {
         nl_tensor slot;
-        NL_CHECK(nl_arena_tensor(device, device->activation, 2, (int64_t[]){batch, size}, &slot));
+        NL_CHECK(nl_arena_tensor(device, NL_U8, 2, (int64_t[]){batch, bytes}, &slot));
         run->slots[i] = slot.data;
     }
     return NL_OK;
@@ -119,7 +108,7 @@ nl_status nl_vae_decode(const nl_vae *vae, nl_device *device, const nl_tensor *l
     nl_tensor picture = nl_vae_run_tensor(&run, 0, 3);
     /* TAESD's pictures are in [0, 1] */
     bool tiny = vae->kind == NL_VAE_TINY;
-    NL_TRY(affine(device, &picture, tiny ? 2 : 1, tiny ? -1 : 0, rgb));
+    NL_TRY(nl_vae_affine(device, &picture, tiny ? 2 : 1, tiny ? -1 : 0, rgb));
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -160,7 +149,7 @@ nl_status nl_vae_encode(const nl_vae *vae, nl_device *device, const nl_tensor *r
     nl_vae_run run;
     NL_TRY(start_run(network, device, rgb->shape[0], rgb->shape[1], rgb->shape[2], &run));
     nl_tensor picture = nl_vae_run_tensor(&run, 0, 3);
-    NL_TRY(affine(device, rgb, tiny ? 0.5 : 1, tiny ? 0.5 : 0, &picture));
+    NL_TRY(nl_vae_affine(device, rgb, tiny ? 0.5 : 1, tiny ? 0.5 : 0, &picture));
     for (int i = 0; i < network->count - 1; i++)
         NL_TRY(nl_vae_run_layer(&run, &network->layers[i]));
     const nl_vae_layer *last = &network->layers[network->count - 1];

@@ -77,6 +77,8 @@ static nl_status cpu_create(nl_device *device, int index)
             "NL_CPU_LEVEL: expected base, v3 or v4 as this processor has it, found \"%s\"", level));
     NL_TRY(nl_dnnl_create(device, &state->dnnl));
     device->threads = nl_team(device->context, device->threads);
+    if (device->dtype == NL_BF16 && nl_dnnl_has_bf16())
+        device->feature_maps = NL_BF16;
 cleanup:
     if (status != NL_OK)
         cpu_destroy(device);

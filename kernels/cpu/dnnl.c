@@ -415,7 +415,7 @@ static dnnl_status_t make_conv2d(nl_dnnl *dnnl, kept *entry, const void *args)
     TRY(describe(&weight, 4, weight_shape, dtype, NULL));
     TRY(describe(&plain, 4, weight_shape, data_type(a->weight.dtype), weight_strides));
     TRY(describe(&bias, 1, bias_shape, dnnl_f32, bias_strides));
-    TRY(describe(&y, 4, y_shape, dnnl_f32, y_strides));
+    TRY(describe(&y, 4, y_shape, dtype, y_strides));
     TRY(conv_post_ops(&ops, a, REF(y)));
     TRY(attributes_create(&attributes, ops));
     TRY(conv_create(&made, dnnl->engine, REF(x), REF(weight), a->bias.data ? REF(bias) : NULL,

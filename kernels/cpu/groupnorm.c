@@ -1,33 +1,63 @@
 /* SPDX-License-Identifier: MIT */
 /* GroupNorm of x + branch + addend, then SiLU: moments of channels first, of groups from them. */
-#include "nl_cpu.h"
-#include "vector_math.h"
+#include "feature_maps.h"
 
 enum {
-    CHUNK = 1024
-}; /* pixels whose sums are taken together; fixed, so that threads do not matter */
+    CHUNK = 512, /* pixels whose sums are taken together; fixed, so that threads do not matter */
+    RUN = 16     /* of them those whose sums are taken in single precision */
+};
 
-/* Sums over pixels [first, last) of an image x [H W, C] of what each channel differs from its first
- * pixel: sums [C], then squares [C]. */
-static void channel_sums(const float *x, int64_t first, int64_t last, int64_t channels,
-                         double *sums)
+/* sum = x + branch + addend of one pixel */
+NL_INLINE void add(bool half, const nl_groupnorm_args *args, int64_t pixel)
 {
-    double *squares = sums + channels;
+    int64_t channels = args->x.shape[3], first = pixel * channels;
+    const float *addend = args->addend.data;
+    const void *x = args->x.data, *branch = args->branch.data;
+    void *sum = args->sum.data;
+#define ADD(more)                                                                                  \
+    for (int64_t c = 0; c < channels; c++)                                                         \
+        nl_put_element(half, sum, first + c, nl_get_element(half, x, first + c) + (more));
+    if (branch && addend) {
+#pragma omp simd
+        ADD(nl_get_element(half, branch, first + c) + addend[c])
+    } else if (branch) {
+#pragma omp simd
+        ADD(nl_get_element(half, branch, first + c))
+    } else {
+#pragma omp simd
+        ADD(addend[c])
+    }
+#undef ADD
+}
+
+/* Sums over pixels [first, last) of an image that begins at pixel `image` of x of what each channel differs from its first
+ * pixel: sums [C], then squares [C]; partial: room for as many. */
+NL_INLINE void channel_sums(bool half, const void *x, int64_t image, int64_t first, int64_t last,
+                            int64_t channels, float *partial, double *sums)
+{
+    float *squares = partial + channels;
     for (int64_t c = 0; c < 2 * channels; c++)
         sums[c] = 0;
-    for (int64_t pixel = first; pixel < last; pixel++) {
-        const float *row = x + pixel * channels;
+    for (int64_t run = first; run < last; run += RUN) {
+        for (int64_t c = 0; c < 2 * channels; c++)
+            partial[c] = 0;
+        for (int64_t pixel = run; pixel < NL_MIN(run + RUN, last); pixel++) {
 #pragma omp simd
-        for (int64_t c = 0; c < channels; c++) {
-            double difference = (double)row[c] - x[c];
-            sums[c] += difference;
-            squares[c] += difference * difference;
+            for (int64_t c = 0; c < channels; c++) {
+                float difference = nl_get_element(half, x, (image + pixel) * channels + c) -
+                                   nl_get_element(half, x, image * channels + c);
+                partial[c] += difference;
+                squares[c] += difference * difference;
+            }
         }
+#pragma omp simd
+        for (int64_t c = 0; c < 2 * channels; c++)
+            sums[c] += (double)partial[c];
     }
 }
 
-/* Adds the sums of the other chunks of an image to those of the first: a mean and a variance for
- * each channel. */
+/* Adds the sums of the other chunks of an image to those of the first: a mean and a variance for each channel. x: its first
+ * pixel. */
 static void channel_moments(const float *x, const float *addend, int64_t pixels, int64_t channels,
                             int64_t chunks, double *sums)
 {
@@ -77,78 +107,77 @@ static void group_map(const nl_groupnorm_args *args, const double *means, const 
     }
 }
 
-static void normalize(const nl_groupnorm_args *args, int64_t pixel, const map *m)
+NL_INLINE void normalize(bool half, const nl_groupnorm_args *args, int64_t pixel, const map *m)
 {
-    int64_t channels = args->x.shape[3];
+    int64_t channels = args->x.shape[3], first = pixel * channels;
     const float *center = m->center, *factor = m->factor, *offset = m->offset;
-    const float *x = nl_cpu_row(&args->x, pixel);
-    float *y = nl_cpu_row_out(&args->y, pixel);
+    const void *x = args->x.data;
+    void *y = args->y.data;
     if (args->silu) {
 #pragma omp simd
-        for (int64_t c = 0; c < channels; c++)
-            y[c] = nlv_silu((x[c] - center[c]) * factor[c] + offset[c]);
+        for (int64_t c = 0; c < channels; c++) {
+            float value = (nl_get_element(half, x, first + c) - center[c]) * factor[c] + offset[c];
+            nl_put_element(half, y, first + c, half ? nlv_silu_coarse(value) : nlv_silu(value));
+        }
     } else {
 #pragma omp simd
         for (int64_t c = 0; c < channels; c++)
-            y[c] = (x[c] - center[c]) * factor[c] + offset[c];
-    }
-}
-
-/* sum = x + branch + addend */
-static void add(const nl_device *device, const nl_groupnorm_args *args)
-{
-    int64_t channels = args->x.shape[3], pixels = nl_tensor_count(&args->x) / channels;
-    const float *addend = args->addend.data;
-#pragma omp parallel for num_threads(nl_cpu_team(device, pixels *channels)) schedule(static)
-    for (int64_t pixel = 0; pixel < pixels; pixel++) {
-        const float *x = nl_cpu_row(&args->x, pixel);
-        const float *branch = args->branch.data ? nl_cpu_row(&args->branch, pixel) : NULL;
-        float *sum = nl_cpu_row_out(&args->sum, pixel);
-        for (int64_t c = 0; c < channels; c++)
-            sum[c] = x[c] + (branch ? branch[c] : 0) + (addend ? addend[c] : 0);
+            nl_put_element(half, y, first + c,
+                           (nl_get_element(half, x, first + c) - center[c]) * factor[c] +
+                               offset[c]);
     }
 }
 
 /* x [B, H, W, C]; weight, bias [C] -> y as x */
 nl_status NL_CPU(groupnorm)(nl_device *device, const nl_groupnorm_args *args)
 {
-    nl_groupnorm_args of_sum = *args;
-    if (args->sum.data) {
-        add(device, args);
-        of_sum.x = args->sum;
-        of_sum.branch.data = of_sum.addend.data = NULL;
-        args = &of_sum;
-    }
+    bool half = args->x.dtype == NL_BF16;
     int64_t images = args->x.shape[0], pixels = args->x.shape[1] * args->x.shape[2];
     int64_t channels = args->x.shape[3], chunks = (pixels + CHUNK - 1) / CHUNK;
     int64_t sum_count = images * chunks * 2 * channels;
     int team = nl_cpu_team(device, images * pixels * channels);
+    bool kept = args->sum.data;
+    nl_groupnorm_args of_sum = *args;
+    if (kept) {
+        of_sum.x = args->sum;
+        of_sum.branch.data = of_sum.addend.data = NULL;
+    }
     void *scratch;
-    int64_t bytes =
-        sum_count * (int64_t)sizeof(double) + images * 3 * channels * (int64_t)sizeof(float);
-    NL_CHECK(nl_cpu_scratch(device, bytes, &scratch));
+    NL_CHECK(nl_cpu_scratch(device,
+                            sum_count * (int64_t)sizeof(double) +
+                                (3 * images + 2 * team) * channels * (int64_t)sizeof(float),
+                            &scratch));
     double *sums = scratch;
-    float *maps = (float *)(sums + sum_count);
+    float *maps = (float *)(sums + sum_count), *partials = maps + images * 3 * channels;
 #pragma omp parallel num_threads(team)
     {
+        float *partial = partials + omp_get_thread_num() * 2 * channels;
+#pragma omp for schedule(static)
+        for (int64_t image = 0; image < images; image++)
+            if (kept) /* what all chunks of the image look at */
+                NL_FOR_HALF(half, add, args, image * pixels);
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < images * chunks; i++) {
-            int64_t first = i % chunks * CHUNK;
-            channel_sums(nl_cpu_row(&args->x, i / chunks * pixels), first,
-                         NL_MIN(first + CHUNK, pixels), channels, sums + i * 2 * channels);
+            int64_t image = i / chunks * pixels, first = i % chunks * CHUNK;
+            int64_t last = NL_MIN(first + CHUNK, pixels);
+            for (int64_t pixel = NL_MAX(first, 1); kept && pixel < last; pixel++)
+                NL_FOR_HALF(half, add, args, image + pixel);
+            NL_FOR_HALF(half, channel_sums, of_sum.x.data, image, first, last, channels, partial,
+                        sums + i * 2 * channels);
         }
 #pragma omp for schedule(static)
         for (int64_t image = 0; image < images; image++) {
             double *moments = sums + image * chunks * 2 * channels;
             map to = map_of_image(maps, image, channels);
-            channel_moments(nl_cpu_row(&args->x, image * pixels), args->addend.data, pixels,
-                            channels, chunks, moments);
-            group_map(args, moments, &to);
+            for (int64_t c = 0; c < channels; c++)
+                partial[c] = nl_get_element(half, of_sum.x.data, image * pixels * channels + c);
+            channel_moments(partial, of_sum.addend.data, pixels, channels, chunks, moments);
+            group_map(&of_sum, moments, &to);
         }
 #pragma omp for schedule(static)
         for (int64_t pixel = 0; pixel < images * pixels; pixel++) {
             map to = map_of_image(maps, pixel / pixels, channels);
-            normalize(args, pixel, &to);
+            NL_FOR_HALF(half, normalize, &of_sum, pixel, &to);
         }
     }
     return NL_OK;

@@ -48,7 +48,7 @@ typedef struct nl_dnnl_gemm {
 /* false: oneDNN refuses. */
 bool nl_dnnl_multiply(const nl_dnnl_gemm *gemm);
 
-/* The whole operation conv2d, y contiguous. x F32, or BF16 as the weights are: products of those, fp32 sums. */
+/* The operation conv2d of a picture as it is, y contiguous: products of x's type, which is y's, too, fp32 sums. */
 nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *args);
 
 #endif

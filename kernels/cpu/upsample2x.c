@@ -9,15 +9,15 @@ nl_status NL_CPU(upsample2x)(nl_device *device, const nl_upsample2x_args *args)
 {
     int64_t width = args->x.shape[2], channels = args->x.shape[3];
     int64_t rows = args->y.shape[0] * args->y.shape[1];
-    size_t bytes = (size_t)channels * sizeof(float);
+    int64_t bytes = channels * nl_dtype_size(args->x.dtype);
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *width *channels)) schedule(static)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t column = 0; column < width; column++) {
             /* y's rows 2i and 2i + 1 both come from row i, also across images. */
-            const float *x = (const float *)args->x.data + (row / 2 * width + column) * channels;
-            float *y = (float *)args->y.data + (row * width + column) * 2 * channels;
-            memcpy(y, x, bytes);
-            memcpy(y + channels, x, bytes);
+            const char *x = (const char *)args->x.data + (row / 2 * width + column) * bytes;
+            char *y = (char *)args->y.data + (row * width + column) * 2 * bytes;
+            memcpy(y, x, (size_t)bytes);
+            memcpy(y + bytes, x, (size_t)bytes);
         }
     return NL_OK;
 }
