@@ -46,7 +46,7 @@ enum {
     VALIDATION = 5,      /* the part of the time that validations take is a fifth at most */
     SNAPSHOTS = 8,       /* in the whole run: each is a model of 16 bits for each average */
     KEPT_POINTS = 2,
-    /* An hour of two cores is some 400 steps of 16 with NaLaSiT-S/2. */
+    /* An hour of two busy cores is some 400 steps of 16 with NaLaSiT-S/2. */
     CPU_BATCH = 16,
     CPU_STEPS = 2000, /* at most */
     CPU_MINUTES = 60,
