@@ -28,6 +28,7 @@ const nl_train_options nl_distill_defaults = {DEFAULTS,
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
 const char *const nl_train_weightings[] = {"none", "velocity", "likelihood", "min-snr", NULL};
+const char *const nl_train_targets[] = {"eulerian", "lagrangian", NULL};
 
 /* By what a distillation alone has. */
 static bool distills(const nl_train_options *options)
@@ -82,7 +83,8 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
         const char *name, *value, *const *choices;
     } words[] = {{"schedule", o->schedule, nl_train_schedules},
                  {"times", o->times, nl_train_times},
-                 {"weighting", o->weighting, nl_train_weightings}};
+                 {"weighting", o->weighting, nl_train_weightings},
+                 {"target", o->target, nl_train_targets}};
     for (int i = 0; i < NL_COUNT(numbers); i++)
         if (!(numbers[i].value >= numbers[i].low && numbers[i].value <= numbers[i].high))
             return nl_fail(context, NL_ERROR_USAGE, "--%s: expected %.12g to %.12g, found %.12g",
