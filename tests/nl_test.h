@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -69,6 +70,26 @@ static inline void test_need(const char *path)
     if (nl_path_exists(path))
         return;
     print_message("SKIPPED: no %s (see docs/testing.md)\n", path);
+    skip();
+}
+
+/* Skips the test where a limit of addresses is no "no memory": an emulated process's would be the emulator's, and the
+ * sanitizer's allocator ends the process. */
+static inline void test_need_address_limits(void)
+{
+#ifndef __SANITIZE_ADDRESS__
+    struct rlimit before, low;
+    getrlimit(RLIMIT_AS, &before);
+    low = before;
+    low.rlim_cur = (rlim_t)512 << 20;
+    setrlimit(RLIMIT_AS, &low);
+    void *volatile memory = malloc((size_t)600 << 20);
+    setrlimit(RLIMIT_AS, &before);
+    free(memory);
+    if (!memory)
+        return;
+#endif
+    print_message("SKIPPED: limits of memory do not hold here\n");
     skip();
 }
 
