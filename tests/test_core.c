@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "nl_test.h"
 #include "nl_thread.h"
@@ -240,6 +241,43 @@ static void test_allocation(void **state)
     nl_core_context_destroy(context);
 }
 
+/* The flags of the mapping that holds an address, "" when the kernel does not say. */
+static void mapping_flags(const void *address, char flags[256])
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[256];
+    bool inside = false;
+    flags[0] = 0;
+    while (maps && !flags[0] && fgets(line, sizeof(line), maps)) {
+        unsigned long begin, end;
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            inside = (uintptr_t)address >= begin && (uintptr_t)address < end;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            snprintf(flags, 256, "%s", line);
+    }
+    if (maps)
+        fclose(maps);
+}
+
+/* And small ones do not. */
+static void test_large_blocks_ask_for_huge_pages(void **state)
+{
+    (void)state;
+    nl_context *context = test_context(NULL);
+    char *large = NULL, *small = NULL;
+    char flags[256];
+    assert_ok(context, NL_NEW_ARRAY(context, "a large block", 64 << 20, &large));
+    assert_ok(context, NL_NEW_ARRAY(context, "a small block", 1 << 20, &small));
+    mapping_flags(large + (32 << 20), flags);
+    if (flags[0] && access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK) == 0)
+        assert_non_null(strstr(flags, " hg"));
+    mapping_flags(small + (1 << 19), flags);
+    assert_null(strstr(flags, " hg"));
+    nl_free(context, small);
+    nl_free(context, large);
+    nl_core_context_destroy(context);
+}
+
 static void test_budget(void **state)
 {
     (void)state;
@@ -423,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_bad_options),
         cmocka_unit_test(test_cancelling),
         cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_large_blocks_ask_for_huge_pages),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_impossible_sizes),
         cmocka_unit_test(test_fault_hook),
