@@ -3,7 +3,7 @@
 # Builds for aarch64 with Debian's cross compiler and packages of that architecture, and runs the test programs under
 # qemu-user. In a root of its own (tests/roots.sh arm64): it installs packages and adds an architecture.
 # Left out: the suites of the command line, which start the program themselves, and those that an emulated processor does not
-# finish in ten minutes: ctest's label slow, whole backbones, the FID network.
+# finish in ten minutes: ctest's label slow, whole backbones, autoencoders in encode, trainings in distill, the FID network.
 set -eu
 root=$(dirname -- "$(readlink -f -- "$0")")/..
 . "$root/cmake/bootstrap.sh"
@@ -25,4 +25,4 @@ cmake -S "$root" --preset release -B "$root/build-arm64" -DCMAKE_SYSTEM_NAME=Lin
 cmake --build "$root/build-arm64"
 qemu-aarch64 "$root/build-arm64/nalagen" sample --class church --size 64 --steps 2 --quiet --out /tmp/church.png
 cd "$root/build-arm64"
-ctest --output-on-failure --timeout 600 -j "$(nproc)" -LE slow -E '^(cli_.*|inception|dit|dit_train)$'
+ctest --output-on-failure --timeout 600 -j "$(nproc)" -LE slow -E '^(cli_.*|inception|dit|dit_train|distill|encode)$'
