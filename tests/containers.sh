@@ -4,8 +4,9 @@
 # with are made here, of debootstrap's minimal systems, under the names that FROM has. Needs root and a package mirror.
 #   tests/containers.sh [cpu] [cuda]     which; default: cpu
 # cuda takes the toolkit of this machine, $CUDA_HOME (/usr/local/cuda), with cuDNN in it, for NVIDIA's image, and builds for the
-# architectures in $ARCHITECTURES (90-real); the picture is made on the CPU. Images lie in $ROOTS (/var/tmp/nalagen-roots) as containers and are
-# deleted in the end, unless KEEP is set; minimal systems beside them, bookworm and noble, are used where they are, else made.
+# architectures in $ARCHITECTURES (90-real); the picture is made on the CPU. Images lie in $ROOTS (/var/tmp/nalagen-roots) as
+# containers and are deleted in the end, unless KEEP is set: each step of a file is a whole copy then, for cuda some 60 GB in
+# place of 20. Minimal systems beside them, bookworm and noble, are used where they are, else made.
 set -eu
 top=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 roots=${ROOTS:-/var/tmp/nalagen-roots}
