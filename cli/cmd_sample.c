@@ -37,6 +37,35 @@ static nl_status check_together(nl_context *context, const nl_sample_options *op
     return NL_OK;
 }
 
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && !strcmp(a, b));
+}
+
+/* With another sampler, what was recorded of the one before and has not been given anew. */
+static void drop_of_sampler(const nl_sampling *recorded, nl_sampling *s)
+{
+    s->eta = s->eta == recorded->eta ? 0 : s->eta;
+    s->atol = s->atol == recorded->atol ? 0 : s->atol;
+    s->rtol = s->rtol == recorded->rtol ? 0 : s->rtol;
+    s->time_shift = s->time_shift == recorded->time_shift ? 0 : s->time_shift;
+    s->rho = s->rho == recorded->rho ? 0 : s->rho;
+    s->sde_form = s->sde_form == recorded->sde_form ? NULL : s->sde_form;
+    s->sde_norm = s->sde_norm == recorded->sde_norm ? 0 : s->sde_norm;
+    s->last_step = s->last_step == recorded->last_step ? NULL : s->last_step;
+    s->last_step_size = s->last_step_size == recorded->last_step_size ? 0 : s->last_step_size;
+}
+
+/* Without guidance, how it acted. */
+static void drop_of_guidance(const nl_task_options *recorded, nl_task_options *task)
+{
+    double *interval = task->sampling.cfg_interval;
+    if (!memcmp(interval, recorded->sampling.cfg_interval, 2 * sizeof(*interval)))
+        interval[0] = interval[1] = 0;
+    if (same_text(task->cfg_channels, recorded->cfg_channels))
+        task->cfg_channels = NULL;
+}
+
 /* The command line on top of what the picture of --from says. */
 static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts,
                            nl_sample_options *options)
@@ -50,6 +79,10 @@ static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts
     nl_sample_options recorded = *options;
     NL_CHECK(
         nl_options_parse(context, &nl_sample_command, line->argc, line->argv, options, &operands));
+    if (!same_text(options->task.sampling.sampler, recorded.task.sampling.sampler))
+        drop_of_sampler(&recorded.task.sampling, &options->task.sampling);
+    if (options->task.sampling.cfg_scale == 1)
+        drop_of_guidance(&recorded.task, &options->task);
     /* Either of the two replaces both of the recorded ones. */
     if (options->task.sampling.steps != recorded.task.sampling.steps &&
         options->task.sampling.respacing == recorded.task.sampling.respacing)

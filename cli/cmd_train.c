@@ -236,7 +236,10 @@ static nl_status follow_recipe(nl_command_line *line, const nl_layers *layers, n
     base.batch = given->batch;
     base.hold_out = given->hold_out;
     NL_CHECK(nl_recipe_small(line->context, &base, recipe));
-    return take_options(line, layers, &base, texts, values);
+    NL_CHECK(take_options(line, layers, &base, texts, values));
+    if (strcmp(given->schedule, base.schedule) != 0 && given->cooldown == base.cooldown)
+        values->train.cooldown = nl_train_defaults.cooldown; /* it was of the recipe's schedule */
+    return NL_OK;
 }
 
 /* A bar for who watches; a file has the lines of the log. Ctrl-C is heard by the run itself, between two steps. */

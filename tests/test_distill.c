@@ -524,7 +524,9 @@ static void matching_resumes_exactly(void **state)
         assert_ok(context, nl_train(context, &options, NULL));
         assert_same_file("matched/model.safetensors", model);
     }
-    options.match = 0; /* nor can it be left out, or begin later */
+    options.match = options.fake_rate = 0; /* nor can it be left out, or begin later */
+    options.match_from = nl_distill_defaults.match_from;
+    options.fake_updates = nl_distill_defaults.fake_updates;
     refused(&options, "with distribution matching (--match)");
     options = small_run("whole");
     options.match = 1;
@@ -622,9 +624,11 @@ static void matching_brings_one_jump_to_what_there_is(void **state)
         few.cooldown = 0.4;
         few.ema = "0.95";
         few.log_every = few.save_every = few.sample_every = few.validate_every = 0;
-        few.match = match ? 3 : 0;
-        few.match_from = 0.3;
-        few.fake_rate = 3e-3;
+        if (match) {
+            few.match = 3;
+            few.match_from = 0.3;
+            few.fake_rate = 3e-3;
+        }
         assert_ok(context, nl_train(context, &few, NULL));
         counts[match] =
             between(match ? "kinds with/model.safetensors" : "kinds without/model.safetensors");
@@ -656,10 +660,28 @@ static void what_does_not_fit_is_refused(void **state)
     options.init = in_folder("teacher.safetensors");
     options.match = options.fake_updates = 1;
     refused(&options, "--match needs");
-    options = small_run("whole");
+    static const char network[] =
+        "{\"lepe\": true}"; /* an ordinary model: no target has two parts */
+    write_bytes(context, "network.json", network, sizeof(network) - 1);
+    options = small_run("refused");
+    options.student_config = in_folder("network.json");
+    options.target = "lagrangian";
+    refused(&options, "--target does nothing without a flow map: --flow-map");
+    options.target = NULL;
+    options.alpha_floor = 0.5;
+    refused(&options, "--alpha-floor does nothing");
+    options = small_run("refused");
+    options.teacher_samples = 7;
+    refused(&options, "--teacher-samples does nothing");
+    options = small_run("refused");
+    options.target = "middle";
+    refused(&options, "--target: there is no 'middle'");
+    const nl_train_options of_whole = small_run("whole");
+    options = nl_train_defaults;
+    options.data = of_whole.data;
+    options.out = of_whole.out;
+    options.batch = of_whole.batch;
     options.steps = 12;
-    options.teacher = NULL;
-    options.alpha_floor = 0;
     options.init = in_folder("whole/model.safetensors"); /* to be an ordinary network again */
     refused(&options, "\"flow_map\" differs");
     static const char student[] = "{\"flow_map\": 2, \"guided\": true, \"class_dropout_prob\": 0}";

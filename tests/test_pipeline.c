@@ -585,6 +585,49 @@ static void wrong_requests(void **state)
     assert_int_equal(run(ON(0), dit_path, request, &one), NL_ERROR_USAGE);
 }
 
+/* What a sampler does not have is refused by its name, and taken by those that have it. */
+static void of_other_samplers(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name;
+        nl_sampling sampling;
+        bool taken;
+    } cases[] = {
+        {"no eta, which is for ddim", {.eta = 0.5}, false},
+        {"no atol", {.atol = 1e-3}, false},
+        {"no rtol", {.rtol = 1e-3}, false},
+        {"no sde_form", {.sde_form = "linear"}, false},
+        {"no sde_norm", {.sde_norm = 2}, false},
+        {"no last_step,", {.last_step = "euler"}, false},
+        {"no last_step_size", {.last_step_size = 0.1}, false},
+        {"no last_step_size",
+         {.sampler = "sde-euler", .last_step = "none", .last_step_size = 0.1},
+         false},
+        {"no clip_denoised", {.clip_denoised = true}, false},
+        {"cfg_interval says how", {.cfg_scale = 1, .cfg_interval = {0.2, 0.5}}, false},
+        {"cfg_channels says how", {.cfg_scale = 1, .cfg_channels = 3}, false},
+        {"", {.sampler = "dopri5", .atol = 1e-3, .rtol = 1e-3}, true},
+        {"", {.sampler = "sde-euler", .sde_form = "linear", .last_step_size = 0.1}, true},
+        {"", {.cfg_scale = 2, .cfg_interval = {0.2, 0.5}, .cfg_channels = 3}, true},
+    };
+    nl_context *context = NULL;
+    nl_model *model = NULL;
+    nl_context_options options = ON(0);
+    nl_sampling resolved;
+    assert_int_equal(load(&options, sit_path, &context, &model), NL_OK);
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        nl_status status = nl_sampling_resolve(context, nl_model_get_config(model), NULL,
+                                               &cases[i].sampling, &resolved);
+        if (status != (cases[i].taken ? NL_OK : NL_ERROR_USAGE) ||
+            (!cases[i].taken && !strstr(nl_last_error(context), cases[i].name)))
+            fail_msg("%d, %s: %s, %s", i, cases[i].name, nl_status_name(status),
+                     nl_last_error(context));
+    }
+    nl_model_destroy(model);
+    nl_context_destroy(context);
+}
+
 static void defaults_by_kind_of_model(void **state)
 {
     (void)state;
@@ -889,6 +932,7 @@ int main(void)
         cmocka_unit_test(memory_only_sets_the_batch),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(wrong_requests),
+        cmocka_unit_test(of_other_samplers),
         cmocka_unit_test(sampling_left_out),
         cmocka_unit_test(defaults_by_kind_of_model),
         cmocka_unit_test(classes_hashes_and_sizes),

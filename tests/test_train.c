@@ -683,6 +683,49 @@ static void refuses(void **state)
     }
 }
 
+/* What would change nothing is refused by its name, and what makes it act is named. */
+static void idle_options(void **state)
+{
+    (void)state;
+    static nl_test_run run;
+    const struct {
+        const char *message;
+        size_t offset;
+        double real;
+        int64_t whole;
+    } cases[] = {
+#define CASE(field, text, ...) {text, offsetof(nl_train_options, field), __VA_ARGS__}
+        CASE(cooldown, "--cooldown does nothing without --schedule cooldown", .real = 0.3),
+        CASE(last_rate, "--last-lr does nothing", .real = 0.1),
+        CASE(times_mean, "--times-mean does nothing without --times logit-normal", .real = 1),
+        CASE(times_deviation, "--times-deviation does nothing", .real = 2),
+        CASE(min_snr, "--min-snr does nothing without --weighting min-snr", .real = 3),
+        CASE(validate_every, "--val-every does nothing without --val", .whole = 2),
+        CASE(validation_count, "--val-count does nothing", .whole = 2),
+        CASE(snapshots, "--snapshots does nothing without --snapshot-every", .whole = 4),
+        CASE(samples, "--samples does nothing", .whole = 4),
+        CASE(sample_steps, "--sample-steps does nothing", .whole = 4),
+        CASE(cfg_scale, "--cfg-scale does nothing", .real = 2),
+        CASE(match_from, "--match-from does nothing without --match", .real = 0.1),
+        CASE(fake_rate, "--fake-lr does nothing without --match", .real = 0.1),
+#undef CASE
+    };
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        nl_train_options options = small_run("idle");
+        options.validate_every = -1;
+        options.sample_every = 0;
+        void *field = (char *)&options + cases[i].offset;
+        if (cases[i].whole)
+            memcpy(field, &cases[i].whole, sizeof(int64_t));
+        else
+            memcpy(field, &cases[i].real, sizeof(double));
+        nl_status status = train_with(&options, 1, &run, 0, 0);
+        if (status != NL_ERROR_USAGE || !strstr(run.log, cases[i].message))
+            fail_msg("expected '%s', found %s: %s", cases[i].message, nl_status_name(status),
+                     run.log);
+    }
+}
+
 /* A run whose checkpoints are gone is not begun anew over what is left of it. */
 static void checkpoints_gone(void **state)
 {
@@ -1051,6 +1094,7 @@ static void tells_of_crops(void **state)
     assert_int_equal(train_with(&options, 1, &run, 0, 0), NL_ERROR_USAGE);
     assert_non_null(strstr(run.log, "encode again"));
     options.config = options.validation = NULL;
+    options.validate_every = -1;
     options.data = in_folder("cropped");
     train(&options);
     nl_core_context_destroy(context);
@@ -1254,6 +1298,7 @@ int main(void)
         cmocka_unit_test(not_finite),
         cmocka_unit_test(damaged_checkpoint),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(idle_options),
         cmocka_unit_test(checkpoints_gone),
         cmocka_unit_test(saving_is_tried),
         cmocka_unit_test(one_at_a_time),

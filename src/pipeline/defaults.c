@@ -93,6 +93,34 @@ static nl_status resolve_guide(nl_context *context, const nl_config *guide,
     return NL_OK;
 }
 
+/* Refuses what is asked of a sampler that has none of it. */
+static nl_status check_of_method(nl_context *context, nl_method method, const nl_sampling *given)
+{
+    const nl_method_row *row = &nl_methods[method];
+    bool sde = nl_method_is_sde(method), adaptive = row->family == NL_FAMILY_ADAPTIVE;
+    bool ends = !given->last_step || strcmp(given->last_step, "none") != 0;
+    const struct {
+        const char *name;
+        bool given, taken;
+        const char *who;
+    } options[] = {
+        {"eta", given->eta != 0, row->noise == NL_NOISE_ETA, "ddim"},
+        {"atol", given->atol != 0, adaptive, "dopri5"},
+        {"rtol", given->rtol != 0, adaptive, "dopri5"},
+        {"sde_form", given->sde_form != NULL, sde, "sde-euler and sde-heun"},
+        {"sde_norm", given->sde_norm != 0, sde, "sde-euler and sde-heun"},
+        {"last_step", given->last_step != NULL, sde, "sde-euler and sde-heun"},
+        {"last_step_size", given->last_step_size != 0, sde && ends,
+         "sde-euler and sde-heun where they have a last step"},
+        {"clip_denoised", given->clip_denoised, nl_method_is_diffusion(method), "those of a DiT"},
+    };
+    for (int i = 0; i < NL_COUNT(options); i++)
+        if (options[i].given && !options[i].taken)
+            return nl_fail(context, NL_ERROR_USAGE, "sampler %s has no %s, which is for %s",
+                           row->name, options[i].name, options[i].who);
+    return NL_OK;
+}
+
 nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, const nl_config *guide,
                               const nl_sampling *given, nl_sampling *resolved)
 {
@@ -112,6 +140,7 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
             context, NL_ERROR_USAGE,
             "sampler flow takes the steps that a flow map predicts, and this model is none "
             "(nalagen distill makes one): use heun");
+    NL_CHECK(check_of_method(context, (nl_method)method, given));
     if (config->guided && given->cfg_scale > 0 && given->cfg_scale != 1)
         return nl_fail(
             context, NL_ERROR_USAGE,
@@ -146,6 +175,11 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
             context, NL_ERROR_USAGE,
             "the model has no null class (trained with class_dropout_prob 0), which guidance "
             "needs: leave out --cfg-scale, or give 1");
+    bool within = given->cfg_interval[0] != 0 || given->cfg_interval[1] != 0;
+    if (resolved->cfg_scale == 1 && (within || given->cfg_channels))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s says how guidance acts, and the guidance scale is 1: none",
+                       within ? "cfg_interval" : "cfg_channels");
     return NL_OK;
 }
 

@@ -53,7 +53,8 @@ while [ $# -gt 0 ]; do
     shift
 done
 case $command in
-train) more=(--device cpu --val-every 1 --sample-every 0)
+train) more=(--device cpu --sample-every 0)
+    case " ${arguments[*]} " in *" --val "*) more+=(--val-every 1) ;; esac
     case " ${arguments[*]} " in *" --recipe "*) more+=(--steps 2 --batch 4) ;; esac ;;
 sample) case " ${arguments[*]} " in *" --steps "* | *dopri5* | *respacing*) ;; *) more=(--steps 2) ;; esac ;;
 encode) more=(--size 64) ;;
