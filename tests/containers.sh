@@ -70,7 +70,7 @@ for which in "$@"; do
         build nalagen-cuda Containerfile.cuda --build-arg "ARCHITECTURES=${ARCHITECTURES:-90-real}"
         ;;
     *)
-        sed -n 's/^# \{0,1\}//; 3,10p' "$0" >&2
+        sed -n 's/^# \{0,1\}//; 3,9p' "$0" >&2
         exit 2
         ;;
     esac
