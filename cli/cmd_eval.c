@@ -250,6 +250,25 @@ cleanup:
     return status;
 }
 
+/* Pictures are what they are: what a model would be asked is refused by its name. */
+static nl_status check_nothing_asked(nl_context *context, const nl_eval_options *options,
+                                     const char *samples)
+{
+    const nl_task_options *task = &options->sample.task;
+    const char *file = task->vae ? "vae" : task->guide ? "guide" : task->config ? "config" : NULL;
+    char name[32] = "";
+    cJSON *asked = NULL;
+    NL_CHECK(asked_of(context, options, &asked));
+    if (file || asked->child)
+        snprintf(name, sizeof(name), "%s", file ? file : asked->child->string);
+    cJSON_Delete(asked);
+    for (char *c = name; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    return *name ? nl_fail(context, NL_ERROR_USAGE, "%s: pictures: --%s is for a --model", samples,
+                           name)
+                 : NL_OK;
+}
+
 static nl_status check_together(nl_context *context, const nl_eval_options *options,
                                 const char *samples)
 {
@@ -267,6 +286,8 @@ static nl_status check_together(nl_context *context, const nl_eval_options *opti
     if (samples && model)
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s and a model: give one of them, pictures or --model", samples);
+    if (samples)
+        NL_CHECK(check_nothing_asked(context, options, samples));
     if (!samples && !model && !options->watch)
         return nl_fail(
             context, NL_ERROR_USAGE,
@@ -331,10 +352,7 @@ static nl_status eval(nl_command_line *line, void *values)
 
 static nl_status nl_eval_main(int argc, char **argv)
 {
-    nl_eval_options options = {.network = {.preset = "openai"},
-                               .sample = nl_sample_defaults,
-                               .kid_subsets = 100,
-                               .kid_subset_size = 1000};
+    nl_eval_options options = {.network = {.preset = "openai"}, .sample = nl_sample_defaults};
     return nl_command_main(&nl_eval_command, argc, argv, &options, eval);
 }
 

@@ -90,6 +90,30 @@ static nl_status parse_metrics(nl_context *context, const char *list, bool wante
     return NL_OK;
 }
 
+/* Refuses what was given for metrics that are not asked for. */
+static nl_status check_idle(nl_context *context, const nl_evaluation_options *options,
+                            const bool wanted[NL_METRICS])
+{
+    const struct {
+        const char *name;
+        bool given, acts;
+        const char *needs;
+    } of_metrics[] = {
+        {"kid-subsets", options->kid_subsets > 0, wanted[NL_METRIC_KID], "kid"},
+        {"kid-subset-size", options->kid_subset_size > 0, wanted[NL_METRIC_KID], "kid"},
+        {"is-split", options->is_split > 0, wanted[NL_METRIC_IS], "is"},
+        {"bootstrap", options->bootstrap > 0, wanted[NL_METRIC_FID], "fid"},
+        {"distances", options->half_distances,
+         wanted[NL_METRIC_PRECISION] || wanted[NL_METRIC_RECALL], "precision or recall"},
+    };
+    for (int i = 0; i < NL_COUNT(of_metrics); i++)
+        if (of_metrics[i].given && !of_metrics[i].acts)
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "--%s does nothing without %s, which --metrics leaves out",
+                           of_metrics[i].name, of_metrics[i].needs);
+    return NL_OK;
+}
+
 /* All that can be refused without the network. */
 static nl_status take_options(nl_fid_network *network, const nl_evaluation_options *options)
 {
@@ -103,6 +127,7 @@ static nl_status take_options(nl_fid_network *network, const nl_evaluation_optio
         return nl_fail(network->context, NL_ERROR_USAGE,
                        "evaluation: expected 1 or more subsets of KID of 2 or more pictures, a "
                        "positive split, and 2 or more resamplings");
+    NL_CHECK(check_idle(network->context, options, o->wanted));
     o->wanted[NL_METRIC_FID_INFINITY] |= options->fid_infinity;
     o->allow_small = options->allow_small;
     if (options->kid_subsets)

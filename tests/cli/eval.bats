@@ -451,3 +451,19 @@ np.savez('fewer.npz', mu_64=a['mu_64'], sigma_64=a['sigma_64'], count=np.int64(9
     grep -q "^FID-infinity (64)" table
     run -2 evaluate a.npz --ref b.npz --bootstrap 1
 }
+
+@test "options that would change nothing are refused" {
+    local row
+    while IFS='|' read -r row expected; do
+        run -2 "$NALAGEN" eval samples.npz --ref ref.npz $row
+        [[ $output == *"$expected"* ]] || { echo "$row: $output"; return 1; }
+    done <<'END'
+--metrics fid --kid-subsets 5|--kid-subsets does nothing without kid
+--metrics fid --is-split 200|--is-split does nothing without is
+--metrics is --bootstrap 3|--bootstrap does nothing without fid
+--metrics fid --distances f16|--distances does nothing without precision or recall
+--metrics fid --cfg-scale 3|samples.npz: pictures: --cfg-scale is for a --model
+--class 0|--class is for a --model
+--vae tiny|--vae is for a --model
+END
+}
