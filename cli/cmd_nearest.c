@@ -12,7 +12,7 @@
 typedef struct nl_nearest_options {
     nl_network_options network;
     const char *ref, *held_out, *features, *out;
-    int64_t rows, edge;
+    int64_t rows, edge; /* 0: the defaults below */
     bool force, json;
 } nl_nearest_options;
 
@@ -94,11 +94,16 @@ static nl_status shown_json(const nl_nearness *n, nl_space space, int64_t count,
     return status;
 }
 
+static int64_t rows_of(const nl_nearest_options *options)
+{
+    return options->rows ? options->rows : 12;
+}
+
 static nl_status report_json(const nl_fid_network *network, const nl_nearest_options *options,
                              const char *samples, const nl_nearness *n)
 {
     cJSON *object = cJSON_CreateObject();
-    int64_t rows = NL_MIN(options->rows, n->samples);
+    int64_t rows = NL_MIN(rows_of(options), n->samples);
     nl_status status = NL_OK;
     cJSON_AddStringToObject(object, "version", nl_version());
     cJSON_AddStringToObject(object, "samples", samples);
@@ -154,6 +159,9 @@ static nl_status check(nl_context *context, const nl_nearest_options *options)
     if (options->out && !nl_drawing_path(options->out))
         return nl_fail(context, NL_ERROR_USAGE,
                        "--out %s: expected a name ending in .svg, .png or .pdf", options->out);
+    if ((options->edge && !options->out) || (options->rows && !options->out && !options->json))
+        return nl_fail(context, NL_ERROR_USAGE, "--%s is of the file that --out names",
+                       options->edge ? "edge" : "rows");
     return options->out ? nl_output_check(context, options->out, options->force, "") : NL_OK;
 }
 
@@ -167,9 +175,10 @@ static nl_status compare(nl_command_line *line, const nl_fid_network *network,
                            options->held_out, &nearness));
     nl_console_clear(&line->console);
     if (options->out) {
-        int rows = (int)NL_MIN(options->rows, nearness.samples);
-        NL_TRY(nl_nearest_sheet(&nearness, samples, options->ref, rows, (int)options->edge,
-                                options->out, options->force));
+        int rows = (int)NL_MIN(rows_of(options), nearness.samples);
+        int edge = options->edge ? (int)options->edge : 128;
+        NL_TRY(nl_nearest_sheet(&nearness, samples, options->ref, rows, edge, options->out,
+                                options->force));
     }
     NL_TRY(options->json ? report_json(network, options, samples, &nearness)
                          : report_table(network, &nearness));
@@ -196,7 +205,7 @@ cleanup:
 
 static nl_status nl_nearest_main(int argc, char **argv)
 {
-    nl_nearest_options options = {.network = {.preset = "openai"}, .rows = 12, .edge = 128};
+    nl_nearest_options options = {.network = {.preset = "openai"}};
     return nl_command_main(&nl_nearest_command, argc, argv, &options, nearest);
 }
 

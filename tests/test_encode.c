@@ -219,8 +219,12 @@ static void test_class_folders_and_names(void **state)
     assert_string_equal(info->class_names[1], "second, number two");
     assert_string_equal(info->class_names[2], "third");
     nl_dataset_close(dataset);
+    nl_encode_result result;
     options.unconditional = true;
     options.force = true;
+    assert_int_equal(nl_encode_dataset(context, &options, &result), NL_ERROR_USAGE);
+    assert_non_null(strstr(nl_last_error(context), "there is no --class-names"));
+    options.class_names = NULL;
     dataset = encode_and_open(context, &options);
     assert_int_equal(nl_dataset_get_info(dataset)->classes, 0);
     assert_int_equal(nl_dataset_label(dataset, 6), 0);

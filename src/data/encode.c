@@ -274,6 +274,9 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
     nl_status status;
     bool latents;
     *result = (nl_encode_result){0};
+    if (options->unconditional && (options->class_names || options->empty_classes))
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--unconditional: without classes there is no %s",
+                       options->class_names ? "--class-names" : "--empty-classes"));
     NL_TRY(nl_encode_latents(context, options, result, &latents));
     if (latents)
         goto cleanup;

@@ -166,6 +166,8 @@ assert list(np.frombuffer(file[8 + size + at:8 + size + end], np.int32)) == [0, 
     run -3 encode set -o other --size 16
     [[ $output == *"no label for 3.png"* ]]
     encode set -o plain --size 16 --unconditional -q
+    run -2 encode set -o without --size 16 --unconditional --empty-classes
+    [[ $output == *"without classes there is no --empty-classes"* ]]
 }
 
 @test "on a terminal encode has a bar from the first moment" {

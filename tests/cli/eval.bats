@@ -466,4 +466,6 @@ np.savez('fewer.npz', mu_64=a['mu_64'], sigma_64=a['sigma_64'], count=np.int64(9
 --class 0|--class is for a --model
 --vae tiny|--vae is for a --model
 END
+    run -2 "$NALAGEN" nearest samples.npz --ref ref.npz --edge 64 --device cpu
+    [[ $output == *"--edge is of the file that --out names"* ]]
 }
