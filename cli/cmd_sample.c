@@ -37,11 +37,6 @@ static nl_status check_together(nl_context *context, const nl_sample_options *op
     return NL_OK;
 }
 
-static bool same_text(const char *a, const char *b)
-{
-    return a == b || (a && b && !strcmp(a, b));
-}
-
 /* With another sampler, what was recorded of the one before and has not been given anew. */
 static void drop_of_sampler(const nl_sampling *recorded, nl_sampling *s)
 {
@@ -62,7 +57,7 @@ static void drop_of_guidance(const nl_task_options *recorded, nl_task_options *t
     double *interval = task->sampling.cfg_interval;
     if (!memcmp(interval, recorded->sampling.cfg_interval, 2 * sizeof(*interval)))
         interval[0] = interval[1] = 0;
-    if (same_text(task->cfg_channels, recorded->cfg_channels))
+    if (nl_same_text(task->cfg_channels, recorded->cfg_channels))
         task->cfg_channels = NULL;
 }
 
@@ -79,7 +74,7 @@ static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts
     nl_sample_options recorded = *options;
     NL_CHECK(
         nl_options_parse(context, &nl_sample_command, line->argc, line->argv, options, &operands));
-    if (!same_text(options->task.sampling.sampler, recorded.task.sampling.sampler))
+    if (!nl_same_text(options->task.sampling.sampler, recorded.task.sampling.sampler))
         drop_of_sampler(&recorded.task.sampling, &options->task.sampling);
     if (options->task.sampling.cfg_scale == 1)
         drop_of_guidance(&recorded.task, &options->task);

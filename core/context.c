@@ -36,6 +36,20 @@ const char *nl_plural(int64_t count, const char *one, const char *many)
     return count == 1 ? one : many;
 }
 
+bool nl_same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && !strcmp(a, b));
+}
+
+nl_status nl_refuse_idle(nl_context *context, const nl_idle *options, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (options[i].given && !options[i].acts)
+            return nl_fail(context, NL_ERROR_USAGE, "--%s does nothing without %s", options[i].name,
+                           options[i].needs);
+    return NL_OK;
+}
+
 const char *nl_version(void)
 {
     return NL_VERSION;

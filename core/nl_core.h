@@ -75,6 +75,17 @@ double nl_seconds(void); /* of a clock that only goes forward */
 /* The word that a count wants in a message: `one` for 1, otherwise `many`. "%lld %s" is given the count and
  * nl_plural(count, "class", "classes"). */
 const char *nl_plural(int64_t count, const char *one, const char *many);
+/* Whether two texts, of which each may be NULL, are the same. */
+bool nl_same_text(const char *a, const char *b);
+
+/* An option that acts under another one alone: its name, whether it was given, whether it acts, and what it needs. */
+typedef struct nl_idle {
+    const char *name;
+    bool given, acts;
+    const char *needs;
+} nl_idle;
+/* Refuses (NL_ERROR_USAGE) the first one that was given and does nothing, by its name. */
+nl_status nl_refuse_idle(nl_context *context, const nl_idle *options, int count);
 
 enum { NL_FIGURE = 48 }; /* room for one of the texts below */
 /* A time in seconds for people: "1.4 s", "45 s", "12 min 05 s", "3 h 05 min", "2 d 03 h"; returns `text`. */

@@ -94,24 +94,19 @@ static nl_status parse_metrics(nl_context *context, const char *list, bool wante
 static nl_status check_idle(nl_context *context, const nl_evaluation_options *options,
                             const bool wanted[NL_METRICS])
 {
-    const struct {
-        const char *name;
-        bool given, acts;
-        const char *needs;
-    } of_metrics[] = {
-        {"kid-subsets", options->kid_subsets > 0, wanted[NL_METRIC_KID], "kid"},
-        {"kid-subset-size", options->kid_subset_size > 0, wanted[NL_METRIC_KID], "kid"},
-        {"is-split", options->is_split > 0, wanted[NL_METRIC_IS], "is"},
-        {"bootstrap", options->bootstrap > 0, wanted[NL_METRIC_FID], "fid"},
+    const nl_idle of_metrics[] = {
+        {"kid-subsets", options->kid_subsets > 0, wanted[NL_METRIC_KID],
+         "kid, which --metrics leaves out"},
+        {"kid-subset-size", options->kid_subset_size > 0, wanted[NL_METRIC_KID],
+         "kid, which --metrics leaves out"},
+        {"is-split", options->is_split > 0, wanted[NL_METRIC_IS], "is, which --metrics leaves out"},
+        {"bootstrap", options->bootstrap > 0, wanted[NL_METRIC_FID],
+         "fid, which --metrics leaves out"},
         {"distances", options->half_distances,
-         wanted[NL_METRIC_PRECISION] || wanted[NL_METRIC_RECALL], "precision or recall"},
+         wanted[NL_METRIC_PRECISION] || wanted[NL_METRIC_RECALL],
+         "precision or recall, which --metrics leaves out"},
     };
-    for (int i = 0; i < NL_COUNT(of_metrics); i++)
-        if (of_metrics[i].given && !of_metrics[i].acts)
-            return nl_fail(context, NL_ERROR_USAGE,
-                           "--%s does nothing without %s, which --metrics leaves out",
-                           of_metrics[i].name, of_metrics[i].needs);
-    return NL_OK;
+    return nl_refuse_idle(context, of_metrics, NL_COUNT(of_metrics));
 }
 
 /* All that can be refused without the network. */

@@ -81,11 +81,6 @@ int nl_task_label(const nl_task *task, int64_t i)
     return nl_classes_at(&task->classes, task->options.seed, index);
 }
 
-static bool same_text(const char *a, const char *b)
-{
-    return a == b || (a && b && !strcmp(a, b));
-}
-
 /* What is no text is compared as it lies there: a difference that means nothing only costs a batch. */
 bool nl_tasks_agree(const nl_task *one, const nl_task *other)
 {
@@ -95,7 +90,7 @@ bool nl_tasks_agree(const nl_task *one, const nl_task *other)
                                {&a.sde_form, &b.sde_form},
                                {&a.last_step, &b.last_step}};
     for (int i = 0; i < NL_COUNT(texts); i++) {
-        if (!same_text(*texts[i][0], *texts[i][1]))
+        if (!nl_same_text(*texts[i][0], *texts[i][1]))
             return false;
         *texts[i][0] = *texts[i][1] = NULL;
     }

@@ -101,30 +101,21 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
     return NL_OK;
 }
 
-static bool is_word(const char *given, const char *word)
-{
-    return given && !strcmp(given, word);
-}
-
 /* Refuses what was given and would change nothing. */
 static nl_status check_idle(nl_context *context, const nl_train_options *o)
 {
     const nl_train_options *usual = distills(o) ? &nl_distill_defaults : &nl_train_defaults;
     bool validates = o->validation || o->hold_out > 0, draws = o->sample_every != 0;
-    bool normal = is_word(o->times, "logit-normal"), matches = o->match > 0;
+    bool normal = nl_same_text(o->times, "logit-normal"), matches = o->match > 0;
     bool maps = o->teacher && !nl_converts(o);
-    const struct {
-        const char *name;
-        bool given, acts;
-        const char *needs;
-    } options[] = {
-        {"cooldown", o->cooldown != usual->cooldown, is_word(o->schedule, "cooldown"),
+    const nl_idle options[] = {
+        {"cooldown", o->cooldown != usual->cooldown, nl_same_text(o->schedule, "cooldown"),
          "--schedule cooldown"},
-        {"last-lr", o->last_rate != 0, !is_word(o->schedule, "constant"),
+        {"last-lr", o->last_rate != 0, !nl_same_text(o->schedule, "constant"),
          "--schedule cosine or cooldown"},
         {"times-mean", o->times_mean != 0, normal, "--times logit-normal"},
         {"times-deviation", o->times_deviation != 1, normal, "--times logit-normal"},
-        {"min-snr", o->min_snr != usual->min_snr, is_word(o->weighting, "min-snr"),
+        {"min-snr", o->min_snr != usual->min_snr, nl_same_text(o->weighting, "min-snr"),
          "--weighting min-snr"},
         {"val-every", o->validate_every > 0, validates, "--val or --hold-out"},
         {"val-count", o->validation_count != 0, validates, "--val or --hold-out"},
@@ -139,15 +130,11 @@ static nl_status check_idle(nl_context *context, const nl_train_options *o)
         {"fake-updates", o->fake_updates != usual->fake_updates, matches, "--match"},
         {"alpha-floor", o->alpha_floor != usual->alpha_floor, maps, "a flow map: --flow-map"},
         {"adaptive", o->adaptive != usual->adaptive, maps, "a flow map: --flow-map"},
-        {"target", !is_word(o->target, nl_train_targets[0]), maps, "a flow map: --flow-map"},
+        {"target", !nl_same_text(o->target, nl_train_targets[0]), maps, "a flow map: --flow-map"},
         {"teacher-samples", o->teacher_samples != usual->teacher_samples, !o->data,
          "the teacher's own: --data gives others"},
     };
-    for (int i = 0; i < NL_COUNT(options); i++)
-        if (options[i].given && !options[i].acts)
-            return nl_fail(context, NL_ERROR_USAGE, "--%s does nothing without %s", options[i].name,
-                           options[i].needs);
-    return NL_OK;
+    return nl_refuse_idle(context, options, NL_COUNT(options));
 }
 
 /* What only a student of another network minds. */
