@@ -71,6 +71,7 @@ static cJSON *value_schema(const nl_option *o, bool request)
         cJSON_AddStringToObject(schema, "type", "string");
         break;
     case NL_OPTION_TEXT:
+    case NL_OPTION_CLASS:
     case NL_OPTION_INTERVAL:
     case NL_OPTION_PLACE:
         add_types(schema, lists, request ? 3 : 2);

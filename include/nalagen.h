@@ -137,7 +137,7 @@ NL_API void nl_model_destroy(nl_model *model);
 NL_API const char *nl_model_config(const nl_model *model);
 /* sha256 of the checkpoint file in hexadecimal (computed on first use). Owned by the model. */
 NL_API nl_status nl_model_sha256(nl_model *model, const char **hex);
-/* Index of a class given as "17", "n03028079" or "church". */
+/* Index of a class given as "n03028079" or "church", as "17" where none is called so, or as "number:17". */
 NL_API nl_status nl_model_class(nl_model *model, const char *text, int *index);
 
 /* ---- 4. Pictures -------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ static nl_status facts_of(nl_context *context, const nl_queued_job *job, const c
                                                             : "null";
     cJSON_DeleteItemFromObjectCaseSensitive(object, "class_name");
     cJSON_DeleteItemFromObjectCaseSensitive(object, "class");
-    good = good && cJSON_AddStringToObject(object, "class", classes) &&
+    good = good && cJSON_AddItemToObject(object, "class", nl_class_json(classes)) &&
            (!options->n || cJSON_AddNumberToObject(object, "number", (double)options->n)) &&
            (milliseconds ? cJSON_AddNumberToObject(object, "animate", (double)milliseconds)
                          : cJSON_AddStringToObject(object, "grid", grid));

@@ -83,14 +83,14 @@ function fields(count) {
   if (!$("steps").disabled) wanted.steps = number("steps");
   if (model.guidance) {
     wanted.cfg_scale = number("guidance");
-    if (model.defaults.cfg_interval) wanted.cfg_interval = model.defaults.cfg_interval;
+    if (model.defaults.cfg_interval && wanted.cfg_scale !== 1) wanted.cfg_interval = model.defaults.cfg_interval;
   }
   const side = $("size").value;
   if (side !== `${model.height}x${model.width}`) wanted.size = side;
   return wanted;
 }
 
-const walkFields = () => ({ walk: number("frames"), to_class: classes.length ? $("to-class").value : undefined, to_seed: $("to-seed").value || "0", preview_every: 4 });
+const walkFields = () => ({ walk: number("frames"), to_class: classes.length ? number("to-class") : undefined, to_seed: $("to-seed").value || "0", preview_every: 4 });
 
 // What makes a picture, or all of a walk or grid, again: of its parameters those that a job takes.
 let known = null;
@@ -105,19 +105,23 @@ function quote(text) {
   return /^[\w.,:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
+// A class of a picture's facts: a number is its own, a text first a name.
+const classOf = which => (typeof which === "string" && classes.find(one => [one.name, one.wnid].includes(which))) || classes[which];
+const classWord = which => which === classes.length ? "null" : typeof which === "number" && classOf(String(which)) !== classes[which] ? `number:${which}` : which;
+
 function commandOf(facts) {
   const words = ["nalagen sample"];
   if (!models.some(one => one.shipped && one.sha256 === facts.sha256)) words.push("-m", quote(facts.model));
-  words.push("-c", facts.class, "--seed", facts.seed);
+  words.push("-c", classWord(facts.class), "--seed", facts.seed);
   if (facts.walk && !facts.animate) words.push("-n 1");
   if (facts.index) words.push("--first-index", facts.index);
   for (const key of ["size", "sampler", "steps", "cfg_scale", "cfg_interval", "walk", "to_class", "to_seed", "animate"])
-    if (facts[key] !== undefined) words.push("--" + key.replaceAll("_", "-"), quote(String(facts[key])));
+    if (facts[key] !== undefined) words.push("--" + key.replaceAll("_", "-"), quote(String(key === "to_class" ? classWord(facts[key]) : facts[key])));
   return words.join(" ");
 }
 
 function captionOf(facts) {
-  const to = facts.walk ? classes.find(one => [String(one.class), one.name].includes(String(facts.to_class))) : null;
+  const to = facts.walk ? classOf(facts.to_class) : null;
   const parts = [facts.class_name + (to && to.name !== facts.class_name ? ` → ${to.name}` : ""),
     `seed ${facts.seed}` + (facts.walk && facts.to_seed !== undefined && String(facts.to_seed) !== String(facts.seed) ? ` → ${facts.to_seed}` : ""),
     facts.animate ? `${facts.walk} pictures, ${facts.animate} ms each` : facts.walk ? `picture ${facts.index + 1} of ${facts.walk}` : `index ${facts.index}`];
@@ -329,7 +333,7 @@ function useSampler(steps) {
 
 // The parameters of a picture into the controls.
 function use(facts) {
-  const named = classes.find(one => [String(one.class), one.name].includes(String(facts.class)));
+  const named = classOf(facts.class);
   if (named) chooseClass(named.class);
   $("seed").value = facts.seed;
   if (facts.sampler && [...$("sampler").options].some(option => option.value === facts.sampler)) $("sampler").value = facts.sampler;
@@ -339,7 +343,7 @@ function use(facts) {
   if (facts.walk) {
     $("walk").open = true;
     $("frames").value = facts.walk;
-    const to = classes.find(one => [String(one.class), one.name].includes(String(facts.to_class ?? facts.class)));
+    const to = classOf(facts.to_class ?? facts.class);
     if (to) $("to-class").value = String(to.class);
     $("to-seed").value = facts.to_seed ?? facts.seed;
   }

@@ -9,8 +9,7 @@
 #include "nl_config.h"
 #include "nl_json.h"
 
-/* Whether labels were dropped in training, or there are none: otherwise nothing was learnt for the null class. */
-static bool learnt_null(const nl_config *config)
+bool nl_config_learnt_null(const nl_config *config)
 {
     return config->num_classes == 0 || config->class_dropout_prob > 0;
 }
@@ -71,6 +70,10 @@ static nl_status unknown(nl_context *context, const nl_config *config, const cha
     nl_status status;
     const char **names = NULL;
     char list[1024] = "";
+    if (config->num_classes == 0)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "class \"%s\": the model is unconditional, its only class is \"null\"",
+                       text);
     int count = config->class_names ? config->num_classes : 0, n = 0;
     NL_TRY(NL_NEW_ARRAY(context, "class names", 2 * (int64_t)count + 1, &names));
     for (int i = 0; i < count; i++) {
@@ -86,11 +89,11 @@ static nl_status unknown(nl_context *context, const nl_config *config, const cha
     }
     names[n] = NULL;
     const char *nearest = nl_nearest(text, names);
-    status =
-        nl_fail(context, NL_ERROR_USAGE, "class \"%s\": the model has classes 0 to %d%s%s%s%s%s",
-                text, config->num_classes - 1, learnt_null(config) ? ", and \"null\"" : "",
-                nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "",
-                nearest ? "" : list);
+    status = nl_fail(context, NL_ERROR_USAGE,
+                     "class \"%s\": the model has classes 0 to %d%s%s%s%s%s", text,
+                     config->num_classes - 1, nl_config_learnt_null(config) ? ", and \"null\"" : "",
+                     nearest ? "; did you mean \"" : "", nearest ? nearest : "",
+                     nearest ? "\"?" : "", nearest ? "" : list);
 cleanup:
     nl_free(context, names);
     return status;
@@ -98,6 +101,8 @@ cleanup:
 
 /* "name:null": a class that is called like something else that -c takes. */
 static const char by_name[] = "name:";
+/* "number:2": the third class, whatever the classes are called. */
+static const char by_number[] = "number:";
 
 /* ---- Exact names in the order of strcmp */
 
@@ -189,16 +194,44 @@ int nl_config_other_class(const nl_config *a, const nl_config *b)
     return a->num_classes == b->num_classes ? -1 : both;
 }
 
+static nl_status null_class(nl_context *context, const nl_config *config, int *index)
+{
+    if (!nl_config_learnt_null(config))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "class \"null\": the model was trained without one (class_dropout_prob "
+                       "0): it has classes 0 to %d",
+                       config->num_classes - 1);
+    *index = config->num_classes;
+    return NL_OK;
+}
+
+/* As pictures have it, where the null class is the last one. */
+static nl_status numbered_class(nl_context *context, const nl_config *config, const char *text,
+                                int *index)
+{
+    const char *digits = text + strlen(by_number);
+    char *end;
+    long number = strtol(digits, &end, 10);
+    if (!isdigit((unsigned char)digits[0]) || *end || number > config->num_classes)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "class number %s: expected a number from 0 to %d, which is \"null\"", digits,
+                       config->num_classes);
+    *index = (int)number;
+    return number == config->num_classes ? null_class(context, config, index) : NL_OK;
+}
+
 nl_status nl_config_class(nl_context *context, const nl_config *config, const nl_class_index *names,
                           const char *text, int *index)
 {
     bool named = strncmp(text, by_name, strlen(by_name)) == 0;
+    if (strncmp(text, by_number, strlen(by_number)) == 0)
+        return numbered_class(context, config, text, index);
     if (named)
         text += strlen(by_name);
     if (named || strcasecmp(text, "null") != 0) {
         int exact = exact_class(names, text);
         if (exact >= 0) {
-            if (!named && isdigit((unsigned char)text[0]))
+            if (!named && isdigit((unsigned char)text[0]) && strtol(text, NULL, 10) != exact)
                 nl_log(context, NL_LOG_WARNING,
                        "class \"%s\": taken is the class of that name, which has the number %d",
                        text, exact);
@@ -206,19 +239,10 @@ nl_status nl_config_class(nl_context *context, const nl_config *config, const nl
             return NL_OK;
         }
     }
-    if (!named && strcasecmp(text, "null") == 0) {
-        if (!learnt_null(config))
-            return nl_fail(context, NL_ERROR_USAGE,
-                           "class \"null\": the model was trained without one (class_dropout_prob "
-                           "0): it has classes 0 to %d",
-                           config->num_classes - 1);
-        *index = config->num_classes;
-        return NL_OK;
-    }
+    if (!named && strcasecmp(text, "null") == 0)
+        return null_class(context, config, index);
     if (config->num_classes == 0)
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "class \"%s\": the model is unconditional, its only class is \"null\"",
-                       text);
+        return unknown(context, config, text);
     char *end = NULL;
     if (!named && isdigit((unsigned char)text[0])) {
         long number = strtol(text, &end, 10);

@@ -181,7 +181,11 @@ nl_status nl_class_index_create(nl_context *context, const nl_config *config,
                                 nl_class_index **index);
 void nl_class_index_free(nl_context *context, nl_class_index *index);
 
-/* Index of a class given as index, wnid or name; "null" is num_classes. names: of the configuration. */
+/* Whether labels were dropped in training, or there are none: otherwise nothing was learnt for the null class, and the model
+ * cannot be guided by it. */
+bool nl_config_learnt_null(const nl_config *config);
+
+/* Index of a class given as index, wnid or name, or as "number:N"; "null" is num_classes. names: of the configuration. */
 nl_status nl_config_class(nl_context *context, const nl_config *config, const nl_class_index *names,
                           const char *text, int *index);
 

@@ -21,7 +21,8 @@ typedef enum nl_option_kind {
     NL_OPTION_BYTES,    /* int64_t: "512M", "4G" */
     NL_OPTION_CHOICE,   /* const char *, one of choices */
     NL_OPTION_TEXT,     /* const char * */
-    NL_OPTION_FILE      /* const char *; completion offers files */
+    NL_OPTION_CLASS, /* the same; a number in JSON is "number:N", whatever the classes are called */
+    NL_OPTION_FILE   /* const char *; completion offers files */
 } nl_option_kind;
 
 enum {
@@ -99,6 +100,8 @@ void nl_texts_free(nl_texts *texts);
 nl_status nl_options_apply(nl_context *context, const nl_command *command, const char *place,
                            const cJSON *object, unsigned where, const char *const *ignored,
                            nl_texts *texts, void *values);
+/* What an NL_OPTION_CLASS holds: "number:2" is the number. NULL when memory ran out. */
+cJSON *nl_class_json(const char *text);
 /* The other way round: the options of `where` that differ from `defaults`. false when memory ran out. */
 bool nl_options_to_json(const nl_command *command, const void *values, const void *defaults,
                         unsigned where, cJSON *object);

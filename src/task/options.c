@@ -186,6 +186,7 @@ nl_status nl_option_set(nl_context *context, const nl_option *option, const char
     case NL_OPTION_CHOICE:
         return set_choice(context, option, text, place);
     case NL_OPTION_TEXT:
+    case NL_OPTION_CLASS:
     case NL_OPTION_FILE:
         if (!*text)
             return nl_fail(context, NL_ERROR_USAGE, "--%s: expected %s, found nothing",

@@ -84,6 +84,8 @@ typedef struct nl_number_text {
     char text[32];
 } nl_number_text;
 
+static const char by_number[] = "number:";
+
 /* A short text that reads back as the number. */
 static nl_number_text number_text(double number)
 {
@@ -95,23 +97,26 @@ static nl_number_text number_text(double number)
 }
 
 /* The text of a number or a string, into `number` where it has none; NULL: it is something else. */
-static const char *scalar_text(const cJSON *value, nl_number_text *number)
+static const char *scalar_text(const nl_option *option, const cJSON *value, nl_number_text *number)
 {
     if (cJSON_IsString(value) || cJSON_IsRaw(value))
         return value->valuestring;
     if (!cJSON_IsNumber(value))
         return NULL;
-    *number = number_text(value->valuedouble);
+    nl_number_text plain = number_text(value->valuedouble);
+    snprintf(number->text, sizeof(number->text), "%s%.24s",
+             option->kind == NL_OPTION_CLASS ? by_number : "", plain.text);
     return number->text;
 }
 
 /* The items with commas between. */
-static nl_status list_text(nl_context *context, const char *key, const cJSON *list, char **text)
+static nl_status list_text(nl_context *context, const nl_option *option, const char *key,
+                           const cJSON *list, char **text)
 {
     nl_number_text number;
     int64_t size = 0;
     for (const cJSON *item = list->child; item; item = item->next) {
-        const char *one = scalar_text(item, &number);
+        const char *one = scalar_text(option, item, &number);
         if (!one)
             return nl_fail(context, NL_ERROR_USAGE,
                            "key \"%s\": expected numbers and strings in the list", key);
@@ -120,7 +125,7 @@ static nl_status list_text(nl_context *context, const char *key, const cJSON *li
     nl_status status = NL_NEW_ARRAY(context, "a list", size, text);
     char *to = status == NL_OK ? *text : NULL;
     for (const cJSON *item = list->child; item && to; item = item->next) {
-        const char *one = scalar_text(item, &number);
+        const char *one = scalar_text(option, item, &number);
         size_t length = strlen(one);
         memcpy(to, one, length);
         to[length] = item->next ? ',' : '\0';
@@ -130,16 +135,17 @@ static nl_status list_text(nl_context *context, const char *key, const cJSON *li
 }
 
 /* A number, a string or a list of them as the text that the command line would take. */
-static nl_status value_text(nl_context *context, const char *key, const cJSON *value, char **text)
+static nl_status value_text(nl_context *context, const nl_option *option, const char *key,
+                            const cJSON *value, char **text)
 {
     nl_number_text number;
-    const char *one = scalar_text(value, &number);
+    const char *one = scalar_text(option, value, &number);
     if (one)
         return nl_strdup(context, one, text);
     if (!cJSON_IsArray(value) || !value->child)
         return nl_fail(context, NL_ERROR_USAGE,
                        "key \"%s\": expected a number, a string or a list of them", key);
-    return list_text(context, key, value, text);
+    return list_text(context, option, key, value, text);
 }
 
 nl_status nl_options_apply(nl_context *context, const nl_command *command, const char *place,
@@ -164,7 +170,7 @@ nl_status nl_options_apply(nl_context *context, const nl_command *command, const
             *(bool *)((char *)values + option->offset) = cJSON_IsTrue(member);
         } else {
             char *text = NULL;
-            NL_TRY(value_text(context, member->string, member, &text));
+            NL_TRY(value_text(context, option, member->string, member, &text));
             NL_TRY(nl_texts_add(texts, text));
             NL_TRY(nl_option_set(context, option, text, values));
         }
@@ -179,6 +185,15 @@ static cJSON *seed_json(uint64_t seed)
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)seed);
     return seed >> 53 ? cJSON_CreateString(text) : cJSON_CreateRaw(text);
+}
+
+cJSON *nl_class_json(const char *text)
+{
+    const char *digits = text + strlen(by_number);
+    if (strncmp(text, by_number, strlen(by_number)) != 0 || !*digits ||
+        digits[strspn(digits, "0123456789")])
+        return cJSON_CreateString(text);
+    return cJSON_CreateNumber(strtod(digits, NULL));
 }
 
 static cJSON *option_json(const nl_option *option, const void *place)
@@ -206,6 +221,8 @@ static cJSON *option_json(const nl_option *option, const void *place)
     case NL_OPTION_EXTENT:
         snprintf(text, sizeof(text), "%lldx%lld", (long long)integer[0], (long long)integer[1]);
         return cJSON_CreateString(text);
+    case NL_OPTION_CLASS:
+        return nl_class_json(*(const char *const *)place);
     default:
         return cJSON_CreateString(*(const char *const *)place);
     }
@@ -224,6 +241,7 @@ static size_t value_size(nl_option_kind kind)
         return 2 * sizeof(int64_t);
     case NL_OPTION_CHOICE:
     case NL_OPTION_TEXT:
+    case NL_OPTION_CLASS:
     case NL_OPTION_FILE:
         return sizeof(char *);
     default:

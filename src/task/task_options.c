@@ -34,7 +34,7 @@ const nl_option nl_sampling_options[] = {
     {"size", 0, NL_OPTION_EXTENT, FIELD(size), "HxW", 1, 16384, .where = NL_COMMON | NL_IN_PICTURE,
      .help = "pixels, N or HxW (the model's own)"},
 
-    {"class", 'c', NL_OPTION_TEXT, FIELD(classes), "LIST", .where = NL_COMMON | NL_IN_BOTH,
+    {"class", 'c', NL_OPTION_CLASS, FIELD(classes), "LIST", .where = NL_COMMON | NL_IN_BOTH,
      .group = "Pictures", .completes = "classes",
      .help = "church, n03028079, 1,4, 0-9, null, random, balanced",
      .detail =
@@ -133,7 +133,7 @@ const nl_option nl_walk_options[] = {
          "From picture 0 of --class and --seed to picture 0 of --to-class and --to-seed, which are "
          "the first and the last of them bit for bit. The noise turns from the one to the other "
          "(slerp), the class is a mean of both. Picture i of the walk has index i."},
-    {"to-class", 0, NL_OPTION_TEXT, FIELD(to_class), "CLASS", .where = NL_IN_BOTH,
+    {"to-class", 0, NL_OPTION_CLASS, FIELD(to_class), "CLASS", .where = NL_IN_BOTH,
      .help = "where the walk ends (at the same class)"},
     {"to-seed", 0, NL_OPTION_TEXT, FIELD(to_seed), "N", .where = NL_IN_BOTH,
      .help = "where the walk ends (at the same seed)"},

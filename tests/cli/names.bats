@@ -168,6 +168,31 @@ END
     [[ $output != *warning* ]]
 }
 
+@test "a number in JSON is the class of that number, also where another one is called so, or none is there" {
+    for i in {0..10}; do picture "set/$i/0.png"; done
+    for kind in '' --unconditional; do
+        encode set -o "data$kind" $kind
+        "$NALAGEN" train -m SiT-1x32x1/4 -d "data$kind" --steps 1 --batch 4 --sample-every 0 --device cpu -o "run$kind" -q
+    done
+    few=(--sampler euler --steps 2 --device cpu -q)
+    "$NALAGEN" sample -m run -c 10,null -n 2 "${few[@]}" -o %d.png # class 2, and the null class
+    "$NALAGEN" sample -m run--unconditional "${few[@]}" -o 2.png
+    "$NALAGEN" sample -m run -c 10 --walk 3 --to-class 2 "${few[@]}" --animate 10 -o 3.png
+    for i in 0 1 2 3; do
+        "$NALAGEN" sample --from $i.png -q -o again.png --force
+        cmp $i.png again.png
+    done
+    run --separate-stderr "$NALAGEN" sample --requests - -m run "${few[@]}" <<<'{"class": 2, "walk": 2, "to_class": 4, "out": "a/"}
+{"class": [2, "2", 11], "out": "b%d.png"}
+{"class": 12, "out": "c.png"}'
+    [ "$status" -eq 2 ]
+    json_lines 'x["line"] != 1 or x["pictures"][0]["class"] == 2 and x["pictures"][0]["to_class"] == 4' <<<"$output"
+    json_lines 'x["line"] != 2 or [p["class"] for p in x["pictures"]] == [2, 3, 11]' <<<"$output"
+    json_lines 'x["line"] != 3 or "class number 12: expected a number from 0 to 11" in x["error"]' <<<"$output"
+    run "$NALAGEN" sample -m run -c 0,1 "${few[@]}" -o d/
+    [[ $output != *warning* ]] # they have these numbers, too
+}
+
 @test "a hundred thousand entries of classes are read in a second or two" {
     "$MAKE_MODEL" tiny.safetensors
     python3 -c "
