@@ -153,7 +153,8 @@ class Model:
     def classes(self) -> List[str]:
         """Names of the classes in the order of their indices; the number where there is no name."""
         names = [str(i) for i in range(self._config["num_classes"])]
-        for i, (wnid, name) in enumerate(self._config.get("class_names") or []):
+        for i, entry in enumerate(self._config.get("class_names") or []):
+            wnid, name = (entry, None) if isinstance(entry, str) else entry
             names[i] = name or wnid or names[i]
         return names
 

@@ -109,6 +109,7 @@ np.save('noise.npy', np.random.default_rng(0).standard_normal((3, 3, 32, 32)).as
     package "
 noise = np.load('noise.npy')
 model = nalagen.load('run/model.safetensors', vae='none')
+assert model.classes == [str(i) for i in range(10)] and '10 classes' in repr(model), model
 assert model.latent_shape == noise.shape[1:], model.latent_shape
 seen = []
 x = model.sample_latents(3, 3, noise=noise, steps=4, progress=seen.append, preview_every=2)
