@@ -32,7 +32,8 @@ const nl_command nl_wanted_command = {.name = "job", .options = fields_table};
 
 bool nl_takes_guidance(const nl_config *config)
 {
-    return config->num_classes && !config->no_null_class && !config->guided && !config->flow_map;
+    return config->num_classes && nl_config_learnt_null(config) && !config->guided &&
+           !config->flow_map;
 }
 
 bool nl_takes_sampler(const nl_config *config, nl_method method)

@@ -161,20 +161,22 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
             NL_MIN(resolved->steps,
                    config->diffusion_steps - (nl_methods[method].family == NL_FAMILY_MULTISTEP));
     NL_CHECK(resolve_guide(context, guide, given, resolved));
+    bool guidable = config->num_classes && nl_config_learnt_null(config);
     bool autoguided = guide && resolved->guide_scale != 1;
     if (given->cfg_scale <= 0 && (config->guided || config->flow_map || autoguided)) {
         resolved->cfg_scale = 1;
     } else if (given->cfg_scale <= 0) {
-        resolved->cfg_scale = !config->num_classes || config->no_null_class ? 1 : dit ? 4 : 3;
+        resolved->cfg_scale = !guidable ? 1 : dit ? 4 : 3;
         if (!dit && resolved->cfg_scale != 1 && given->cfg_interval[0] == 0 &&
             given->cfg_interval[1] == 0)
             resolved->cfg_interval[0] = 0.1, resolved->cfg_interval[1] = 0.9;
     }
-    if (config->no_null_class && resolved->cfg_scale != 1)
+    if (!guidable && resolved->cfg_scale != 1)
         return nl_fail(
-            context, NL_ERROR_USAGE,
-            "the model has no null class (trained with class_dropout_prob 0), which guidance "
-            "needs: leave out --cfg-scale, or give 1");
+            context, NL_ERROR_USAGE, "the model %s: leave out --cfg-scale, or give 1",
+            config->num_classes
+                ? "has no null class (trained with class_dropout_prob 0), which guidance needs"
+                : "has no classes, towards which guidance would go");
     bool within = given->cfg_interval[0] != 0 || given->cfg_interval[1] != 0;
     if (resolved->cfg_scale == 1 && (within || given->cfg_channels))
         return nl_fail(context, NL_ERROR_USAGE,

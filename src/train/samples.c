@@ -122,6 +122,26 @@ static nl_status open_sampler(nl_trainer *trainer)
     return status;
 }
 
+static nl_sampling sampling_of(const nl_train_options *options)
+{
+    nl_sampling sampling = nl_sampling_default();
+    sampling.steps = options->sample_steps;
+    sampling.cfg_scale = nl_sampling_cfg(options->cfg_scale);
+    return sampling;
+}
+
+nl_status nl_trainer_check_samples(const nl_trainer *trainer)
+{
+    const nl_train_options *options = trainer->options;
+    nl_sampling given = sampling_of(options), resolved;
+    nl_status status = NL_OK;
+    if (options->sample_every != 0)
+        status = nl_sampling_resolve(trainer->context, &trainer->config, NULL, &given, &resolved);
+    if (options->sample_every != 0 && status == NL_OK)
+        status = nl_sampling_check(trainer->context, &trainer->config, &resolved);
+    return status == NL_OK ? NL_OK : nl_fail_in(trainer->context, status, "the grids of the run");
+}
+
 static nl_status draw(nl_trainer *trainer, nl_grid *grid)
 {
     const nl_train_options *options = trainer->options;
@@ -131,11 +151,8 @@ static nl_status draw(nl_trainer *trainer, nl_grid *grid)
         labels[i] = !classes           ? 0
                     : classes <= count ? i % classes
                                        : nl_draw_class(options->seed, i, classes);
-    nl_request request = {.labels = labels,
-                          .count = count,
-                          .seed = options->seed,
-                          .sampling = {.steps = (int)options->sample_steps,
-                                       .cfg_scale = nl_sampling_cfg(options->cfg_scale)}};
+    nl_request request = {
+        .labels = labels, .count = count, .seed = options->seed, .sampling = sampling_of(options)};
     return nl_generate(trainer->sampler, &request, take, grid);
 }
 

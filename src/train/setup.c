@@ -108,6 +108,7 @@ static nl_status check_idle(nl_context *context, const nl_train_options *o)
     bool validates = o->validation || o->hold_out > 0, draws = o->sample_every != 0;
     bool normal = nl_same_text(o->times, "logit-normal"), matches = o->match > 0;
     bool maps = o->teacher && !nl_converts(o);
+    bool guides = o->guidance != 1 || (matches && o->match_guidance > 0 && o->match_guidance != 1);
     const nl_idle options[] = {
         {"cooldown", o->cooldown != usual->cooldown, nl_same_text(o->schedule, "cooldown"),
          "--schedule cooldown"},
@@ -131,6 +132,10 @@ static nl_status check_idle(nl_context *context, const nl_train_options *o)
         {"alpha-floor", o->alpha_floor != usual->alpha_floor, maps, "a flow map: --flow-map"},
         {"adaptive", o->adaptive != usual->adaptive, maps, "a flow map: --flow-map"},
         {"target", !nl_same_text(o->target, nl_train_targets[0]), maps, "a flow map: --flow-map"},
+        {"teacher-interval",
+         o->guidance_interval[0] != usual->guidance_interval[0] ||
+             o->guidance_interval[1] != usual->guidance_interval[1],
+         maps && guides, "a teacher that is guided: --teacher-cfg"},
         {"teacher-samples", o->teacher_samples != usual->teacher_samples, !o->data,
          "the teacher's own: --data gives others"},
     };
@@ -296,6 +301,20 @@ static void forget_data(nl_context *context, nl_config *config)
     config->ema_decay = config->ema_sigma_rel = 0;
 }
 
+nl_status nl_trainer_check_flow_map(nl_context *context, const char *file, const nl_config *config)
+{
+    bool transport = config->architecture == NL_ARCH_SIT;
+    if (transport && config->path == NL_PATH_LINEAR && config->prediction == NL_PREDICTION_VELOCITY)
+        return NL_OK;
+    return nl_fail(context, NL_ERROR_USAGE,
+                   "%s: a flow map is made of a SiT that predicts the velocity on the linear path, "
+                   "and this is %s%s%s%s; --student-config makes an ordinary model of another "
+                   "network of it",
+                   file, transport ? "one of the " : "a DiT",
+                   transport ? nl_prediction_names[config->prediction] : "",
+                   transport ? " on the path " : "", transport ? nl_path_names[config->path] : "");
+}
+
 nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
                                const nl_dataset_info *data, const nl_checkpoint *init,
                                nl_config *config)
@@ -322,7 +341,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
     NL_TRY(nl_config_parse(context, options->data, text, strlen(text), config));
     if (options->config)
         NL_TRY(nl_config_parse_over(context, options->config, config));
-    if (options->student_config && !options->init)
+    if (options->student_config)
         NL_TRY(nl_config_parse_over(context, options->student_config, config));
     if (options->label_dropout >= 0)
         config->class_dropout_prob = options->label_dropout;
@@ -330,6 +349,12 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         config->middle_head = 0;
         config->crop_conditioning = false;
     } else if (options->teacher) {
+        NL_TRY(nl_trainer_check_flow_map(context, options->init ? options->init : options->teacher,
+                                         config));
+        if (options->flow_map > config->depth)
+            NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--flow-map %lld: the network has %d %s",
+                           (long long)options->flow_map, config->depth,
+                           nl_plural(config->depth, "block", "blocks")));
         config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
         config->guided = options->guidance != 1 || nl_guides_inside(options->internal_guidance);
         config->class_dropout_prob = 0;

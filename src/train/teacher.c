@@ -27,21 +27,22 @@ static void take_network(const nl_config *from, nl_config *to)
     to->of_diffusers = from->of_diffusers;
 }
 
-static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
-                       const nl_config *teacher)
+/* What is minded of the teacher by itself. */
+static nl_status check_alone(nl_trainer *trainer, const nl_checkpoint *checkpoint,
+                             const nl_config *teacher)
 {
     nl_context *context = trainer->context;
-    nl_config student = trainer->config;
     if (teacher->flow_map)
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: is a flow map itself: the teacher is a network of one time",
                        checkpoint->path);
     const nl_train_options *options = trainer->options;
+    if (!nl_converts(options))
+        NL_CHECK(nl_trainer_check_flow_map(context, checkpoint->path, teacher));
     bool guides =
         (options->guidance != 1 && !nl_converts(options)) ||
         (options->match > 0 && options->match_guidance > 0 && options->match_guidance != 1);
-    if (guides && (teacher->guided || !teacher->num_classes || teacher->no_null_class ||
-                   teacher->class_dropout_prob == 0))
+    if (guides && (teacher->guided || !teacher->num_classes || !nl_config_learnt_null(teacher)))
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: cannot be guided (%s): distil it with --teacher-cfg 1%s",
                        checkpoint->path,
@@ -53,12 +54,21 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: has no middle head to guide it: leave out --teacher-internal",
                        checkpoint->path);
+    return NL_OK;
+}
+
+/* Against the student. */
+static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
+                       const nl_config *teacher)
+{
+    nl_context *context = trainer->context;
+    nl_config student = trainer->config;
     student.flow_map = teacher->flow_map;
     student.guided = teacher->guided;
     student.middle_head = teacher->middle_head;
     student.crop_conditioning = teacher->crop_conditioning; /* asked for the whole picture */
     nl_config other = *teacher;
-    if (options->student_config)
+    if (trainer->options->student_config)
         take_network(&student, &other);
     const char *key = nl_config_difference(&other, &student);
     if (key)
@@ -73,6 +83,16 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
                        "the wrong pictures",
                        checkpoint->path, number, trainer->options->data);
     return NL_OK;
+}
+
+nl_status nl_trainer_check_teacher(nl_trainer *trainer, const nl_checkpoint *checkpoint)
+{
+    nl_config config;
+    nl_status status = nl_config_from_checkpoint(checkpoint, NULL, &config);
+    if (status == NL_OK)
+        status = check_alone(trainer, checkpoint, &config);
+    nl_config_free(trainer->context, &config);
+    return status;
 }
 
 nl_status nl_trainer_take_teacher(nl_trainer *trainer, const nl_checkpoint *checkpoint)

@@ -24,9 +24,9 @@ static nl_status take(void *user, const nl_picture *picture)
 static nl_sampling sampling_of(const nl_train_options *options)
 {
     nl_sampling sampling = nl_sampling_default();
-    sampling.cfg_scale = options->guidance;
-    sampling.cfg_interval[0] = options->guidance_interval[0];
-    sampling.cfg_interval[1] = options->guidance_interval[1];
+    sampling.cfg_scale = nl_sampling_cfg(options->guidance);
+    for (int end = 0; end < 2 && options->guidance != 1; end++)
+        sampling.cfg_interval[end] = options->guidance_interval[end];
     sampling.internal_guidance = options->internal_guidance;
     return sampling;
 }

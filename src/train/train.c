@@ -476,8 +476,10 @@ static nl_status open_trainer(nl_trainer *trainer)
             (long long)options->batch, trainer->group->size,
             nl_plural(trainer->group->size, "process", "processes"), (long long)options->accumulate,
             nl_plural(options->accumulate, "part", "parts")));
-    if (options->teacher)
+    if (options->teacher) {
         NL_TRY(nl_open_backbone(context, options->teacher, NULL, &teacher));
+        NL_TRY(nl_trainer_check_teacher(trainer, teacher));
+    }
     if (teacher && !options->data) {
         NL_TRY(nl_path_join(context, options->out, NL_RUN_LATENTS, &trainer->drawn));
         trainer->own = *options;
@@ -492,6 +494,7 @@ static nl_status open_trainer(nl_trainer *trainer)
     NL_TRY(nl_trainer_configure(context, options, nl_dataset_get_info(trainer->data), start,
                                 &trainer->config));
     NL_TRY(check_crops(trainer));
+    NL_TRY(nl_trainer_check_samples(trainer));
     if (teacher)
         NL_TRY(nl_trainer_take_teacher(trainer, teacher));
     nl_loss_options loss = {.times = (nl_times)find_choice(options->times, nl_train_times),

@@ -64,6 +64,11 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
                                nl_config *config);
 nl_status nl_trainer_check(nl_context *context, const nl_train_options *options);
 
+/* setup.c: refuses a network, of the file, that cannot be made one of two times. */
+nl_status nl_trainer_check_flow_map(nl_context *context, const char *file, const nl_config *config);
+
+/* teacher.c: what no data and no student need be known for; before samples are drawn. */
+nl_status nl_trainer_check_teacher(nl_trainer *trainer, const nl_checkpoint *checkpoint);
 /* teacher.c: trainer->teacher from its file, where it is of the kind that the student is, and classes mean the same. */
 nl_status nl_trainer_take_teacher(nl_trainer *trainer, const nl_checkpoint *checkpoint);
 
@@ -83,6 +88,8 @@ nl_status nl_trainer_validate(nl_trainer *trainer, bool again);
 nl_status nl_trainer_begin_snapshots(nl_trainer *trainer);
 /* Writes them; what cannot be written is complained about. */
 nl_status nl_trainer_snapshot(nl_trainer *trainer);
+/* samples.c: whether grids can be drawn as asked, before the first step. */
+nl_status nl_trainer_check_samples(const nl_trainer *trainer);
 /* samples.c: samples/step-XXXXXXX.png. */
 nl_status nl_trainer_sample(nl_trainer *trainer);
 /* health.c: writes the state down and names the first bad tensor; returns NL_ERROR_NOT_FINITE. */

@@ -42,6 +42,17 @@ distilled() {
     run "${draw[@]}" --seed 2
     [ "$status" -eq 2 ]
     [[ $output == *"were made otherwise"* ]]
+    # an unguided teacher draws too, and what it is asked for is its own scale
+    for scale in 1 0; do
+        "$NALAGEN" distill --teacher teacher/model.safetensors --teacher-samples 10 --teacher-cfg $scale -o scale$scale --steps 1 --batch 8 --device cpu -q
+    done
+    ! cmp -s scale0/latents/latents-00000.npy scale1/latents/latents-00000.npy
+    # a teacher that cannot be one is refused before it draws
+    "$NALAGEN" train -m DiT-1x32x1/8 -d data -o dit --steps 1 --batch 8 --device cpu -q
+    run "$NALAGEN" distill --teacher dit --steps 2 --device cpu -o no
+    [ "$status" -eq 2 ]
+    [[ $output == *"dit/model.safetensors: a flow map is made of a SiT"*"this is a DiT"* ]]
+    [ ! -e no/latents ]
 }
 
 @test "with distribution matching the log has both losses, a dry run its time, and the folder its options" {
@@ -85,6 +96,17 @@ distilled() {
     run "$NALAGEN" distill --teacher student/model.safetensors -d data -o other --steps 1 --batch 8 --device cpu
     [ "$status" -eq 2 ]
     [[ $output == *"is a flow map itself"* ]]
+    run "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o other --steps 6 --batch 8 --device cpu --cfg-scale 2 --sample-every 6
+    [ "$status" -eq 2 ]
+    [[ $output == *"the grids of the run: "*"inside this model's weights"* && $output != *"step 1/6"* ]]
+    run "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o other --steps 1 --device cpu --flow-map 3
+    [ "$status" -eq 2 ]
+    [[ $output == *"--flow-map 3: the network has 2 blocks"* ]]
+    run "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o other --steps 1 --device cpu --teacher-cfg 1 --teacher-interval 0.2,0.5
+    [ "$status" -eq 2 ]
+    run "$NALAGEN" distill --teacher teacher/model.safetensors --init student/model.safetensors --student-config '{"attention": "softmax"}' -d data -o other --steps 1 --device cpu
+    [ "$status" -eq 3 ]
+    [[ $output == *"student/model.safetensors: blocks.0.attn.qkv.weight"* ]]
     run "$NALAGEN" distill -d data -o other --steps 1 --device cpu
     [ "$status" -eq 2 ]
     [[ $output == *"--teacher"* ]]

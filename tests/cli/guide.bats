@@ -92,3 +92,19 @@ END
     sample --guide small/model.safetensors -o small.png
     is_png small.png
 }
+
+@test "where nothing was learnt without classes nothing is guided, in pictures and in a run's grids" {
+    one_colour
+    one=("$NALAGEN" train -m SiT-1x32x1/4 -d data --steps 2 --batch 8 --device cpu)
+    "${one[@]}" --label-dropout 0 -o run -q
+    "$NALAGEN" sample -m run -c 3 --steps 2 --json -q -o a.png | json_lines 'x["cfg_scale"] == 1'
+    run -2 "$NALAGEN" sample -m run -c 3 --cfg-scale 2 -o b.png
+    [[ $output == *"has no null class"* ]]
+    run -2 "${one[@]}" --label-dropout 0 --cfg-scale 2 -o other
+    [[ $output == *"the grids of the run: "*"has no null class"* ]]
+    [ ! -e other/log.jsonl ]
+    "$NALAGEN" encode set -o plain --unconditional --vae none --device cpu -q
+    "${one[@]}" -d plain -o unconditional -q
+    run -2 "$NALAGEN" sample -m unconditional --cfg-scale 2 -o c.png
+    [[ $output == *"the model has no classes"* ]]
+}
