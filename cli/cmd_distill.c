@@ -25,10 +25,6 @@ static const nl_option options[] = {
                "the teacher's predictions on --data; without --flow-map it is an ordinary model."},
     {"flow-map", 0, NL_OPTION_INT, TRAIN(flow_map), "N", 1, 1024, .where = RECORD,
      .help = "blocks that see a step's start, not its end (2/3)"},
-    {"target", 0, NL_OPTION_CHOICE, TRAIN(target), "NAME", .choices = nl_train_targets,
-     .where = RECORD, .help = "eulerian or lagrangian (eulerian)",
-     .detail = "Of each step's way the teacher goes the first part, or the last, and the student "
-               "itself the rest."},
     {"alpha-floor", 0, NL_OPTION_REAL, TRAIN(alpha_floor), "X", 0.001, 1, .where = RECORD,
      .help = "least part of the teacher in a target (0.02)"},
     {"adaptive", 0, NL_OPTION_REAL, TRAIN(adaptive), "X", 1e-9, 1e9, .where = RECORD,

@@ -435,9 +435,6 @@ typedef struct nl_train_options {
      * student is an ordinary model that learns the teacher's predictions on `data`; guidance has then to be 1, or what
      * `nalagen distill` has. NULL: the teacher's network. */
     const char *student_config;
-    /* Of a distillation into a flow map, on which end of a step its teacher stands: "eulerian", "lagrangian"
-     * (NULL: eulerian). */
-    const char *target;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

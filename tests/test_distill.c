@@ -77,15 +77,15 @@ static void rows_of_a_target(void **state)
     (void)state;
     const double t[N] = {0, 0.5, 0.1, 0.9}, s[N] = {1, 0.5, 0.6, 0.95};
     const int32_t labels[N] = {2, 0, 1, 2};
-    float times[2 * N], jump[2 * N], of_teacher[2 * N];
+    float times[2 * N], later[2 * N], of_teacher[2 * N];
     float guide[N][NL_LOSS_COLUMNS], move[N][NL_LOSS_COLUMNS], target[N][NL_LOSS_COLUMNS];
     int32_t both[2 * N];
-    nl_distill_rows rows = {times, jump, of_teacher, both, guide[0], move[0], target[0]};
+    nl_distill_rows rows = {times, later, of_teacher, both, guide[0], move[0], target[0]};
     nl_distill_fill(&usual, 0.25, t, s, labels, 3, N, &rows);
     for (int i = 0; i < N; i++) {
         double a = i == 1 ? 1 : 0.25, m = t[i] + a * (s[i] - t[i]), w = i == 0 ? 1 : 3;
         assert_true(times[i] == (float)t[i] && times[N + i] == (float)s[i]);
-        assert_true(jump[i] == (float)m && jump[N + i] == (float)s[i]);
+        assert_true(later[i] == (float)m && later[N + i] == (float)s[i]);
         assert_true(of_teacher[i] == (float)t[i] && of_teacher[N + i] == (float)t[i]);
         assert_true(both[i] == labels[i] && both[N + i] == 3);
         assert_true(guide[i][NL_LOSS_DATA] == (float)w &&
@@ -94,18 +94,6 @@ static void rows_of_a_target(void **state)
         assert_true(target[i][NL_LOSS_TARGET_DATA] == (float)a);
         assert_true(target[i][NL_LOSS_TARGET_NOISE] == (float)(1 - a));
         assert_true(target[i][NL_LOSS_WEIGHT] == 1);
-    }
-    nl_distill_options last = usual;
-    last.target = NL_TARGET_LAGRANGIAN;
-    nl_distill_fill(&last, 0.25, t, s, labels, 3, N, &rows);
-    for (int i = 0; i < N; i++) {
-        double a = i == 1 ? 1 : 0.25, m = s[i] - a * (s[i] - t[i]);
-        assert_true(times[i] == (float)t[i] && times[N + i] == (float)s[i]);
-        assert_true(jump[i] == (float)t[i] && fabs(jump[N + i] - m) < 1e-7);
-        assert_true(of_teacher[i] == jump[N + i] && of_teacher[N + i] == jump[N + i]);
-        assert_true(guide[i][NL_LOSS_DATA] == (i == 3 ? 1 : 3)); /* by the teacher's time */
-        assert_true(fabs(move[i][NL_LOSS_NOISE] - (m - t[i])) < 1e-7);
-        assert_true(target[i][NL_LOSS_TARGET_DATA] == (float)a);
     }
     nl_distill_options everywhere = usual; /* as a sampler's interval of 0 and 0 */
     everywhere.low = everywhere.high = 0;
@@ -146,7 +134,7 @@ static void ask(const nl_dit *dit, const float *x, const float *times, int count
         y[i] = (float)(middle[i] + internal * (y[i] - middle[i]));
 }
 
-static void hold_step_against_parts(nl_distill_target kind, const char *of_teacher, double internal)
+static void hold_step_against_parts(const char *of_teacher, double internal)
 {
     nl_device *device = context->device;
     nl_dit *teacher = model_of(of_teacher, 0.1f);
@@ -162,7 +150,6 @@ static void hold_step_against_parts(nl_distill_target kind, const char *of_teach
                                .teacher = teacher,
                                .distill = usual};
     options.distill.internal = internal;
-    options.distill.target = kind;
     assert_ok(context, nl_arena_reserve(device, 64 << 20));
     assert_ok(context, nl_dataset_open(context, in_folder("data"), &data));
     assert_ok(context, nl_loss_create(context, &student->config, &of_loss, &loss));
@@ -181,32 +168,23 @@ static void hold_step_against_parts(nl_distill_target kind, const char *of_teach
     double t[N], s[N];
     nl_distill_times(3, nl_feed_samples(&feed), N, t, s);
     for (int i = 0; i < N; i++) {
-        float x[E], v[E], without[E], moved[E], jump[E], u[E];
-        bool first = kind == NL_TARGET_EULERIAN;
-        double a = s[i] == t[i] ? 1 : 0.5, m = t[i] + (first ? a : 1 - a) * (s[i] - t[i]), sum = 0;
-        float at = (float)(first ? t[i] : m), from = (float)(first ? m : t[i]);
-        float to = (float)(first ? s[i] : m);
+        float x[E], with[E], without[E], moved[E], onward[E], u[E];
+        double a = s[i] == t[i] ? 1 : 0.5, m = t[i] + a * (s[i] - t[i]), sum = 0;
         int32_t label = ((int32_t *)feed.labels.data)[i];
         for (int j = 0; j < E; j++)
             x[j] = (float)(t[i] * ((float *)noised.data.data)[i * E + j] +
                            (1 - t[i]) * ((float *)noised.noise.data)[i * E + j]);
-        for (int turn = 0; turn < 2;
-             turn++) { /* the one who goes first, then the other from there */
-            const float *here = turn ? moved : x;
-            if ((turn == 0) == first) {
-                ask(teacher, here, &at, 1, label, internal, v);
-                ask(teacher, here, &at, 1, 3, internal, without);
-                for (int j = 0; at >= usual.low && at <= usual.high && j < E; j++)
-                    v[j] = without[j] + 3 * (v[j] - without[j]);
-            } else {
-                ask(student, here, (float[]){from, to}, 2, label, 0, jump);
-            }
-            for (int j = 0; turn == 0 && j < E; j++)
-                moved[j] = x[j] + (float)(m - t[i]) * (first ? v : jump)[j];
+        ask(teacher, x, (float[]){(float)t[i]}, 1, label, internal, with);
+        ask(teacher, x, (float[]){(float)t[i]}, 1, 3, internal, without);
+        for (int j = 0; j < E; j++) {
+            if (t[i] >= usual.low && t[i] <= usual.high)
+                with[j] = without[j] + 3 * (with[j] - without[j]);
+            moved[j] = x[j] + (float)(m - t[i]) * with[j];
         }
+        ask(student, moved, (float[]){(float)m, (float)s[i]}, 2, label, 0, onward);
         ask(student, x, (float[]){(float)t[i], (float)s[i]}, 2, label, 0, u);
         for (int j = 0; j < E; j++) {
-            double target = a * v[j] + (1 - a) * jump[j];
+            double target = a * with[j] + (1 - a) * onward[j];
             sum += (u[j] - target) * (u[j] - target) / E;
         }
         double found = ((float *)losses.data)[i];
@@ -224,15 +202,13 @@ static void hold_step_against_parts(nl_distill_target kind, const char *of_teach
 static void step_is_its_parts(void **state)
 {
     (void)state;
-    hold_step_against_parts(NL_TARGET_EULERIAN, TEACHER, 0);
-    hold_step_against_parts(NL_TARGET_LAGRANGIAN, TEACHER, 0);
+    hold_step_against_parts(TEACHER, 0);
 }
 
 static void teacher_is_guided_from_within(void **state)
 {
     (void)state;
-    hold_step_against_parts(NL_TARGET_EULERIAN, TWO_HEADS, 1.7);
-    hold_step_against_parts(NL_TARGET_LAGRANGIAN, TWO_HEADS, 1.7);
+    hold_step_against_parts(TWO_HEADS, 1.7);
 }
 
 /* ---- Distribution matching */
@@ -665,17 +641,11 @@ static void what_does_not_fit_is_refused(void **state)
     write_bytes(context, "network.json", network, sizeof(network) - 1);
     options = small_run("refused");
     options.student_config = in_folder("network.json");
-    options.target = "lagrangian";
-    refused(&options, "--target does nothing without a flow map: --flow-map");
-    options.target = NULL;
     options.alpha_floor = 0.5;
     refused(&options, "--alpha-floor does nothing");
     options = small_run("refused");
     options.teacher_samples = 7;
     refused(&options, "--teacher-samples does nothing");
-    options = small_run("refused");
-    options.target = "middle";
-    refused(&options, "--target: there is no 'middle'");
     const nl_train_options of_whole = small_run("whole");
     options = nl_train_defaults;
     options.data = of_whole.data;

@@ -70,17 +70,14 @@ void nl_distill_fill(const nl_distill_options *options, double alpha, const doub
                      const nl_distill_rows *rows)
 {
     for (int64_t i = 0; i < count; i++) {
-        bool at_rest = s[i] == t[i], first = options->target == NL_TARGET_EULERIAN;
-        double a = at_rest ? 1 : alpha, m = t[i] + (first ? a : 1 - a) * (s[i] - t[i]);
-        double of_teacher = first ? t[i] : m;
-        rows->times[i] = (float)t[i];
-        rows->times[count + i] = (float)s[i];
-        rows->jump[i] = (float)(first ? m : t[i]);
-        rows->jump[count + i] = (float)(first ? s[i] : m);
-        rows->teacher_times[i] = rows->teacher_times[count + i] = (float)of_teacher;
+        bool at_rest = s[i] == t[i];
+        double a = at_rest ? 1 : alpha, m = t[i] + a * (s[i] - t[i]);
+        rows->times[i] = rows->teacher_times[i] = rows->teacher_times[count + i] = (float)t[i];
+        rows->times[count + i] = rows->later[count + i] = (float)s[i];
+        rows->later[i] = (float)m;
         rows->teacher_labels[i] = labels[i];
         rows->teacher_labels[count + i] = null_class;
-        nl_guided_row(options->guidance, options->low, options->high, of_teacher,
+        nl_guided_row(options->guidance, options->low, options->high, t[i],
                       rows->guide + i * NL_LOSS_COLUMNS);
         set_row(rows->move + i * NL_LOSS_COLUMNS, 1, m - t[i]);
         set_row(rows->target + i * NL_LOSS_COLUMNS, a, 1 - a);

@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Distilling a velocity into a flow map u(x, t, s), the average velocity from t to s (x(s) = x + (s - t) u): what a
- * sample's target is. Of the way from t to s the teacher goes a part a by its guided velocity v, the student itself the rest,
- * by its present weights u' without a gradient. With the teacher first (Eulerian) and last (Lagrangian):
+ * sample's target is. With m = t + a (s - t) and x_m = x_t + (m - t) v, where v is the teacher's guided velocity at x_t,
  *
- *     target = a v(x_t, t) + (1 - a) u'(x_m, m, s),    m = t + a (s - t),  x_m = x_t + (m - t) v
- *     target = (1 - a) u'(x_t, t, m) + a v(x_m, m),    m = s - a (s - t),  x_m = x_t + (m - t) u'
+ *     target = a v + (1 - a) u'(x_m, m, s)
  *
- * Both are flow matching at a = 1, which falls to a floor over the run (the first is discrete alpha-Flow; as a falls to 0 they
- * become the two distillations of Boffi, Albergo and Vanden-Eijnden, "Flow map matching", 2024). Where s = t the target is v.
- * The gradient of an image is divided by sqrt(e + adaptive), e its mean squared error. docs/training.md says what this is
- * made of and how it was chosen.
+ * and u' are the student's present weights without a gradient: flow matching at a = 1, which falls to a floor over the
+ * run (discrete alpha-Flow). Where s = t the target is v. The gradient of an image is divided by sqrt(e + adaptive), e
+ * its mean squared error. docs/training.md says what this is made of and how it was chosen.
  */
 #ifndef NL_DISTILL_H
 #define NL_DISTILL_H
 
 #include "nl_dit.h"
 
-typedef enum nl_distill_target { NL_TARGET_EULERIAN, NL_TARGET_LAGRANGIAN } nl_distill_target;
-
 typedef struct nl_distill_options {
-    nl_distill_target target;
     double guidance;  /* scale of the teacher's classifier-free guidance; 1: none */
     double low, high; /* where it acts: low <= t <= high; both 0: everywhere */
     double internal;  /* scale of its internal guidance, which acts everywhere; 0 or 1: none */
@@ -32,12 +26,12 @@ typedef struct nl_distill_options {
 /* What one step of distillation needs of the host, beside a batch's data: rows of NL_LOSS_COLUMNS. */
 typedef struct nl_distill_rows {
     float *times;            /* [2, n]: t, then s */
-    float *jump;             /* [2, n]: of u', from m to s or from t to m */
-    float *teacher_times;    /* [2 n]: of v, t or m twice */
+    float *later;            /* [2, n]: m, then s */
+    float *teacher_times;    /* [2 n]: t twice */
     int32_t *teacher_labels; /* [2 n]: the labels, then the null class */
     float *
         guide; /* v = data w + noise (1 - w) of the teacher's conditional and unconditional output */
-    float *move;   /* x_m = data + (m - t) noise of x_t and v or u' */
+    float *move;   /* x_m = data + (m - t) noise of x_t and v */
     float *target; /* target = a data + (1 - a) noise of v and u' */
 } nl_distill_rows;
 

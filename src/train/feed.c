@@ -32,7 +32,7 @@ static int64_t lay_out(nl_feed *feed, const nl_dataset_info *info, char *base)
     nl_distill_feed *d = &feed->distill;
     nl_tensor *rows[] = {&d->guide, &d->move, &d->target};
     place(&d->times, NL_F32, 2, (int64_t[]){2, n}, base, &used);
-    place(&d->jump, NL_F32, 2, (int64_t[]){2, n}, base, &used);
+    place(&d->later, NL_F32, 2, (int64_t[]){2, n}, base, &used);
     place(&d->teacher_times, NL_F32, 1, (int64_t[]){2 * n}, base, &used);
     place(&d->teacher_labels, NL_I32, 1, (int64_t[]){2 * n}, base, &used);
     for (int i = 0; i < NL_COUNT(rows); i++)
@@ -116,7 +116,7 @@ static nl_status draw_times(nl_feed *feed)
     NL_CHECK(NL_NEW_ARRAY(feed->device->context, "times", 2 * n, &times));
     const nl_distill_feed *d = &feed->distill;
     nl_distill_rows rows = {.times = in_slot(feed, &d->times),
-                            .jump = in_slot(feed, &d->jump),
+                            .later = in_slot(feed, &d->later),
                             .teacher_times = in_slot(feed, &d->teacher_times),
                             .teacher_labels = in_slot(feed, &d->teacher_labels),
                             .guide = in_slot(feed, &d->guide),

@@ -19,7 +19,7 @@ typedef struct nl_feed_options {
 
 /* On the device, as nl_distill_rows; n samples of a part. */
 typedef struct nl_distill_feed {
-    nl_tensor times, jump;                   /* [2, n] */
+    nl_tensor times, later;                  /* [2, n] */
     nl_tensor teacher_times, teacher_labels; /* [2 n] */
     nl_tensor guide, move, target;           /* [n, NL_LOSS_COLUMNS] */
 } nl_distill_feed;

@@ -23,8 +23,8 @@
 extern const nl_train_options nl_train_defaults;
 /* Of a distillation. */
 extern const nl_train_options nl_distill_defaults;
-extern const char *const nl_train_schedules[],
-    *const nl_train_times[], *const nl_train_weightings[], *const nl_train_targets[];
+extern const char *const nl_train_schedules[], *const nl_train_times[],
+                                                   *const nl_train_weightings[];
 
 /* ---- Likelihood */
 

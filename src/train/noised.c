@@ -18,7 +18,7 @@ static bool has_moments(const nl_feed *feed, const nl_config *config)
 enum { DISTILLED = 3 };
 static nl_tensor *distilled(nl_noised *noised, int index)
 {
-    nl_tensor *const tensors[DISTILLED] = {&noised->velocity, &noised->moved, &noised->jump};
+    nl_tensor *const tensors[DISTILLED] = {&noised->velocity, &noised->moved, &noised->onward};
     return tensors[index];
 }
 
@@ -65,38 +65,6 @@ nl_status nl_noised_draw(const nl_feed *feed, nl_device *device, uint64_t seed,
     return NL_OK;
 }
 
-/* x_m, where the first part of the way from x_t leads at that velocity. */
-static nl_status move(const nl_feed *feed, nl_device *device, const nl_noised *noised,
-                      const nl_tensor *velocity)
-{
-    return NL_OP(device, diffuse, .data = noised->x, .noise = *velocity,
-                 .coefficients = feed->distill.move, .y = noised->moved);
-}
-
-static nl_status jump(const nl_feed *feed, const nl_dit *student, nl_device *device,
-                      const nl_noised *noised, const nl_tensor *x)
-{
-    return nl_dit_forward(student, device, x, &feed->distill.jump, &feed->labels, NULL,
-                          &noised->jump, NULL);
-}
-
-/* v, x_m and u' of a target (distill.h). */
-static nl_status teacher_first(const nl_feed *feed, const nl_dit *student, nl_device *device,
-                               const nl_noised *noised)
-{
-    NL_CHECK(nl_guided_velocity(&noised->guided, device, &noised->x, &noised->velocity));
-    NL_CHECK(move(feed, device, noised, &noised->velocity));
-    return jump(feed, student, device, noised, &noised->moved);
-}
-
-static nl_status teacher_last(const nl_feed *feed, const nl_dit *student, nl_device *device,
-                              const nl_noised *noised)
-{
-    NL_CHECK(jump(feed, student, device, noised, &noised->x));
-    NL_CHECK(move(feed, device, noised, &noised->jump));
-    return nl_guided_velocity(&noised->guided, device, &noised->moved, &noised->velocity);
-}
-
 nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *device,
                         const nl_noised *noised)
 {
@@ -108,11 +76,13 @@ nl_status nl_noised_mix(const nl_feed *feed, const nl_dit *student, nl_device *d
                    .coefficients = feed->coefficients, .y = noised->x));
     if (!feed->options.teacher)
         return NL_OK;
+    NL_CHECK(nl_guided_velocity(&noised->guided, device, &noised->x, &noised->velocity));
     if (feed->options.converts)
-        return nl_guided_velocity(&noised->guided, device, &noised->x, &noised->velocity);
-    return feed->options.distill.target == NL_TARGET_EULERIAN
-               ? teacher_first(feed, student, device, noised)
-               : teacher_last(feed, student, device, noised);
+        return NL_OK;
+    NL_CHECK(NL_OP(device, diffuse, .data = noised->x, .noise = noised->velocity,
+                   .coefficients = feed->distill.move, .y = noised->moved));
+    return nl_dit_forward(student, device, &noised->moved, &feed->distill.later, &feed->labels,
+                          NULL, &noised->onward, NULL);
 }
 
 const nl_tensor *nl_noised_times(const nl_feed *feed)
@@ -128,7 +98,7 @@ nl_status nl_noised_loss(const nl_feed *feed, const nl_config *config, nl_device
     bool distill = nl_feed_distills(feed), taught = feed->options.teacher != NULL;
     NL_CHECK(NL_OP(device, regression_loss, .prediction = noised->prediction,
                    .data = taught ? noised->velocity : noised->data,
-                   .noise = distill ? noised->jump : noised->noise,
+                   .noise = distill ? noised->onward : noised->noise,
                    .coefficients = distill ? feed->distill.target : feed->coefficients,
                    .loss = *loss, .dprediction = dprediction ? *dprediction : none,
                    .gradient_scale = gradient_scale,

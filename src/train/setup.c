@@ -28,7 +28,6 @@ const nl_train_options nl_distill_defaults = {DEFAULTS,
 
 const char *const nl_train_times[] = {"uniform", "logit-normal", NULL};
 const char *const nl_train_weightings[] = {"none", "velocity", "likelihood", "min-snr", NULL};
-const char *const nl_train_targets[] = {"eulerian", "lagrangian", NULL};
 
 /* By what a distillation alone has. */
 static bool distills(const nl_train_options *options)
@@ -83,8 +82,7 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
         const char *name, *value, *const *choices;
     } words[] = {{"schedule", o->schedule, nl_train_schedules},
                  {"times", o->times, nl_train_times},
-                 {"weighting", o->weighting, nl_train_weightings},
-                 {"target", o->target, nl_train_targets}};
+                 {"weighting", o->weighting, nl_train_weightings}};
     for (int i = 0; i < NL_COUNT(numbers); i++)
         if (!(numbers[i].value >= numbers[i].low && numbers[i].value <= numbers[i].high))
             return nl_fail(context, NL_ERROR_USAGE, "--%s: expected %.12g to %.12g, found %.12g",
@@ -131,7 +129,6 @@ static nl_status check_idle(nl_context *context, const nl_train_options *o)
         {"fake-updates", o->fake_updates != usual->fake_updates, matches, "--match"},
         {"alpha-floor", o->alpha_floor != usual->alpha_floor, maps, "a flow map: --flow-map"},
         {"adaptive", o->adaptive != usual->adaptive, maps, "a flow map: --flow-map"},
-        {"target", !nl_same_text(o->target, nl_train_targets[0]), maps, "a flow map: --flow-map"},
         {"teacher-interval",
          o->guidance_interval[0] != usual->guidance_interval[0] ||
              o->guidance_interval[1] != usual->guidance_interval[1],

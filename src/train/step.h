@@ -67,8 +67,8 @@ typedef struct nl_noised {
     nl_tensor prediction;     /* [b, C or 2C, H, W] */
     nl_tensor middle;         /* the same by the middle head, where there is one */
     nl_guided guided;
-    nl_tensor velocity;    /* [b, C, H, W], the teacher's prediction */
-    nl_tensor moved, jump; /* x_m, and the student's u' */
+    nl_tensor velocity;      /* [b, C, H, W], the teacher's prediction */
+    nl_tensor moved, onward; /* x_m, and the student's u'(x_m, m, s) */
 } nl_noised;
 nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device *device,
                          nl_noised *noised);

@@ -378,8 +378,7 @@ static nl_status open_steps(const nl_trainer *trainer, nl_train_state *state, nl
         .crops = trainer->config.crop_conditioning,
         .teacher = trainer->teacher,
         .converts = nl_converts(options),
-        .distill = {.target = (nl_distill_target)find_choice(options->target, nl_train_targets),
-                    .guidance = options->guidance,
+        .distill = {.guidance = options->guidance,
                     .low = options->guidance_interval[0],
                     .high = options->guidance_interval[1],
                     .internal = options->internal_guidance,
@@ -610,8 +609,6 @@ nl_status nl_train(nl_context *context, const nl_train_options *given, nl_traini
                                        &options, sizeof(options));
     if (status != NL_OK)
         return status;
-    if (!options.target)
-        options.target = nl_train_targets[0];
     nl_config_init(&trainer.config);
     status = train(&trainer);
     if (status != NL_OK && !(status == NL_CANCELLED && trainer.stopping))
