@@ -426,7 +426,7 @@ typedef struct nl_train_options {
     double match, match_from, match_guidance;
     double fake_rate;
     int64_t fake_updates;
-    /* The teacher's internal guidance, as nl_sampling.internal_guidance; from then on inside the weights too. */
+    /* The teacher's internal guidance, as nl_sampling.internal_guidance; the student keeps the middle head and has it inside. */
     double internal_guidance;
     /* Part of each class' pictures, to 0.5, that `data` keeps from training and that is validated on in place of
      * `validation` (0: none). */

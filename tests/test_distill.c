@@ -5,6 +5,7 @@
 #include "nl_train.h"
 #include "random_model.h"
 #include "step.h"
+#include "trainer.h"
 
 #define TEACHER                                                                                    \
     "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 3, \"hidden_size\": 32,"      \
@@ -466,6 +467,63 @@ static void resumes_exactly(void **state)
     nl_checkpoint_close(file);
 }
 
+/* A teacher that is guided by its middle head alone: before the first step the student is that, bit by bit. */
+static void student_begins_as_the_teacher_guided_from_within(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("heads");
+    nl_device *device = context->device;
+    nl_checkpoint *file = NULL;
+    nl_dataset *data = NULL;
+    nl_dit *teacher = NULL, *student = NULL;
+    nl_config config;
+    static float x[E], of_teacher[E], of_student[E];
+    static const int64_t shape[] = {1, 3, 8, 8}, pair[] = {2, 1};
+    static float times[] = {0.4f, 0.4f};
+    static int32_t label = 1;
+    for (int i = 0; i < E; i++)
+        x[i] = sinf((float)i);
+    assert_ok(context, random_model_write(context, TWO_HEADS, in_folder("heads.safetensors")));
+    options.teacher = in_folder("heads.safetensors");
+    options.guidance = 1;
+    options.internal_guidance = 1.7;
+    assert_ok(context, nl_checkpoint_open(context, options.teacher, &file));
+    assert_ok(context, nl_config_from_checkpoint(file, NULL, &config));
+    assert_ok(context, nl_dit_create(device, &config, &teacher));
+    nl_config_free(context, &config);
+    assert_ok(context, nl_dataset_open(context, options.data, &data));
+    assert_ok(context,
+              nl_trainer_configure(context, &options, nl_dataset_get_info(data), file, &config));
+    assert_ok(context, nl_dit_create(device, &config, &student));
+    assert_true(config.flow_map == 2 && config.middle_head == 1 && config.guided);
+    assert_true(config.internal_guidance == 1.7);
+    assert_ok(context, nl_dit_load(teacher, file));
+    assert_ok(context, nl_dit_load(student, file));
+    nl_tensor input = nl_tensor_of(x, NL_F32, 4, shape);
+    nl_tensor labels = nl_tensor_of(&label, NL_I32, 1, shape);
+    nl_tensor once = nl_tensor_of(times, NL_F32, 1, shape);
+    nl_tensor twice = nl_tensor_of(times, NL_F32, 2, pair);
+    nl_tensor y = nl_tensor_of(of_teacher, NL_F32, 4, shape);
+    nl_tensor z = nl_tensor_of(of_student, NL_F32, 4, shape);
+    assert_ok(context, nl_arena_reserve(device, 64 << 20));
+    assert_ok(context,
+              nl_dit_forward_guided(teacher, device, &input, &once, &labels, NULL, 1.7, &y));
+    assert_ok(context, nl_dit_forward(student, device, &input, &twice, &labels, NULL, &z, NULL));
+    assert_memory_equal(of_teacher, of_student, sizeof(of_teacher));
+    nl_dit_destroy(teacher);
+    nl_dit_destroy(student);
+    nl_config_free(context, &config);
+    nl_checkpoint_close(file);
+    nl_dataset_close(data);
+
+    options.data = options.validation = NULL; /* from what that teacher draws */
+    options.validate_every = 0;
+    options.teacher_samples = 12;
+    options.match = 1;
+    options.match_from = 0;
+    assert_ok(context, nl_train(context, &options, NULL));
+}
+
 static void refused(const nl_train_options *options, const char *why)
 {
     nl_status status = nl_train(context, options, NULL);
@@ -714,6 +772,7 @@ int main(void)
         cmocka_unit_test(matching_moves_samples_along_its_gradient),
         cmocka_unit_test(a_fake_that_is_the_teacher_moves_nothing),
         cmocka_unit_test(resumes_exactly),
+        cmocka_unit_test(student_begins_as_the_teacher_guided_from_within),
         cmocka_unit_test(matching_resumes_exactly),
         cmocka_unit_test(matching_brings_one_jump_to_what_there_is),
         cmocka_unit_test(what_does_not_fit_is_refused),

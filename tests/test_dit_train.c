@@ -554,6 +554,29 @@ static void check_middle_head(nl_device *device, bool checkpointing)
     assert_int_equal(
         nl_dit_forward(brief.dit, device, &deep.x, &deep.t, &deep.labels, NULL, &head, &middle),
         NL_ERROR_INTERNAL);
+    /* a flow map that predicts middle + 1.7 (head - middle), and so its gradients */
+    trial guided = open_random(
+        device, MIDDLE("3", ", \"middle_head\": 2, \"flow_map\": 2, \"internal_guidance\": 1.7"),
+        noise);
+    fill(guided.dit, false);
+    run_heads(&guided, checkpointing, e, NULL, NULL);
+    assert_ok(context, nl_dit_forward_guided(deep.dit, device, &deep.x, &deep.t, &deep.labels, NULL,
+                                             1.7, &head));
+    assert_same_tensor(device, "guided", &guided.prediction, &head, 1e-6);
+    assert_ok(context, nl_dit_forward(guided.dit, device, &deep.x, &deep.t, &deep.labels, NULL,
+                                      &guided.prediction, NULL));
+    assert_same_tensor(device, "guided", &guided.prediction, &head, 0);
+    for (int i = 0; i < COUNT; i++) {
+        d[i] = -0.7f * e[i];
+        e[i] *= 1.7f;
+    }
+    assert_ok(context, device->ops->upload(device, dmiddle.data, d, nl_tensor_bytes(&dmiddle)));
+    run_heads(&deep, checkpointing, e, &middle, &dmiddle);
+    assert_same_tensor(device, "dx", &guided.dx, &deep.dx, 1e-5);
+    nl_tensor of_guided = nl_dit_flat(guided.gradients);
+    assert_same_tensor(device, "gradients", &of_guided, &flat, 1e-5);
+    close_trial(&guided);
+
     nl_tensor *all[] = {&middle, &head, &dmiddle};
     for (int i = 0; i < NL_COUNT(all); i++)
         forget(device, all[i]);

@@ -252,29 +252,44 @@ cleanup:
     return status;
 }
 
+/* Of both heads, where what was predicted is middle + W (head - middle). */
+static nl_status share(nl_device *device, double inside, const nl_tensor *dprediction,
+                       nl_tensor *dhead, nl_tensor *dmiddle)
+{
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, dprediction->shape, dhead));
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, dprediction->shape, dmiddle));
+    NL_CHECK(NL_OP(device, combine, .terms = 1, .x = {*dprediction},
+                   .coefficients = (const double[]){inside}, .y = *dhead));
+    return NL_OP(device, combine, .terms = 1, .x = {*dprediction},
+                 .coefficients = (const double[]){1 - inside}, .y = *dmiddle);
+}
+
 nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_saved *saved,
                           const nl_tensor *dprediction, const nl_tensor *dmiddle, nl_dit *gradients,
                           const nl_tensor *dx, nl_gradients_ready ready, void *user)
 {
     nl_status status;
+    bool inside = dit->config.internal_guidance > 0 && !dmiddle;
+    nl_tensor dhead = *dprediction, dbelow;
     int64_t mark = nl_arena_mark(device), tokens = nl_config_tokens(&dit->config);
     int head = nl_head_number(&dit->config);
     nl_pass pass = {.dit = dit,
                     .device = device,
                     .saved = saved,
                     .gradients = gradients,
-                    .dmiddle = dmiddle,
+                    .dmiddle = inside ? &dbelow : dmiddle,
                     .ready = ready,
                     .user = user,
                     .batch = saved->batch,
                     .rows = saved->batch * tokens,
                     .tokens = tokens};
     NL_TRY(reserve(&pass));
-    NL_TRY(NL_OP(device, zero, .x = pass.dx)); /* nothing else reads the last stream */
-    if (dit->config.middle_head && !dmiddle)   /* nothing else writes its pieces */
+    if (inside)
+        NL_TRY(share(device, dit->config.internal_guidance, dprediction, &dhead, &dbelow));
+    NL_TRY(NL_OP(device, zero, .x = pass.dx));    /* nothing else reads the last stream */
+    if (dit->config.middle_head && !pass.dmiddle) /* nothing else writes its pieces */
         NL_TRY(NL_OP(device, zero, .x = pass.dmodulation));
-    NL_TRY(head_backward(&pass, head, last_before(&pass, dit->config.depth), &saved->last,
-                         dprediction));
+    NL_TRY(head_backward(&pass, head, last_before(&pass, dit->config.depth), &saved->last, &dhead));
     NL_TRY(report(&pass, first_of(&pass, dit->config.depth), &gradients->adaln_weight));
     for (int i = dit->config.depth - 1; i >= 0; i--)
         NL_TRY(block_backward(&pass, i));

@@ -64,6 +64,7 @@ static const nl_field fields[] = {
     {"flow_map", KIND_INT, AT(flow_map), 0, 1024, NULL, TO_SIT, 1},
     {"guided", KIND_BOOL, AT(guided), 0, 1, NULL, TO_SIT, 1},
     {"middle_head", KIND_INT, AT(middle_head), 0, 1023, NULL, TO_ALL, 1},
+    {"internal_guidance", KIND_DOUBLE, AT(internal_guidance), 0, 1000, NULL, TO_SIT, DBL_MIN},
     {"crop_conditioning", KIND_BOOL, AT(crop_conditioning), 0, 1, NULL, TO_ALL, 1},
     {"in_channels", KIND_INT, AT(in_channels), 1, 1024, NULL, TO_ALL, ALWAYS},
     {"num_classes", KIND_INT, AT(num_classes), 0, 10000000, NULL, TO_ALL, ALWAYS},
@@ -420,8 +421,9 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
         problem = "gla has no qk_norm and no rope";
     else if (config->middle_head >= config->depth && config->middle_head)
         problem = "middle_head should be less than depth: it stands before the last block";
-    else if (config->middle_head && config->flow_map)
-        problem = "flow_map and middle_head do not go together";
+    else if ((config->middle_head && config->flow_map) != (config->internal_guidance > 0))
+        problem = "internal_guidance, flow_map and middle_head are there together or not at all: a "
+                  "flow map uses its middle head by that scale";
     else if (config->flow_map > config->depth)
         problem = "flow_map should not be more than depth";
     else if (config->flow_map &&

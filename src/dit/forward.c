@@ -311,9 +311,10 @@ cleanup:
     return status;
 }
 
-nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
-                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
-                         const nl_tensor *prediction, const nl_tensor *middle)
+/* What each of the heads predicts. */
+static nl_status forward_heads(const nl_dit *dit, nl_device *device, const nl_tensor *x,
+                               const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                               const nl_tensor *prediction, const nl_tensor *middle)
 {
     nl_status status;
     const nl_config *config = &dit->config;
@@ -344,21 +345,48 @@ cleanup:
     return status;
 }
 
+/* Room for both heads' predictions, in one tensor as well. */
+static nl_status heads_room(nl_device *device, const nl_tensor *prediction, nl_tensor *both,
+                            nl_tensor *head, nl_tensor *middle)
+{
+    int64_t shape[4], batch = prediction->shape[0];
+    memcpy(shape, prediction->shape, sizeof(shape));
+    shape[0] = 2 * batch;
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, both));
+    *head = nl_tensor_rows(both, 0, batch);
+    *middle = nl_tensor_rows(both, batch, batch);
+    return NL_OK;
+}
+
+static nl_status guide_inside(nl_device *device, const nl_tensor *both, double scale,
+                              int64_t channels, const nl_tensor *prediction)
+{
+    return NL_OP(device, guide, .prediction = *both, .y = *prediction, .scale = (float)scale,
+                 .channels = channels);
+}
+
+nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
+                         const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
+                         const nl_tensor *prediction, const nl_tensor *middle)
+{
+    double inside = dit->config.internal_guidance;
+    return inside > 0 && !middle
+               ? nl_dit_forward_guided(dit, device, x, t, labels, crop, inside, prediction)
+               : forward_heads(dit, device, x, t, labels, crop, prediction, middle);
+}
+
 nl_status nl_dit_forward_guided(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                                 const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
                                 double internal_guidance, const nl_tensor *prediction)
 {
     nl_status status = NL_OK;
-    int64_t mark = nl_arena_mark(device), batch = x->shape[0];
-    nl_tensor both = *prediction;
+    int64_t mark = nl_arena_mark(device);
+    nl_tensor both, head, middle;
     if (!nl_guides_inside(internal_guidance))
         return nl_dit_forward(dit, device, x, t, labels, crop, prediction, NULL);
-    both.shape[0] *= 2;
-    NL_TRY(nl_arena_tensor(device, NL_F32, both.ndim, both.shape, &both));
-    nl_tensor head = nl_tensor_rows(&both, 0, batch), middle = nl_tensor_rows(&both, batch, batch);
-    NL_TRY(nl_dit_forward(dit, device, x, t, labels, crop, &head, &middle));
-    NL_TRY(NL_OP(device, guide, .prediction = both, .y = *prediction,
-                 .scale = (float)internal_guidance, .channels = x->shape[1]));
+    NL_TRY(heads_room(device, prediction, &both, &head, &middle));
+    NL_TRY(forward_heads(dit, device, x, t, labels, crop, &head, &middle));
+    NL_TRY(guide_inside(device, &both, internal_guidance, x->shape[1], prediction));
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -452,6 +480,8 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
                         .tokens = nl_config_tokens(&dit->config),
                         .keep = true};
     int64_t rows = stream.batch * stream.tokens, d = dit->config.hidden_size, mark = -1;
+    bool inside = dit->config.internal_guidance > 0 && !middle;
+    nl_tensor both, of_head = *prediction, of_middle;
     *saved = (nl_dit_saved){0};
     NL_TRY(check_arguments(dit, x, t, labels, crop, prediction, middle));
     if (t->shape[t->ndim - 1] != stream.batch || (crop && crop->shape[0] != stream.batch))
@@ -470,9 +500,13 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
     if (dit->config.dw_conv)
         NL_TRY(nl_activation_tensor(device, rows, d, &stream.spare));
     NL_TRY(f8_room(&stream));
+    if (inside)
+        NL_TRY(heads_room(device, prediction, &both, &of_head, &of_middle));
     stream.modulation = saved->modulation;
     stream.x = saved->blocks[0].branches[0].x;
-    NL_TRY(run(&stream, x, t, labels, saved, false, prediction, middle));
+    NL_TRY(run(&stream, x, t, labels, saved, false, &of_head, inside ? &of_middle : middle));
+    if (inside)
+        NL_TRY(guide_inside(device, &both, dit->config.internal_guidance, x->shape[1], prediction));
 cleanup:
     if (mark >= 0)
         nl_arena_release(device, mark);

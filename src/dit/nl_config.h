@@ -94,6 +94,8 @@ typedef struct nl_config {
     int flow_map;
     bool guided;
     int middle_head; /* after so many blocks a second head predicts the same; 0: there is none */
+    /* Of a flow map with a middle head: what it predicts is middle + internal_guidance (head - middle). 0: has no such. */
+    double internal_guidance;
     bool
         crop_conditioning; /* it is told what part of its picture a sample is (NL_CROP_SCALE, ...) */
     int input_height, input_width; /* of the latent */

@@ -144,7 +144,8 @@ double nl_dit_block_work(const nl_config *config);
  *   crop        F32 [B, NL_CROP_NUMBERS], or [1, NL_CROP_NUMBERS] when all images share it, of a network with
  *               crop_conditioning; NULL: the whole picture, as zeros
  *   prediction  [B, C_out, H, W] where C_out is C or, with learn_sigma, C or 2C: as many channels as the tensor has
- *   middle      as prediction, of the middle head (nl_config.middle_head); NULL: it is not asked
+ *   middle      as prediction, of the middle head (nl_config.middle_head); NULL: it is not asked, and what is predicted
+ *               has the internal guidance of the configuration
  * Takes its activations from device's arena and gives them back; `device` is the model's own or a measuring one. */
 nl_status nl_dit_forward(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                          const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,

@@ -107,7 +107,7 @@ void nl_dit_saved_free(nl_device *device, nl_dit_saved *saved);
 typedef nl_status (*nl_gradients_ready)(void *user, int64_t first, int64_t count);
 
 /* Adds the gradients of all parameters to the twin `gradients`, which belongs to `device` or is seen by a measuring one.
- * What was saved is used up. dmiddle: of the middle head, where the forward pass asked it, or NULL. dx: F32 as x,
+ * What was saved is used up. dmiddle: of the middle head, where the forward pass asked it, or NULL; as there. dx: F32 as x,
  * overwritten, or NULL. ready may be NULL. */
 nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_saved *saved,
                           const nl_tensor *dprediction, const nl_tensor *dmiddle, nl_dit *gradients,

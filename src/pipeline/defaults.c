@@ -60,6 +60,11 @@ static nl_status check_internal_guidance(nl_context *context, const nl_config *c
         return nl_fail(context, NL_ERROR_USAGE,
                        "internal guidance of %g: expected 0 to 1000; 1 is none",
                        given->internal_guidance);
+    if (nl_guides_inside(given->internal_guidance) && config->internal_guidance)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "internal guidance of %g: the model's own, of %g, is in what it predicts, "
+                       "and cannot be had twice; leave it out",
+                       given->internal_guidance, config->internal_guidance);
     if (nl_guides_inside(given->internal_guidance) && !config->middle_head)
         return nl_fail(
             context, NL_ERROR_USAGE,

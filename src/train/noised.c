@@ -36,7 +36,7 @@ nl_status nl_noised_take(const nl_feed *feed, const nl_config *config, nl_device
         NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, distilled(noised, i)));
     shape[1] *= learns_variance(config) ? 2 : 1;
     NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->prediction));
-    if (config->middle_head)
+    if (config->middle_head && !config->internal_guidance)
         NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, &noised->middle));
     if (feed->options.converts) {
         noised->guided =

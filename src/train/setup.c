@@ -285,8 +285,11 @@ static void forget_distillation(nl_config *config)
     nl_config_init(&fresh);
     if (config->flow_map)
         config->class_dropout_prob = fresh.class_dropout_prob;
+    if (config->internal_guidance)
+        config->middle_head = 0;
     config->flow_map = 0;
     config->guided = false;
+    config->internal_guidance = 0;
 }
 
 /* Names of another data set do not belong to this one's classes. */
@@ -310,6 +313,18 @@ nl_status nl_trainer_check_flow_map(nl_context *context, const char *file, const
                    file, transport ? "one of the " : "a DiT",
                    transport ? nl_prediction_names[config->prediction] : "",
                    transport ? " on the path " : "", transport ? nl_path_names[config->path] : "");
+}
+
+/* Internal guidance costs a student nothing and it need not learn it: its own middle head does it by the same scale, so
+ * that it begins as the guided teacher. One that is a flow map already keeps its own. */
+static void keep_middle_head(const nl_train_options *options, nl_config *config)
+{
+    if (!config->middle_head)
+        config->internal_guidance = 0;
+    else if (!config->internal_guidance && nl_guides_inside(options->internal_guidance))
+        config->internal_guidance = options->internal_guidance;
+    if (!config->internal_guidance)
+        config->middle_head = 0;
 }
 
 nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
@@ -355,7 +370,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
         config->guided = options->guidance != 1 || nl_guides_inside(options->internal_guidance);
         config->class_dropout_prob = 0;
-        config->middle_head = 0;
+        keep_middle_head(options, config);
         config->crop_conditioning = false; /* it learns the whole picture's velocities */
     }
     NL_TRY(nl_config_check(context, options->data, config));

@@ -66,6 +66,7 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
     student.flow_map = teacher->flow_map;
     student.guided = teacher->guided;
     student.middle_head = teacher->middle_head;
+    student.internal_guidance = teacher->internal_guidance;
     student.crop_conditioning = teacher->crop_conditioning; /* asked for the whole picture */
     nl_config other = *teacher;
     if (trainer->options->student_config)

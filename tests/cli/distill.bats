@@ -83,6 +83,20 @@ distilled() {
     "$NALAGEN" distill --teacher on/model.safetensors -d data -o again --steps 1 --batch 8 --device cpu -q
 }
 
+@test "internal guidance stays in the student's own middle head, and is not had twice" {
+    distilled
+    echo '{"middle_head": 1}' >two.json
+    "$NALAGEN" train -m NaLaSiT-2x32x1/4 --config two.json -d data -o heads --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" distill --teacher heads/model.safetensors --teacher-cfg 1 --teacher-internal 1.5 --teacher-samples 8 --vae none -o inside --steps 2 --batch 8 --device cpu -q
+    "$NALAGEN" info inside/model.safetensors --json | json_lines 'x["config"]["internal_guidance"] == 1.5 and x["config"]["middle_head"] == 1 and x["config"]["guided"]'
+    "$NALAGEN" sample -m inside/model.safetensors -c 3 --steps 2 -o b.png -q
+    run "$NALAGEN" sample -m inside/model.safetensors -c 3 --internal-guidance 2 -o c.png
+    [ "$status" -eq 2 ]
+    [[ $output == *"cannot be had twice"* ]]
+    "$NALAGEN" train --init inside/model.safetensors -d data -o after --steps 1 --batch 8 --device cpu -q
+    "$NALAGEN" info after/model.safetensors --json | json_lines '"internal_guidance" not in x["config"] and "middle_head" not in x["config"]'
+}
+
 @test "guidance that is inside, other programs' formats and ordinary models are refused by name" {
     distilled
     run "$NALAGEN" sample -m student/model.safetensors -c 3 --cfg-scale 2 -o a.png
