@@ -18,6 +18,9 @@ static void sum_chunk(const nl_nala_plan *p, int64_t index, int64_t chunk, float
         sums[i] = 0;
     for (int64_t first = chunk * p->chunk; first < end; first += NL_NALA_TILE) {
         int64_t count = NL_MIN(NL_NALA_TILE, end - first), stride;
+        nl_nala_prefetch(nl_cpu_row(&a->qkvg, image * a->tokens + first) +
+                             (2 * a->heads + head) * a->head_size,
+                         a->qkvg.row_stride, count, a->head_size);
         nl_nala_fill_tile(p, false, image, head, first, count, tile);
         for (int64_t i = 0; i < count; i++) {
             float *phi = tile + i * p->width;
@@ -66,6 +69,8 @@ static void apply_chunk(const nl_nala_plan *p, int64_t index, int64_t chunk, flo
     float *result = tile + NL_NALA_TILE * p->width, inverse[NL_NALA_TILE];
     for (int64_t first = chunk * p->chunk; first < end; first += NL_NALA_TILE) {
         int64_t count = NL_MIN(NL_NALA_TILE, end - first);
+        nl_nala_prefetch(nl_cpu_row(&a->out, image * a->tokens + first) + head * d,
+                         a->out.row_stride, count, d);
         nl_nala_fill_tile(p, true, image, head, first, count, tile);
         for (int64_t i = 0; i < count; i++) {
             float *phi = tile + i * p->width;
@@ -91,13 +96,13 @@ static void attend(const nl_nala_plan *p, int team, int64_t first, int64_t count
 #pragma omp parallel num_threads(team)
     {
         float *tile = p->tiles + omp_get_thread_num() * p->tile_size;
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(static)
         for (int64_t i = 0; i < count * p->chunks; i++)
             sum_chunk(p, first + i / p->chunks, i % p->chunks, tile, p->sums + i * p->sum_size);
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(static)
         for (int64_t i = 0; i < count; i++)
             finish_sums(p, first + i, p->sums + i * p->chunks * p->sum_size);
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(static)
         for (int64_t i = 0; i < count * p->chunks; i++)
             apply_chunk(p, first + i / p->chunks, i % p->chunks, tile,
                         p->sums + i / p->chunks * p->chunks * p->sum_size);

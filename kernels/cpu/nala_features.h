@@ -72,15 +72,12 @@ static inline void nl_power_features(const float *x, int64_t d, float lambda, fl
         phi[i] *= factor;
 }
 
+/* inverse: 1 / (norm of x + 1e-6), power: the exponent of a cosine or split map. */
 static inline void nl_features(const nl_nala_attention_args *args, bool query, const float *x,
-                               float *phi)
+                               float inverse, float power, float *phi)
 {
     int64_t d = args->head_size;
-    float norm = nl_norm2(x, d), inverse = 1.0f / (norm + NL_NORM_EPS);
     float scale = query ? inverse : 1.0f;
-    float power = query && nl_feature_map_norm_aware(args->feature_map)
-                      ? args->lambda * (args->tau + nlv_tanh(args->norm_scale * norm))
-                      : args->lambda;
     switch (args->feature_map) {
     case NL_FEATURES_COSINE:
     case NL_FEATURES_COSINE_CONSTANT:

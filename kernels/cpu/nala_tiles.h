@@ -94,15 +94,49 @@ static inline void nl_nala_rotate(const nl_nala_plan *p, int64_t token, float se
     }
 }
 
+/* Asks for rows of x [count, d] before they are needed: they lie in the cache of the core that made them, or of the one that
+ * read them last. */
+static inline void nl_nala_prefetch(const float *x, int64_t stride, int64_t count, int64_t d)
+{
+    enum { LINE = 16 }; /* floats */
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t c = 0; c < d; c += LINE)
+            __builtin_prefetch(x + i * stride + c);
+}
+
+/* For each of `count` rows of x the inverse of its norm and the exponent of its features. All are read here, one soon after the
+ * other, so that the waits for memory overlap. */
+static inline void nl_nala_norms(const nl_nala_attention_args *own, bool query, const float *x,
+                                 int64_t stride, int64_t count, float *inverse, float *power)
+{
+    float norm[NL_NALA_TILE] = {0};
+    const bool aware = query && nl_feature_map_norm_aware(own->feature_map);
+    for (int64_t i = 0; i < count; i++)
+        norm[i] = nl_dot(x + i * stride, x + i * stride, own->head_size);
+#pragma omp simd
+    for (int64_t i = 0; i < NL_NALA_TILE; i++) {
+        norm[i] = sqrtf(norm[i]);
+        inverse[i] = 1.0f / (norm[i] + NL_NORM_EPS);
+        power[i] = own->lambda;
+    }
+    if (aware)
+#pragma omp simd
+        for (int64_t i = 0; i < NL_NALA_TILE; i++)
+            power[i] = own->lambda * (own->tau + nlv_tanh(own->norm_scale * norm[i]));
+}
+
 /* phi [count, width] of queries or keys [first, first + count) of an image, not rotated. */
 static inline void nl_nala_fill_tile(const nl_nala_plan *p, bool query, int64_t image, int64_t head,
                                      int64_t first, int64_t count, float *phi)
 {
     const nl_nala_attention_args own = nl_nala_of_head(p->args, head), *a = &own;
-    int64_t used = nl_feature_width(a->feature_map, a->head_size);
-    int64_t column = (query ? head : a->heads + head) * a->head_size;
+    int64_t used = nl_feature_width(a->feature_map, a->head_size), stride = a->qkvg.row_stride;
+    const float *x = nl_cpu_row(&a->qkvg, image * a->tokens + first) +
+                     (query ? head : a->heads + head) * a->head_size;
+    float inverse[NL_NALA_TILE], power[NL_NALA_TILE];
+    nl_nala_norms(a, query, x, stride, count, inverse, power);
     for (int64_t i = 0; i < count; i++, phi += p->width) {
-        nl_features(a, query, nl_cpu_row(&a->qkvg, image * a->tokens + first + i) + column, phi);
+        nl_features(a, query, x + i * stride, inverse[i], power[i], phi);
         for (int64_t f = used; f < p->width; f++)
             phi[f] = 0;
     }
