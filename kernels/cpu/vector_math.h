@@ -50,10 +50,9 @@ static inline float nlv_exp2(float x)
     return p * nlv_power_of_two(shifted);
 }
 
-static inline float nlv_exp(float x)
+/* exp of x in [-87.3, 88]. */
+static inline float nlv_exp_within(float x)
 {
-    x = x > 88.0f ? 88.0f : x;
-    x = x < -87.3f ? -87.3f : x;
     float shifted = x * 1.44269504f + NLV_ROUND;
     float n = shifted - NLV_ROUND;
     float r = (x - n * 0.693359375f) - n * -2.12194440e-4f; /* ln 2 in two parts, the first short */
@@ -64,6 +63,13 @@ static inline float nlv_exp(float x)
     p = p * r + 5.000000078e-01f;
     p = p * r * r + r + 1.0f;
     return p * nlv_power_of_two(shifted);
+}
+
+static inline float nlv_exp(float x)
+{
+    x = x > 88.0f ? 88.0f : x;
+    x = x < -87.3f ? -87.3f : x;
+    return nlv_exp_within(x);
 }
 
 /* Splits x = 2^e m, 1/sqrt(2) <= m < sqrt(2); yields log(m) and e. x > 0. */
@@ -108,7 +114,8 @@ static inline float nlv_pow(float x, float p)
 static inline float nlv_sigmoid(float x)
 {
     x = x < -87.0f ? -87.0f : x;
-    return 1.0f / (1.0f + nlv_exp(-x));
+    x = x > 87.0f ? 87.0f : x;
+    return 1.0f / (1.0f + nlv_exp_within(-x));
 }
 
 static inline float nlv_silu(float x)
