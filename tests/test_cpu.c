@@ -221,6 +221,51 @@ static void test_bf16_linear(void **unused)
     nl_context_destroy(context);
 }
 
+/* One thread, two of which each has rows of its own, and three that share every product. In fp32 the bits are the same; in bf16
+ * oneDNN may sum in another order. */
+static void test_threads_linear(void **unused)
+{
+    (void)unused;
+    enum { M = 512, K = 64, N = 80, GAP = 16 };
+    static float x[M * K], bias[N], y[3][M * (N + GAP)], pre[3][M * N], exact[N * K];
+    static uint16_t half[N * K];
+    for (int i = 0; i < M * K; i++)
+        x[i] = nl_philox_uniform(1, 0, 0, (uint64_t)i) - 0.5f;
+    for (int i = 0; i < N * K; i++) {
+        half[i] = nl_float_to_bf16(nl_philox_uniform(1, 1, 0, (uint64_t)i) - 0.5f);
+        exact[i] = nl_bf16_to_float(half[i]);
+    }
+    for (int i = 0; i < N; i++)
+        bias[i] = (float)i / N;
+    for (int kind = 0; kind < 2; kind++) {
+        const float most = kind ? 1e-5f : 0;
+        for (int team = 0; team < 3; team++) {
+            nl_context *context = NULL;
+            nl_context_options options = {
+                .device = "cpu", .dtype = kind ? "bf16" : "f32", .threads = team + 1};
+            assert_int_equal(nl_context_create(&options, &context), NL_OK);
+            nl_linear_args args = {
+                .x = nl_tensor_of(x, NL_F32, 2, (int64_t[]){M, K}),
+                .weight = nl_tensor_of(kind ? (void *)half : exact, kind ? NL_BF16 : NL_F32, 2,
+                                       (int64_t[]){N, K}),
+                .bias = nl_tensor_of(bias, NL_F32, 1, (int64_t[]){N}),
+                .y = nl_tensor_of(y[team], NL_F32, 2, (int64_t[]){M, N}),
+                .pre = nl_tensor_of(pre[team], NL_F32, 2, (int64_t[]){M, N}),
+                .epilogue = NL_EPILOGUE_GELU_TANH,
+            };
+            args.y.row_stride = N + GAP;
+            memset(y[team], 0, sizeof(y[team]));
+            assert_ok(context, nl_op_linear(context->device, &args));
+            nl_context_destroy(context);
+            for (int i = 0; i < M * N; i++)
+                assert_true(fabsf(pre[team][i] - pre[0][i]) <= most);
+            for (int i = 0; i < M * (N + GAP); i++)
+                assert_true(fabsf(y[team][i] - y[0][i]) <= most);
+        }
+        assert_true(y[0][0] != 0 && y[0][N] == 0 && y[0][(M - 1) * (N + GAP)] != 0);
+    }
+}
+
 static void test_levels(void **unused)
 {
     (void)unused;
@@ -318,15 +363,11 @@ static void test_few_addresses(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accuracy),
-        cmocka_unit_test(test_sincos),
-        cmocka_unit_test(test_special_values),
-        cmocka_unit_test(test_normal),
-        cmocka_unit_test(test_many_shapes),
-        cmocka_unit_test(test_bf16_linear),
-        cmocka_unit_test(test_few_addresses),
-        cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_mean_between_floats),
+        cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_sincos),
+        cmocka_unit_test(test_special_values), cmocka_unit_test(test_normal),
+        cmocka_unit_test(test_many_shapes),    cmocka_unit_test(test_bf16_linear),
+        cmocka_unit_test(test_threads_linear), cmocka_unit_test(test_few_addresses),
+        cmocka_unit_test(test_levels),         cmocka_unit_test(test_mean_between_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

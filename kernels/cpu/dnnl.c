@@ -258,17 +258,18 @@ static nl_status reserve(nl_dnnl *dnnl, int64_t bytes)
     return status;
 }
 
+static const int argument_names[ARGUMENTS] = {
+    DNNL_ARG_SRC,
+    DNNL_ARG_WEIGHTS,
+    DNNL_ARG_BIAS,
+    DNNL_ARG_DST,
+    DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
+    DNNL_ARG_SCRATCHPAD,
+};
+
 /* data: by argument, X to RESIDUAL. */
 static dnnl_status_t run_kept(nl_dnnl *dnnl, kept *entry, const void *const *data)
 {
-    static const int names[ARGUMENTS] = {
-        DNNL_ARG_SRC,
-        DNNL_ARG_WEIGHTS,
-        DNNL_ARG_BIAS,
-        DNNL_ARG_DST,
-        DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
-        DNNL_ARG_SCRATCHPAD,
-    };
     dnnl_status_t status = dnnl_success;
     dnnl_exec_arg_t arguments[ARGUMENTS];
     int count = 0;
@@ -280,7 +281,7 @@ static dnnl_status_t run_kept(nl_dnnl *dnnl, kept *entry, const void *const *dat
                            : i == WEIGHT && entry->reorder ? weight
                                                            : data[i];
         TRY(dnnl_memory_set_data_handle(entry->memory[i], (void *)from));
-        arguments[count++] = (dnnl_exec_arg_t){names[i], entry->memory[i]};
+        arguments[count++] = (dnnl_exec_arg_t){argument_names[i], entry->memory[i]};
     }
     if (entry->reorder) {
         TRY(dnnl_memory_set_data_handle(entry->plain_weight, (void *)data[WEIGHT]));
@@ -376,12 +377,78 @@ cleanup:
     return status;
 }
 
+/* alone: made for one thread */
+static void matmul_key(const nl_dnnl_product *p, bool alone, int64_t *key)
+{
+    const int64_t of[KEY] = {
+        1, p->m, p->n, p->k, p->x_stride, p->y_stride, p->dtype, p->bias != NULL, alone};
+    memcpy(key, of, sizeof(of));
+}
+
 nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *p)
 {
-    const int64_t key[KEY] = {1,           p->m,        p->n,     p->k,
-                              p->x_stride, p->y_stride, p->dtype, p->bias != NULL};
+    int64_t key[KEY];
+    matmul_key(p, false, key);
     const void *const data[ARGUMENTS] = {p->x, p->weight, p->bias, p->y};
     return run(dnnl, key, make_matmul, p, data);
+}
+
+/* Scratchpads of threads do not share pages. */
+static int64_t scratchpad_stride(const kept *entry)
+{
+    return (entry->scratchpad_bytes + 4095) / 4096 * 4096;
+}
+
+nl_status nl_dnnl_prepare(nl_dnnl *dnnl, const nl_dnnl_product *p, int threads, void **prepared)
+{
+    nl_status status = NL_OK;
+    int64_t key[KEY];
+    int before = omp_get_max_threads();
+    matmul_key(p, true, key);
+    kept *entry = find(dnnl, key);
+    omp_set_num_threads(1); /* oneDNN arranges a product for as many as there are when it is made */
+    if (!entry->primitive) {
+        NL_TRY(check_room(dnnl));
+        dnnl_status_t done = make_matmul(dnnl, entry, p);
+        if (done != dnnl_success) {
+            release(entry);
+            NL_TRY(failed(dnnl, done, key));
+        }
+    }
+    NL_TRY(reserve(dnnl, threads * scratchpad_stride(entry)));
+    *prepared = entry;
+cleanup:
+    omp_set_num_threads(before);
+    return status;
+}
+
+bool nl_dnnl_matmul_alone(nl_dnnl *dnnl, void *prepared, const nl_dnnl_product *p, int thread)
+{
+    kept *entry = prepared;
+    dnnl_status_t status = dnnl_success;
+    dnnl_stream_t stream = NULL;
+    char *scratchpad = (char *)dnnl->scratch + thread * scratchpad_stride(entry);
+    const void *const data[ARGUMENTS] = {
+        [X] = p->x, [WEIGHT] = p->weight, [BIAS] = p->bias, [Y] = p->y, [SCRATCHPAD] = scratchpad};
+    dnnl_exec_arg_t arguments[ARGUMENTS];
+    int count = 0;
+    TRY(dnnl_stream_create(&stream, dnnl->engine, dnnl_stream_default_flags));
+    for (int i = 0; i < ARGUMENTS; i++) {
+        description_ref shape;
+        if (!entry->memory[i])
+            continue;
+        TRY(dnnl_memory_get_memory_desc(entry->memory[i], &shape));
+        TRY(dnnl_memory_create(&arguments[count].memory, shape, dnnl->engine, (void *)data[i]));
+        arguments[count++].arg = argument_names[i];
+    }
+    TRY(dnnl_primitive_execute(entry->primitive, stream, count, arguments));
+    TRY(dnnl_stream_wait(stream));
+cleanup:
+    while (count > 0)
+        dnnl_memory_destroy(arguments[--count].memory);
+    if (stream)
+        dnnl_stream_destroy(stream);
+    return status == dnnl_success;
 }
 
 bool nl_dnnl_multiply(const nl_dnnl_gemm *g)

@@ -11,7 +11,9 @@
 
 enum {
     FEW_ROWS = 8,
-    BLOCK_ROWS = 256 /* rows of one product of oneDNN, for each 4 threads */
+    BLOCK_ROWS =
+        256, /* rows of one product of oneDNN, for each 4 threads; or for one that works alone */
+    ALONE_ROWS = 192 /* with fewer a thread would spend too long on arranging weights */
 };
 
 /* ---- Few rows */
@@ -76,69 +78,98 @@ static void product_few(nl_device *device, const nl_linear_args *args)
 
 /* ---- Many rows */
 
-/* The epilogue of rows [first, first + rows) of y, which hold the product; that is kept when asked for. */
+/* The epilogue of a row of y, which holds the product; that is kept when asked for. */
+static void finish_row(const nl_linear_args *args, int64_t row)
+{
+    int64_t n = args->weight.shape[0];
+    float *y = nl_cpu_row_out(&args->y, row);
+    if (args->pre.data)
+        memcpy(nl_cpu_row_out(&args->pre, row), y, (size_t)n * sizeof(float));
+    nl_apply_activation(nl_epilogue_activation(args->epilogue), y, n, y);
+}
+
+static bool has_epilogue(const nl_linear_args *args)
+{
+    return args->epilogue != NL_EPILOGUE_NONE || args->pre.data;
+}
+
 static void finish(nl_device *device, const nl_linear_args *args, int64_t first, int64_t rows)
 {
-    if (args->epilogue == NL_EPILOGUE_NONE && !args->pre.data)
+    if (!has_epilogue(args))
         return;
     int64_t n = args->weight.shape[0];
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *n)) schedule(static)
-    for (int64_t row = first; row < first + rows; row++) {
-        float *y = nl_cpu_row_out(&args->y, row);
-        if (args->pre.data)
-            memcpy(nl_cpu_row_out(&args->pre, row), y, (size_t)n * sizeof(float));
-        nl_apply_activation(nl_epilogue_activation(args->epilogue), y, n, y);
-    }
+    for (int64_t row = first; row < first + rows; row++)
+        finish_row(args, row);
 }
 
 /* Working memory of a call. */
 typedef struct work {
+    bool alone;    /* each thread makes products of its own */
     int64_t block; /* rows of a product: so few that it is still in the cache for the epilogue */
-    uint16_t *x;   /* [block, K] as BF16, or NULL */
+    uint16_t *x;   /* [block, K] as BF16, for each thread that works alone, or NULL */
     float *wide_x; /* of F8: [block, K] as F32, or NULL */
     float *weight; /* [N, K] as F32, or NULL */
 } work;
 
+/* Threads work alone where each gets equal blocks, none too short. Then what a thread writes is in its own cache when it reads
+ * it in the next operation: the others cut rows into the same shares. */
+static void choose_blocks(const nl_device *device, const nl_linear_args *args, work *made)
+{
+    int64_t share = args->x.shape[0] / device->threads;
+    int64_t parts = (share + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    made->alone = device->threads > 1 && args->weight.dtype != NL_F8 && share >= ALONE_ROWS &&
+                  args->x.shape[0] % (device->threads * parts) == 0;
+    made->block = made->alone ? share / parts : BLOCK_ROWS * NL_MAX(1, device->threads / 4);
+}
+
 static nl_status reserve(nl_device *device, const nl_linear_args *args, work *made)
 {
-    int64_t block = BLOCK_ROWS * NL_MAX(1, device->threads / 4);
-    int64_t rows = NL_MIN(args->x.shape[0], block), k = args->x.shape[1];
+    choose_blocks(device, args, made);
+    int64_t rows = NL_MIN(args->x.shape[0], made->block), k = args->x.shape[1];
     int64_t n = args->weight.shape[0];
     bool half = args->weight.dtype == NL_BF16, f8 = args->weight.dtype == NL_F8;
     bool fast = half && device->dtype == NL_BF16 && nl_dnnl_has_bf16();
     int64_t x_bytes = fast || f8 ? nl_cpu_pad(rows * k * (f8 ? 4 : 2), 64) : 0;
     int64_t weight_bytes = f8 || (half && !fast) ? nl_cpu_pad(n * k * 4, 64) : 0;
+    if (made->alone)
+        x_bytes *= device->threads;
     void *scratch;
     nl_status status = nl_cpu_scratch(device, x_bytes + weight_bytes, &scratch);
     if (status != NL_OK)
         return status;
     char *next = scratch;
-    made->block = block;
     made->x = fast ? (uint16_t *)next : NULL;
     made->wide_x = f8 ? (float *)next : NULL;
     made->weight = weight_bytes ? (float *)(next + x_bytes) : NULL;
     return NL_OK;
 }
 
-static nl_status product_block(nl_device *device, const nl_linear_args *args, const work *memory,
-                               int64_t first, int64_t rows)
+/* Of rows from `first` on; x: those rows as BF16 or F32 in working memory, or NULL. */
+static nl_dnnl_product product_of(const nl_linear_args *args, const work *memory, int64_t first,
+                                  int64_t rows, const void *x)
 {
-    nl_cpu_state *state = device->state;
-    int64_t k = args->x.shape[1], n = args->weight.shape[0];
-    nl_dnnl_product product = {
+    int64_t k = args->x.shape[1];
+    return (nl_dnnl_product){
         .m = rows,
-        .n = n,
+        .n = args->weight.shape[0],
         .k = k,
         .dtype = memory->x ? NL_BF16 : NL_F32,
-        .x = memory->x        ? (const void *)memory->x
-             : memory->wide_x ? (const void *)memory->wide_x
-                              : nl_cpu_row(&args->x, first),
-        .x_stride = memory->x || memory->wide_x ? k : args->x.row_stride,
+        .x = x ? x : nl_cpu_row(&args->x, first),
+        .x_stride = x ? k : args->x.row_stride,
         .weight = memory->weight ? memory->weight : args->weight.data,
         .bias = args->bias.data,
         .y = nl_cpu_row_out(&args->y, first),
         .y_stride = args->y.row_stride,
     };
+}
+
+static nl_status product_block(nl_device *device, const nl_linear_args *args, const work *memory,
+                               int64_t first, int64_t rows)
+{
+    nl_cpu_state *state = device->state;
+    int64_t k = args->x.shape[1];
+    const void *x = memory->x ? (const void *)memory->x : memory->wide_x;
     if (memory->x) {
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *k)) schedule(static)
         for (int64_t row = 0; row < rows; row++)
@@ -149,10 +180,47 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
         for (int64_t row = 0; row < rows; row++)
             nl_cpu_get_f8(&args->x, first + row, memory->wide_x + row * k);
     }
+    nl_dnnl_product product = product_of(args, memory, first, rows, x);
     nl_status status = nl_dnnl_matmul(state->dnnl, &product);
     if (status == NL_OK)
         finish(device, args, first, rows);
     return status;
+}
+
+/* A block by the thread that calls. */
+static bool block_alone(nl_dnnl *dnnl, void *prepared, const nl_linear_args *args,
+                        const work *memory, int64_t first)
+{
+    int64_t k = args->x.shape[1];
+    int thread = omp_get_thread_num();
+    uint16_t *x = memory->x ? memory->x + thread * memory->block * k : NULL;
+    for (int64_t row = 0; x && row < memory->block; row++)
+        nl_to_bf16(nl_cpu_row(&args->x, first + row), k, x + row * k);
+    nl_dnnl_product product = product_of(args, memory, first, memory->block, x);
+    if (!nl_dnnl_matmul_alone(dnnl, prepared, &product, thread))
+        return false;
+    for (int64_t row = 0; has_epilogue(args) && row < memory->block; row++)
+        finish_row(args, first + row);
+    return true;
+}
+
+static nl_status products_alone(nl_device *device, const nl_linear_args *args, const work *memory)
+{
+    nl_cpu_state *state = device->state;
+    int64_t blocks = args->x.shape[0] / memory->block;
+    nl_dnnl_product product = product_of(args, memory, 0, memory->block, memory->x);
+    bool done = true;
+    void *prepared;
+    NL_CHECK(nl_dnnl_prepare(state->dnnl, &product, device->threads, &prepared));
+#pragma omp parallel num_threads(device->threads) reduction(&& : done)
+    {
+        omp_set_num_threads(1); /* of this region */
+#pragma omp for schedule(static)
+        for (int64_t block = 0; block < blocks; block++)
+            done = block_alone(state->dnnl, prepared, args, memory, block * memory->block) && done;
+    }
+    return done ? NL_OK
+                : nl_fail(device->context, NL_ERROR_DEVICE, "oneDNN refuses a matrix product");
 }
 
 /* y in F8: what came into the room. */
@@ -195,6 +263,8 @@ nl_status NL_CPU(linear)(nl_device *device, const nl_linear_args *args)
         for (int64_t i = 0; i < n * k; i++)
             memory.weight[i] = nlv_from_bits((uint32_t)from[i] << 16);
     }
+    if (memory.alone)
+        return products_alone(device, args, &memory);
     for (int64_t first = 0; first < m && status == NL_OK; first += memory.block)
         status = product_block(device, args, &memory, first, NL_MIN(m - first, memory.block));
     return status;

@@ -31,6 +31,14 @@ typedef struct nl_dnnl_product {
 
 nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *product);
 
+/* The same by each thread of a team alone. *prepared, valid until the next call of another function here, is for products of
+ * this one's shape, strides and types, run by up to `threads` threads at once; `thread` counts them from 0. Each must have set
+ * omp_set_num_threads(1). false: oneDNN refuses. */
+nl_status nl_dnnl_prepare(nl_dnnl *dnnl, const nl_dnnl_product *product, int threads,
+                          void **prepared);
+bool nl_dnnl_matmul_alone(nl_dnnl *dnnl, void *prepared, const nl_dnnl_product *product,
+                          int thread);
+
 /* c [m, n] = a b, added to what is there if `add`; all F32 with elements between rows. a is [m, k], or [k, m] when
  * a_transposed; b is [k, n]. Runs on omp_get_max_threads() threads: 1 in a
  * team whose members each call it. */
