@@ -73,6 +73,26 @@ static inline void test_need(const char *path)
     skip();
 }
 
+/* Whether values are compared for their own sake: everywhere but under sanitizers, which look at memory and take several
+ * times as long. There NL_TEST_VALUES asks for it. */
+static inline bool test_compares(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return getenv("NL_TEST_VALUES") != NULL;
+#else
+    return true;
+#endif
+}
+
+/* Skips the test where they are not. Called before anything is made, as test_need. */
+static inline void test_need_values(void)
+{
+    if (test_compares())
+        return;
+    print_message("SKIPPED: values are compared without sanitizers, or with NL_TEST_VALUES\n");
+    skip();
+}
+
 /* Skips the test where a limit of addresses is no "no memory": an emulated process's would be the emulator's, and the
  * sanitizer's allocator ends the process. */
 static inline void test_need_address_limits(void)

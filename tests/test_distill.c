@@ -625,6 +625,7 @@ static int between(const char *path)
 static void matching_brings_one_jump_to_what_there_is(void **state)
 {
     (void)state;
+    test_need_values();
     nl_encode_result result;
     nl_encode_options encode = {.source = in_folder("kinds"),
                                 .out = in_folder("kinds of data"),
