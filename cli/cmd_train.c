@@ -210,9 +210,10 @@ static void tell_recipe(nl_context *context, const nl_recipe *recipe, const char
                 "says when, a GPU takes less",
                 recipe->minutes);
     fprintf(file,
-            "\n  pictures then: nalagen sample -m %s --cfg-scale 1 --internal-guidance 2\n"
+            "\n  pictures then: nalagen sample -m %s%s\n"
             "  another average: nalagen average %s --sigma 0.15 -o model.safetensors",
-            train->out, train->out);
+            train->out, recipe->middle_head ? " --cfg-scale 1 --internal-guidance 2" : "",
+            train->out);
     if (fclose(file) == 0)
         nl_log(context, NL_LOG_INFO, "%s", text);
     cJSON_Delete(object);

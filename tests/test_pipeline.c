@@ -551,6 +551,14 @@ static void sampling_left_out(void **state)
 static void wrong_requests(void **state)
 {
     (void)state;
+    static const double guidance[][3] = {{2, 0.8, 0.2},    {2, NAN, 1}, {2, 0.1, NAN}, {2, -1, 1},
+                                         {2, 0, INFINITY}, {NAN},       {INFINITY}};
+    for (int i = 0; i < NL_COUNT(guidance); i++) {
+        nl_request guided = REQUEST(.count = 1);
+        guided.sampling.cfg_scale = guidance[i][0];
+        memcpy(guided.sampling.cfg_interval, guidance[i] + 1, 2 * sizeof(double));
+        assert_int_equal(run(ON(0), sit_path, guided, &one), NL_ERROR_USAGE);
+    }
     nl_request request = REQUEST(.count = 0);
     assert_int_equal(run(ON(0), sit_path, request, &one), NL_ERROR_USAGE);
     request = REQUEST(.count = 1, .labels = (int[]){CLASSES + 1});

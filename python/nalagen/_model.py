@@ -185,7 +185,8 @@ class Model:
         indices = [self.class_index(c) for c in listed(classes)]
         if not indices:
             raise UsageError("classes: none given")
-        return np.array([indices[(first_index + i) % len(indices)] for i in range(count)], np.intc)
+        count = _library.convert(ctypes.c_int64, count, "n")
+        return np.array(indices, np.intc)[(first_index % len(indices) + np.arange(count)) % len(indices)]
 
     # ---- Pictures
 

@@ -75,6 +75,9 @@ class Failures(WithModel):
         self.fails(nalagen.UsageError, "out of range", 0, batch=2**40)
         self.fails(nalagen.UsageError, "cfg_scale", 0, cfg_scale=-1)
         self.fails(nalagen.UsageError, "at least 1", 0, 0)
+        self.fails(nalagen.UsageError, "out of range", 0, 10**30)
+        self.fails(MemoryError, "allocate", 0, 2**50)
+        self.fails(nalagen.UsageError, "guide_interval is 0.8 to 0.2", 0, guide_interval=(0.8, 0.2))
         self.fails(nalagen.UsageError, "none given", [], 1)
         self.fails(TypeError, "stepps", 0, stepps=3)
         self.assertEqual(len(self.model.sample_latents(0, **QUICK)), 1)  # usable afterwards

@@ -548,7 +548,7 @@ static nl_status add_pictures(nl_archive *a, const nl_source_options *options, b
             nl_picture_walk_skip(&a->left, m->name);
     }
     if (!a->pictures)
-        NL_TRY(nl_fail(a->context, NL_ERROR_INPUT, "%s: no PNG or JPEG or WebP there%s%s",
+        NL_TRY(nl_fail(a->context, NL_ERROR_INPUT, "%s: no PNG, JPEG or WebP there%s%s",
                        source->path, a->left.others ? ", but such files as " : "",
                        a->left.first_other));
     if (a->edm && !rest.split) {

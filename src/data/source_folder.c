@@ -138,8 +138,8 @@ nl_status nl_source_open_folder(nl_source *source, const nl_source_options *opti
     if (source->count == 0)
         NL_TRY(nl_source_name_format(source));
     if (source->count == 0)
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: no PNG or JPEG or WebP there%s%s",
-                       source->path, walk.others ? ", but such files as " : "", walk.first_other));
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: no PNG, JPEG or WebP there%s%s", source->path,
+                       walk.others ? ", but such files as " : "", walk.first_other));
     nl_picture_walk_warn(context, source->path, &walk);
     if (options->unconditional)
         nl_source_drop_classes(source);

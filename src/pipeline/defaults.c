@@ -73,6 +73,28 @@ static nl_status check_internal_guidance(nl_context *context, const nl_config *c
     return NL_OK;
 }
 
+/* A program that uses the library has no table of options that looks at these first. */
+static nl_status check_guidance(nl_context *context, const nl_sampling *given)
+{
+    const struct {
+        const char *name;
+        const double *ends;
+    } intervals[] = {{"cfg_interval", given->cfg_interval},
+                     {"guide_interval", given->guide_interval}};
+    if (!(given->cfg_scale <= 1000))
+        return nl_fail(context, NL_ERROR_USAGE, "cfg_scale is %g: expected 1000 at most",
+                       given->cfg_scale);
+    for (int i = 0; i < NL_COUNT(intervals); i++) {
+        const double *ends = intervals[i].ends;
+        if (!(ends[0] >= 0 && ends[0] <= ends[1] && ends[1] <= 1e6))
+            return nl_fail(context, NL_ERROR_USAGE,
+                           "%s is %g to %g: expected two numbers of 0 to 1e6, the second not below "
+                           "the first",
+                           intervals[i].name, ends[0], ends[1]);
+    }
+    return NL_OK;
+}
+
 enum { GUIDE_SCALE = 2 };
 
 static nl_status resolve_guide(nl_context *context, const nl_config *guide,
@@ -152,6 +174,7 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
             "a guidance scale of %g: guidance is inside this model's weights, and cannot "
             "be had twice; leave it out",
             nl_sampling_scale(given));
+    NL_CHECK(check_guidance(context, given));
     NL_CHECK(check_crop(context, config, given));
     NL_CHECK(check_internal_guidance(context, config, given));
     if (given->steps < 0 || given->steps > INT_MAX)

@@ -180,13 +180,18 @@ static void take_parts(nl_context *context, const nl_config *config, const nl_da
         options->accumulate *= 2;
 }
 
+/* Behind a third of the blocks; 0: of so few none. */
+static int middle_head(const nl_config *config)
+{
+    return config->middle_head ? config->middle_head : config->depth / 3;
+}
+
 static void describe_network(const nl_config *config, const nl_dataset_info *info, bool anew,
                              char *text, size_t size)
 {
     bool crops = info->crops_known && info->count > info->pictures;
     bool lepe = anew && config->attention == NL_ATTENTION_NALA;
-    int middle = config->middle_head ? config->middle_head : config->depth / 3;
-    snprintf(text, size, "{\"middle_head\": %d%s%s}", middle,
+    snprintf(text, size, "{\"middle_head\": %d%s%s}", middle_head(config),
              crops ? ", \"crop_conditioning\": true" : "", lepe ? ", \"lepe\": true" : "");
 }
 
@@ -234,6 +239,7 @@ nl_status nl_recipe_small(nl_context *context, nl_train_options *options, nl_rec
     if (!options->config) {
         describe_network(&config, info, !options->init, recipe->config, sizeof(recipe->config));
         options->config = recipe->config;
+        recipe->middle_head = middle_head(&config) > 0;
     }
     NL_TRY(hold_out(context, options, &recipe->facts));
     bool open_end = !options->steps && !options->epochs && options->minutes <= 0;

@@ -23,8 +23,9 @@ void nl_recipe_choose(const nl_recipe_facts *facts, nl_train_options *options);
 
 typedef struct nl_recipe {
     nl_recipe_facts facts;
-    double minutes;  /* that it sets to the run; 0: none */
-    char config[96]; /* options->config may point here */
+    double minutes;   /* that it sets to the run; 0: none */
+    char config[96];  /* options->config may point here */
+    bool middle_head; /* that it gives the network */
 } nl_recipe;
 
 /* The recipe "small" for what `options` names: data, validation, model, init, length; these stay. What is left open is

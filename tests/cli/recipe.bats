@@ -27,6 +27,7 @@ training() { # EXPRESSION of x, the options of the run
     run train --lr 1e-4 --keep 3 # as the defaults are, and not as the recipe has it
     [ "$status" -eq 0 ] || { echo "$output"; false; }
     [[ $output == *"recipe small for 40 pictures of "*"--dropout 0.2"*"--hold-out 0.1"* ]]
+    [[ $output == *"nalagen sample -m run"* && $output != *internal-guidance* ]] # one block has no middle
     [[ $output == *"4 pictures are held out"*"nalagen average run"* ]]
     [[ $output == *"validation loss"* ]]
     training "x['recipe'] == 'small' and x['dropout'] == 0.2 and x['batch'] == 16 and x['patience'] == 8 and x['steps'] == 4"
@@ -74,7 +75,7 @@ training() { # EXPRESSION of x, the options of the run
     "$NALAGEN" encode pictures --unconditional -o data --size 64 --crops 2 --device cpu -q
     run "$NALAGEN" train --recipe small -d data -o run --device cpu -n
     [ "$status" -eq 0 ] || { echo "$output"; false; }
-    [[ $output == *"--init nalasit-s2-256.safetensors"*"ends after 60 minutes"* ]]
+    [[ $output == *"--init nalasit-s2-256.safetensors"*"ends after 60 minutes"*"--internal-guidance 2"* ]]
     [[ $output == *'"crop_conditioning": true'* ]]
     run "$NALAGEN" train --init nalasit-s2-256.safetensors --config '{"middle_heads": 4}' -d data -o run --device cpu -n
     [ "$status" -ne 0 ]
