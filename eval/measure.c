@@ -69,8 +69,9 @@ static void find_out(evaluation_job *job)
                 miss(job, m, "the weights lack the last layers (see missing)");
     if (pictures)
         return;
-    snprintf(why, sizeof(why), "the reference has no statistics of %s and no pictures",
-             nl_feature_name(feature));
+    snprintf(why, sizeof(why),
+             "the reference has no statistics of %s (%lld numbers) and no pictures",
+             nl_feature_name(feature), (long long)nl_feature_size(feature));
     if (!job->stored[feature].mean) {
         miss(job, NL_METRIC_FID, why);
         miss(job, NL_METRIC_FID_INFINITY, why);
@@ -84,15 +85,16 @@ static void find_out(evaluation_job *job)
 /* An evaluation of nothing is an error. */
 static nl_status check_wanted(evaluation_job *job)
 {
-    const char *why = "no metric was asked for";
+    const char *why = NULL;
     for (int m = 0; m < NL_METRICS; m++) {
         if (wanted(job, m))
             return NL_OK;
-        if (job->result->metrics[m].missing[0])
+        if (!why && job->result->metrics[m].missing[0])
             why = job->result->metrics[m].missing;
     }
     return nl_fail(job->context, NL_ERROR_INPUT, "%s: nothing can be computed: %s%s%s",
-                   job->reference_path, why, job->arrays ? "; it holds " : "",
+                   job->reference_path, why ? why : "no metric was asked for",
+                   job->arrays ? "; it holds " : "",
                    job->arrays ? nl_arrays_names(job->arrays) : "");
 }
 

@@ -114,6 +114,16 @@ void nl_statistics_free(nl_context *context, nl_statistics *g)
     *g = (nl_statistics){0};
 }
 
+/* What to take in place of a feature of so many numbers. */
+static const char *fewer_numbers(nl_feature feature)
+{
+    if (feature == NL_FEATURE_SPATIAL)
+        return ", --metrics without sfid";
+    return feature == NL_FEATURE_POOL_64    ? ""
+           : feature == NL_FEATURE_POOL_192 ? ", features with fewer numbers (--features pool_64)"
+                                            : ", features with fewer numbers (--features pool_192)";
+}
+
 nl_status nl_check_count(nl_context *context, const nl_metric_options *options,
                          const nl_picture_source *source, const nl_extraction *e, bool *small)
 {
@@ -139,9 +149,7 @@ nl_status nl_check_count(nl_context *context, const nl_metric_options *options,
                 source->name, (long long)source->count,
                 nl_plural(source->count, "picture is", "pictures are"),
                 (long long)nl_feature_size(f), nl_feature_name(f), (long long)least,
-                e->of_reference           ? ""
-                : f == NL_FEATURE_SPATIAL ? ", --metrics without sfid"
-                                          : ", features with fewer numbers (--features pool_192)");
+                e->of_reference ? "" : fewer_numbers((nl_feature)f));
     }
     return NL_OK;
 }

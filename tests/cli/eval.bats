@@ -81,6 +81,12 @@ assert abs(ours - fid) < 1e-6 * fid, (ours, fid)
 "
     run -3 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref wrong.npz --metrics fid
     [[ $output == *"sigma_64 is F64 [5, 64], expected F64 or F32 [64, 64]"* ]]
+    numpy "
+np.savez('of_2048.npz', mu=np.zeros(2048), sigma=np.eye(2048))"
+    run -3 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref of_2048.npz
+    [[ $output == *"no statistics of pool_64 (64 numbers) and no pictures; it holds mu, sigma"* ]]
+    run -2 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref a.npz --metrics fid
+    [[ $output == *"Take 65 or more"* && $output != *"fewer numbers"* ]]
 }
 
 @test "a folder of pictures gives what the archive of them gives" {

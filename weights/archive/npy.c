@@ -138,8 +138,8 @@ static nl_status find_type(const nl_npy_header *header, nl_dtype *dtype)
             return NL_OK;
         }
     return nl_fail(header->context, NL_ERROR_INPUT,
-                   "%s: elements of type '%s'%s are not read; save the array as float32 "
-                   "(array.astype('<f4'))",
+                   "%s: elements of type '%s'%s are not read; save numbers as float32 "
+                   "(array.astype('<f4')), pictures as uint8",
                    header->path, descr, descr[0] == '>' ? " (big endian)" : "");
 }
 
