@@ -363,9 +363,10 @@ const nl_command nl_eval_command = {
     .most = 1,
     .operands = "a folder or .npz, or --model",
     .options = options_table,
-    .notes = "SAMPLES: an .npz with arr_0 (uint8 [N, height, width, 3]), or a folder of PNG\n"
-             "  and JPEG files and of folders of them. With --model instead, samples are made\n"
-             "  and evaluated without being written, by the defaults of nalagen sample.\n"
+    .notes = "SAMPLES: an .npz with arr_0 (uint8 [N, height, width, 3]), a folder of PNG,\n"
+             "  JPEG and WebP files and of such folders, or one picture. With --model instead,\n"
+             "  samples are made and evaluated without being written, by the defaults of\n"
+             "  nalagen sample.\n"
              "What the weights or the reference cannot give is named; the rest is computed.\n",
     .examples = "  nalagen eval samples.npz --ref VIRTUAL_imagenet256_labeled.npz\n"
                 "  nalagen eval out/ --ref photographs/ --preset clean-fid --metrics fid,kid\n"

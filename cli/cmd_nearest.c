@@ -218,7 +218,8 @@ const nl_command nl_nearest_command = {
     .operands = "a folder or .npz",
     .options = options_table,
     .notes = "SAMPLES, PICTURES: an .npz with arr_0 (uint8 [N, height, width, 3]; 'nalagen\n"
-             "  stats' makes one), or a folder of PNG and JPEG files and of folders of them.\n"
+             "  stats' makes one), a folder of PNG, JPEG and WebP files and of such\n"
+             "  folders, or one picture.\n"
              "Distances are those of Inception's features and of pictures scaled to 16 x 16\n"
              "  (root mean square, levels of 255).\n",
     .examples = "  nalagen nearest samples.npz --ref train.npz --held-out val.npz -o nearest.png\n",

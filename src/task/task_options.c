@@ -40,7 +40,8 @@ const nl_option nl_sampling_options[] = {
      .detail =
          "Picture i takes entry i modulo the length of the list. random draws the class of each "
          "picture from the seed and its index; balanced takes all classes in turn; null is "
-         "unconditional. Default: random."},
+         "unconditional; number:2 is the third class, also where another one is called 2. Default: "
+         "random."},
     {"number", 'n', NL_OPTION_INT, FIELD(n), "N", 1, 1e9, .where = NL_COMMON | NL_IN_BOTH,
      .help = "pictures in all (one for each class named)"},
     {"seed", 's', NL_OPTION_SEED, FIELD(seed), "N", .where = NL_COMMON | NL_IN_BOTH,
