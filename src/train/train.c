@@ -294,7 +294,7 @@ static nl_status start_weights(nl_trainer *trainer, const nl_checkpoint *init,
     if (trainer->state.fake)
         NL_TRY(take_weights(&trainer->fake, teacher, &of_teacher));
     bool writes = !options->dry_run && !options->profile;
-    if (writes)
+    if (writes && !trainer->drawn) /* otherwise it was before samples were drawn */
         NL_TRY(by_first_rank(trainer, lock_folder));
     NL_TRY(nl_path_join(context, options->out, NL_RUN_CHECKPOINTS, &folder));
     NL_TRY(nl_list_points(context, folder, &paths, &count));
@@ -484,6 +484,7 @@ static nl_status open_trainer(nl_trainer *trainer)
         trainer->own = *options;
         trainer->own.data = trainer->drawn;
         trainer->options = options = &trainer->own;
+        NL_TRY(by_first_rank(trainer, lock_folder));
         NL_TRY(nl_trainer_draw_data(trainer, teacher));
     }
     NL_TRY(open_data(trainer));

@@ -47,6 +47,12 @@ distilled() {
         "$NALAGEN" distill --teacher teacher/model.safetensors --teacher-samples 10 --teacher-cfg $scale -o scale$scale --steps 1 --batch 8 --device cpu -q
     done
     ! cmp -s scale0/latents/latents-00000.npy scale1/latents/latents-00000.npy
+    # another process at work in the folder is seen before anything is drawn
+    mkdir busy
+    run flock busy "${draw[@]}" -o busy
+    [ "$status" -eq 7 ]
+    [[ $output == *"another process is writing there"* ]]
+    [ ! -e busy/latents ]
     # a teacher that cannot be one is refused before it draws
     "$NALAGEN" train -m DiT-1x32x1/8 -d data -o dit --steps 1 --batch 8 --device cpu -q
     run "$NALAGEN" distill --teacher dit --steps 2 --device cpu -o no
