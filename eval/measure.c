@@ -191,6 +191,19 @@ static nl_status pass(evaluation_job *job, const nl_picture_source *source, cons
     return status;
 }
 
+/* Before the work, too. */
+static nl_status check_neighbours(const evaluation_job *job, const nl_picture_source *source)
+{
+    int neighbours = job->options->neighbours;
+    bool asked = wanted(job, NL_METRIC_PRECISION) || wanted(job, NL_METRIC_RECALL);
+    if (!asked || source->count > neighbours)
+        return NL_OK;
+    return nl_fail(job->context, NL_ERROR_USAGE,
+                   "%s: precision and recall look at the %d nearest others of each picture, and "
+                   "there are %lld in all: take more, or name --metrics without these two",
+                   source->name, neighbours, (long long)source->count);
+}
+
 static nl_status run_passes(evaluation_job *job, const nl_picture_source *samples)
 {
     nl_context *context = job->context;
@@ -200,11 +213,13 @@ static nl_status run_passes(evaluation_job *job, const nl_picture_source *sample
     nl_picture_source reference;
     nl_status status;
     NL_TRY(nl_check_count(context, o, samples, &job->samples, &job->result->small));
+    NL_TRY(check_neighbours(job, samples));
     if (job->reference.hashes) {
         NL_TRY(job->arrays ? nl_pictures_of(context, path, job->arrays, &pictures)
                            : nl_pictures_open(context, path, nl_threads_of(context), &pictures));
         reference = nl_pictures_source(pictures);
         NL_TRY(nl_check_count(context, o, &reference, &job->reference, &job->result->small));
+        NL_TRY(check_neighbours(job, &reference));
     }
     start_gaussians(job);
     NL_TRY(pass(job, samples, "samples", &job->samples));

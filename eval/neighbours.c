@@ -186,7 +186,7 @@ nl_status nl_precision_recall(nl_device *device, int64_t size, const float *refe
     nl_status status;
     if (k < 1 || k > MAX_K || reference_count <= k || sample_count <= k)
         return nl_fail(context, NL_ERROR_INPUT,
-                       "precision and recall: a %d-th neighbour among %lld and %lld pictures is "
+                       "precision and recall: neighbour %d among %lld and %lld pictures is "
                        "not possible",
                        k, (long long)reference_count, (long long)sample_count);
     NL_TRY(prepare(context, size, half, &a));

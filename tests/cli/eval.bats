@@ -87,6 +87,10 @@ np.savez('of_2048.npz', mu=np.zeros(2048), sigma=np.eye(2048))"
     [[ $output == *"no statistics of pool_64 (64 numbers) and no pictures; it holds mu, sigma"* ]]
     run -2 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref a.npz --metrics fid
     [[ $output == *"Take 65 or more"* && $output != *"fewer numbers"* ]]
+    numpy "
+np.savez('three.npz', np.load('a.npz')['arr_0'][:3])"
+    run -2 "$NALAGEN" eval -w "$inception" --features pool_64 -q a.npz --ref three.npz --metrics precision
+    [[ $output == *"three.npz: precision and recall look at the 3 nearest others of each picture, and there are 3 in all"* ]]
 }
 
 @test "a folder of pictures gives what the archive of them gives" {
