@@ -51,6 +51,11 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, f
 {
     return dnnl_post_ops_append_eltwise(ops, kind, alpha, 0);
 }
+
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
+}
 #else
 typedef dnnl_memory_desc_t description;
 typedef const dnnl_memory_desc_t *description_ref;
@@ -121,6 +126,11 @@ static dnnl_status_t append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, f
 {
     return dnnl_post_ops_append_eltwise(ops, 1, kind, alpha, 0);
 }
+
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1);
+}
 #endif
 
 /* ---- Primitives by shape */
@@ -147,8 +157,10 @@ struct nl_dnnl {
     dnnl_stream_t stream;
     int64_t clock;
     kept kept[KEPT];
-    void *scratch; /* scratchpad, then reordered weight */
+    void
+        *scratch; /* scratchpad, then reordered weight; or scratchpads of threads that work alone */
     int64_t scratch_bytes;
+    int64_t stride; /* of the latter */
 };
 
 static nl_status failed(nl_dnnl *dnnl, dnnl_status_t status, const int64_t *key)
@@ -350,10 +362,14 @@ static dnnl_status_t make_matmul(nl_dnnl *dnnl, kept *entry, const void *args)
     dnnl_data_type_t dtype = data_type(p->dtype);
     const dnnl_dims_t x_shape = {p->m, p->k}, weight_shape = {p->k, p->n}, y_shape = {p->m, p->n},
                       bias_shape = {1, p->n};
-    const dnnl_dims_t x_strides = {p->x_stride, 1}, weight_strides = {1, p->k},
+    const dnnl_dims_t x_strides = {p->x_stride, 1}, weight_strides = {1, p->weight_stride},
                       y_strides = {p->y_stride, 1}, bias_strides = {p->n, 1};
     description x = {0}, weight = {0}, bias = {0}, y = {0};
-    TRY(attributes_create(&attributes, NULL));
+    dnnl_post_ops_t ops = NULL;
+    TRY(dnnl_post_ops_create(&ops));
+    if (p->add)
+        TRY(append_sum(ops));
+    TRY(attributes_create(&attributes, ops));
     TRY(describe(&x, 2, x_shape, dtype, x_strides));
     TRY(describe(&weight, 2, weight_shape, dtype, weight_strides));
     TRY(describe(&bias, 2, bias_shape, dnnl_f32, bias_strides));
@@ -370,6 +386,8 @@ cleanup:
         dnnl_primitive_desc_destroy(made);
     if (attributes)
         dnnl_primitive_attr_destroy(attributes);
+    if (ops)
+        dnnl_post_ops_destroy(ops);
     forget(&x);
     forget(&weight);
     forget(&bias);
@@ -380,8 +398,10 @@ cleanup:
 /* alone: made for one thread */
 static void matmul_key(const nl_dnnl_product *p, bool alone, int64_t *key)
 {
-    const int64_t of[KEY] = {
-        1, p->m, p->n, p->k, p->x_stride, p->y_stride, p->dtype, p->bias != NULL, alone};
+    const int64_t of[KEY] = {1,           p->m,        p->n,
+                             p->k,        p->x_stride, p->weight_stride,
+                             p->y_stride, p->dtype,    p->bias != NULL,
+                             p->add,      alone};
     memcpy(key, of, sizeof(of));
 }
 
@@ -391,12 +411,6 @@ nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *p)
     matmul_key(p, false, key);
     const void *const data[ARGUMENTS] = {p->x, p->weight, p->bias, p->y};
     return run(dnnl, key, make_matmul, p, data);
-}
-
-/* Scratchpads of threads do not share pages. */
-static int64_t scratchpad_stride(const kept *entry)
-{
-    return (entry->scratchpad_bytes + 4095) / 4096 * 4096;
 }
 
 nl_status nl_dnnl_prepare(nl_dnnl *dnnl, const nl_dnnl_product *p, int threads, void **prepared)
@@ -415,7 +429,8 @@ nl_status nl_dnnl_prepare(nl_dnnl *dnnl, const nl_dnnl_product *p, int threads, 
             NL_TRY(failed(dnnl, done, key));
         }
     }
-    NL_TRY(reserve(dnnl, threads * scratchpad_stride(entry)));
+    dnnl->stride = NL_MAX(dnnl->stride, (entry->scratchpad_bytes + 4095) / 4096 * 4096);
+    NL_TRY(reserve(dnnl, threads * dnnl->stride)); /* which share no pages */
     *prepared = entry;
 cleanup:
     omp_set_num_threads(before);
@@ -427,7 +442,7 @@ bool nl_dnnl_matmul_alone(nl_dnnl *dnnl, void *prepared, const nl_dnnl_product *
     kept *entry = prepared;
     dnnl_status_t status = dnnl_success;
     dnnl_stream_t stream = NULL;
-    char *scratchpad = (char *)dnnl->scratch + thread * scratchpad_stride(entry);
+    char *scratchpad = (char *)dnnl->scratch + thread * dnnl->stride;
     const void *const data[ARGUMENTS] = {
         [X] = p->x, [WEIGHT] = p->weight, [BIAS] = p->bias, [Y] = p->y, [SCRATCHPAD] = scratchpad};
     dnnl_exec_arg_t arguments[ARGUMENTS];

@@ -145,20 +145,31 @@ static nl_status reserve(nl_device *device, const nl_linear_args *args, work *ma
     return NL_OK;
 }
 
-/* Of rows from `first` on; x: those rows as BF16 or F32 in working memory, or NULL. */
-static nl_dnnl_product product_of(const nl_linear_args *args, const work *memory, int64_t first,
-                                  int64_t rows, const void *x)
+/* Products in BF16 that are summed one after the other into y, so that their order is the same whatever the batch. */
+static int parts_of(const work *memory, int64_t k)
 {
-    int64_t k = args->x.shape[1];
+    return memory->x ? (int)((k + NL_DNNL_K - 1) / NL_DNNL_K) : 1;
+}
+
+/* A part of rows from `first` on; x: those rows as BF16 or F32 in working memory, or NULL. */
+static nl_dnnl_product product_of(const nl_linear_args *args, const work *memory, int64_t first,
+                                  int64_t rows, const void *x, int part)
+{
+    int64_t k = args->x.shape[1], from = (int64_t)part * NL_DNNL_K;
+    nl_dtype dtype = memory->x ? NL_BF16 : NL_F32;
+    const char *row = x ? x : nl_cpu_row(&args->x, first);
+    const char *weight = memory->weight ? (const char *)memory->weight : args->weight.data;
     return (nl_dnnl_product){
         .m = rows,
         .n = args->weight.shape[0],
-        .k = k,
-        .dtype = memory->x ? NL_BF16 : NL_F32,
-        .x = x ? x : nl_cpu_row(&args->x, first),
+        .k = memory->x ? NL_MIN(k - from, NL_DNNL_K) : k,
+        .dtype = dtype,
+        .add = part > 0,
+        .x = row + from * (int64_t)nl_dtype_size(dtype),
         .x_stride = x ? k : args->x.row_stride,
-        .weight = memory->weight ? memory->weight : args->weight.data,
-        .bias = args->bias.data,
+        .weight = weight + from * (int64_t)nl_dtype_size(dtype),
+        .weight_stride = k,
+        .bias = part ? NULL : args->bias.data,
         .y = nl_cpu_row_out(&args->y, first),
         .y_stride = args->y.row_stride,
     };
@@ -180,15 +191,25 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
         for (int64_t row = 0; row < rows; row++)
             nl_cpu_get_f8(&args->x, first + row, memory->wide_x + row * k);
     }
-    nl_dnnl_product product = product_of(args, memory, first, rows, x);
-    nl_status status = nl_dnnl_matmul(state->dnnl, &product);
+    nl_status status = NL_OK;
+    for (int part = 0; part < parts_of(memory, k) && status == NL_OK; part++) {
+        nl_dnnl_product product = product_of(args, memory, first, rows, x, part);
+        status = nl_dnnl_matmul(state->dnnl, &product);
+    }
     if (status == NL_OK)
         finish(device, args, first, rows);
     return status;
 }
 
-/* A block by the thread that calls. */
-static bool block_alone(nl_dnnl *dnnl, void *prepared, const nl_linear_args *args,
+/* Of the first, the last and other parts. */
+enum { FIRST, LAST, OTHERS, KINDS };
+static int kind_of(int part, int parts)
+{
+    return part == 0 ? FIRST : part == parts - 1 ? LAST : OTHERS;
+}
+
+/* A block by the thread that calls. prepared [KINDS] */
+static bool block_alone(nl_dnnl *dnnl, void *const *prepared, const nl_linear_args *args,
                         const work *memory, int64_t first)
 {
     int64_t k = args->x.shape[1];
@@ -196,9 +217,11 @@ static bool block_alone(nl_dnnl *dnnl, void *prepared, const nl_linear_args *arg
     uint16_t *x = memory->x ? memory->x + thread * memory->block * k : NULL;
     for (int64_t row = 0; x && row < memory->block; row++)
         nl_to_bf16(nl_cpu_row(&args->x, first + row), k, x + row * k);
-    nl_dnnl_product product = product_of(args, memory, first, memory->block, x);
-    if (!nl_dnnl_matmul_alone(dnnl, prepared, &product, thread))
-        return false;
+    for (int part = 0, parts = parts_of(memory, k); part < parts; part++) {
+        nl_dnnl_product product = product_of(args, memory, first, memory->block, x, part);
+        if (!nl_dnnl_matmul_alone(dnnl, prepared[kind_of(part, parts)], &product, thread))
+            return false;
+    }
     for (int64_t row = 0; has_epilogue(args) && row < memory->block; row++)
         finish_row(args, first + row);
     return true;
@@ -208,10 +231,14 @@ static nl_status products_alone(nl_device *device, const nl_linear_args *args, c
 {
     nl_cpu_state *state = device->state;
     int64_t blocks = args->x.shape[0] / memory->block;
-    nl_dnnl_product product = product_of(args, memory, 0, memory->block, memory->x);
+    int parts = parts_of(memory, args->x.shape[1]);
     bool done = true;
-    void *prepared;
-    NL_CHECK(nl_dnnl_prepare(state->dnnl, &product, device->threads, &prepared));
+    void *prepared[KINDS];
+    for (int kind = 0; kind < NL_MIN(parts, KINDS); kind++) {
+        nl_dnnl_product product = product_of(args, memory, 0, memory->block, memory->x,
+                                             kind == LAST ? parts - 1 : kind == OTHERS);
+        NL_CHECK(nl_dnnl_prepare(state->dnnl, &product, device->threads, &prepared[kind]));
+    }
 #pragma omp parallel num_threads(device->threads) reduction(&& : done)
     {
         omp_set_num_threads(1); /* of this region */

@@ -17,13 +17,17 @@ void nl_dnnl_destroy(nl_dnnl *dnnl); /* NULL is allowed */
 /* Whether bf16 products are faster than fp32 ones on this processor (AVX512-BF16, AMX). */
 bool nl_dnnl_has_bf16(void);
 
-/* y [m, n] = x [m, k] weight [n, k]^T + bias, fp32 sums; x and weight of one dtype, F32 or BF16. */
+/* y [m, n] = x [m, k] weight [n, k]^T + bias, fp32 sums, added to what is there if `add`; x and weight of one dtype, F32 or
+ * BF16. In BF16 the order of the sums is the same for all m, n and numbers of threads up to k = NL_DNNL_K, and not beyond. */
+enum { NL_DNNL_K = 768 };
 typedef struct nl_dnnl_product {
     int64_t m, n, k;
     nl_dtype dtype;
+    bool add;
     const void *x;
     int64_t x_stride; /* elements between rows */
     const void *weight;
+    int64_t weight_stride;
     const float *bias; /* [n] or NULL */
     float *y;
     int64_t y_stride;
@@ -32,7 +36,7 @@ typedef struct nl_dnnl_product {
 nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *product);
 
 /* The same by each thread of a team alone. *prepared, valid until the next call of another function here, is for products of
- * this one's shape, strides and types, run by up to `threads` threads at once; `thread` counts them from 0. Each must have set
+ * this one's shape, strides, types and `add`, run by up to `threads` threads at once; `thread` counts them from 0. Each must have set
  * omp_set_num_threads(1). false: oneDNN refuses. */
 nl_status nl_dnnl_prepare(nl_dnnl *dnnl, const nl_dnnl_product *product, int threads,
                           void **prepared);
