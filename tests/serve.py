@@ -151,7 +151,7 @@ def walk():
 
     job, frames = made(walk=5, to_class=3, to_seed=9)
     assert [p["index"] for p in job["pictures"]] == [0, 1, 2, 3, 4]
-    assert {(p["class"], p["seed"], p["walk"], p["to_class"], p["to_seed"]) for p in job["pictures"]} == {(1, 7, 5, "3", "9")}
+    assert {(p["class"], p["seed"], p["walk"], p["to_class"], p["to_seed"]) for p in job["pictures"]} == {(1, 7, 5, 3, "9")}
     for frame, end in ((0, {}), (4, {"class": 3, "seed": 9})):
         assert max(abs(a - b) for a, b in zip(pixels(frames[frame]), pixels(made(**end)[1][0]))) <= 1
     assert len({bytes(pixels(frame)) for frame in frames}) == 5

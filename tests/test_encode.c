@@ -246,7 +246,7 @@ static void test_sources_refused(void **state)
     options.split = "../source";
     assert_encode_fails(context, &options, NL_ERROR_USAGE, "name of a folder");
     options.split = "val";
-    assert_encode_fails(context, &options, NL_ERROR_INPUT, "no PNG or JPEG");
+    assert_encode_fails(context, &options, NL_ERROR_INPUT, "no PNG, JPEG or WebP");
     write_picture(context, "source/val/a/x.png", 0, 6, 6);
     nl_dataset_close(encode_and_open(context, &options));
     write_picture(context, "source/val/y.png", 0, 6, 6);
