@@ -27,6 +27,7 @@
 # - Times logit-normal: the middle of the path is where classes and shapes are decided, and errors are largest.
 # - The student learns from the teacher's own samples, with the guidance that was best in a sweep (GUIDANCE); from 40 % of
 #   the run on distribution matching sharpens one and two steps.
+#   The one that ships learnt both kinds of guidance; since then a student keeps the middle head and has the internal one by it.
 #
 # From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (10), BATCH (512), DISTILL (5), TRAIN, STUDENT,
 # EVAL (further options), ENCODE (arithmetic of the autoencoder, bf16), WEIGHTS (of the FID network), OTHER (a model to judge in
