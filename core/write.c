@@ -434,7 +434,7 @@ void nl_remove_temporaries(nl_context *context, const char *folder)
     DIR *directory = opendir(*folder ? folder : ".");
     while (directory && (entry = readdir(directory)))
         if (is_temporary(entry->d_name) && remove_abandoned(dirfd(directory), entry->d_name))
-            nl_log(context, NL_LOG_INFO, "%s/%s: of a process that was killed: removed",
+            nl_log(context, NL_LOG_DEBUG, "%s/%s: of a process that was killed: removed",
                    *folder ? folder : ".", entry->d_name);
     if (directory)
         closedir(directory);

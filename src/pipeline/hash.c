@@ -80,9 +80,11 @@ static nl_status file_sha256(nl_context *context, const char *path, bool fresh, 
                   cache_path(context, path, &info, &folder, &entry) == NL_OK;
     if (fresh || !cached || !read_entry(entry, hex)) {
         NL_TRY(compute(context, path, hex));
-        if (cached && nl_make_folder(context, folder) == NL_OK &&
-            nl_write_file(context, entry, true, hex, 64) != NL_OK)
-            nl_log(context, NL_LOG_DEBUG, "sha256 not kept: %s", nl_last_error(context));
+        if (cached && nl_make_folder(context, folder) == NL_OK) {
+            nl_remove_temporaries(context, folder);
+            if (nl_write_file(context, entry, true, hex, 64) != NL_OK)
+                nl_log(context, NL_LOG_DEBUG, "sha256 not kept: %s", nl_last_error(context));
+        }
     }
 cleanup:
     nl_free(context, folder);

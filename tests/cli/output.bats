@@ -218,8 +218,11 @@ open("old.safetensors", "wb").write(struct.pack("<q", len(text)) + text + data[8
     hash_in() { "$NALAGEN" info --json "$1" | python3 -c 'import json; print(json.loads(input())["parameters"]["sha256"])'; }
     quick -m m.safetensors -c 1 -o before.png --device cpu -q
     [ "$(hash_in before.png)" = "$(sha256sum <m.safetensors | cut -c1-64)" ]
+    cache=${XDG_CACHE_HOME:-$HOME/.cache}/nalagen/sha256
+    touch "$cache/.nalagen-1-000000001-0.tmp" # of a process that was killed
     cp -p other.safetensors m.safetensors
     quick -m m.safetensors -c 1 -o after.png --device cpu -q
+    [ ! -e "$cache/.nalagen-1-000000001-0.tmp" ]
     [ "$(hash_in after.png)" = "$(sha256sum <m.safetensors | cut -c1-64)" ]
 }
 
