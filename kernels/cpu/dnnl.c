@@ -285,7 +285,8 @@ static dnnl_status_t run_kept(nl_dnnl *dnnl, kept *entry, const void *const *dat
     dnnl_status_t status = dnnl_success;
     dnnl_exec_arg_t arguments[ARGUMENTS];
     int count = 0;
-    char *weight = (char *)dnnl->scratch + (entry->scratchpad_bytes + 63) / 64 * 64;
+    char *weight =
+        entry->reorder ? (char *)dnnl->scratch + (entry->scratchpad_bytes + 63) / 64 * 64 : NULL;
     for (int i = 0; i < ARGUMENTS; i++) {
         if (!entry->memory[i])
             continue;
@@ -442,7 +443,8 @@ bool nl_dnnl_matmul_alone(nl_dnnl *dnnl, void *prepared, const nl_dnnl_product *
     kept *entry = prepared;
     dnnl_status_t status = dnnl_success;
     dnnl_stream_t stream = NULL;
-    char *scratchpad = (char *)dnnl->scratch + thread * dnnl->stride;
+    char *scratchpad =
+        entry->memory[SCRATCHPAD] ? (char *)dnnl->scratch + thread * dnnl->stride : NULL;
     const void *const data[ARGUMENTS] = {
         [X] = p->x, [WEIGHT] = p->weight, [BIAS] = p->bias, [Y] = p->y, [SCRATCHPAD] = scratchpad};
     dnnl_exec_arg_t arguments[ARGUMENTS];
