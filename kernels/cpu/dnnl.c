@@ -157,10 +157,9 @@ struct nl_dnnl {
     dnnl_stream_t stream;
     int64_t clock;
     kept kept[KEPT];
-    void
-        *scratch; /* scratchpad, then reordered weight; or scratchpads of threads that work alone */
+    void *scratch; /* scratchpad, then reordered weight; or one scratchpad for each thread */
     int64_t scratch_bytes;
-    int64_t stride; /* of the latter */
+    int64_t stride; /* of the latter, in bytes */
 };
 
 static nl_status failed(nl_dnnl *dnnl, dnnl_status_t status, const int64_t *key)
@@ -320,28 +319,40 @@ static nl_status check_room(nl_dnnl *dnnl)
                          ROOM >> 20, (double)left / (1 << 20));
 }
 
-/* Makes the entry's primitive with `make` when it has none and runs it on the device's threads. */
+/* Gives up an entry that oneDNN did not make or run. */
+static nl_status give_up(nl_dnnl *dnnl, kept *entry, dnnl_status_t done, const int64_t *key)
+{
+    release(entry);
+    return failed(dnnl, done, key);
+}
+
+/* The entry of this key, whose primitive is made with `make` when it has none: for as many threads as there are now. */
+static nl_status take(nl_dnnl *dnnl, const int64_t *key,
+                      dnnl_status_t (*make)(nl_dnnl *, kept *, const void *), const void *args,
+                      kept **entry)
+{
+    *entry = find(dnnl, key);
+    if ((*entry)->primitive)
+        return NL_OK;
+    NL_CHECK(check_room(dnnl));
+    dnnl_status_t done = make(dnnl, *entry, args);
+    return done == dnnl_success ? NL_OK : give_up(dnnl, *entry, done, key);
+}
+
+/* Runs it on the device's threads. */
 static nl_status run(nl_dnnl *dnnl, const int64_t *key,
                      dnnl_status_t (*make)(nl_dnnl *, kept *, const void *), const void *args,
                      const void *const *data)
 {
     nl_status status = NL_OK;
-    dnnl_status_t done = dnnl_success;
+    kept *entry;
     int threads = omp_get_max_threads();
     omp_set_num_threads(dnnl->device->threads);
-    kept *entry = find(dnnl, key);
-    if (!entry->primitive) {
-        NL_TRY(check_room(dnnl));
-        done = make(dnnl, entry, args);
-    }
-    if (done == dnnl_success) {
-        NL_TRY(reserve(dnnl, (entry->scratchpad_bytes + 63) / 64 * 64 + entry->weight_bytes));
-        done = run_kept(dnnl, entry, data);
-    }
-    if (done != dnnl_success) {
-        release(entry);
-        status = failed(dnnl, done, key);
-    }
+    NL_TRY(take(dnnl, key, make, args, &entry));
+    NL_TRY(reserve(dnnl, (entry->scratchpad_bytes + 63) / 64 * 64 + entry->weight_bytes));
+    dnnl_status_t done = run_kept(dnnl, entry, data);
+    if (done != dnnl_success)
+        status = give_up(dnnl, entry, done, key);
 cleanup:
     omp_set_num_threads(threads);
     return status;
@@ -419,17 +430,10 @@ nl_status nl_dnnl_prepare(nl_dnnl *dnnl, const nl_dnnl_product *p, int threads, 
     nl_status status = NL_OK;
     int64_t key[KEY];
     int before = omp_get_max_threads();
+    kept *entry;
     matmul_key(p, true, key);
-    kept *entry = find(dnnl, key);
-    omp_set_num_threads(1); /* oneDNN arranges a product for as many as there are when it is made */
-    if (!entry->primitive) {
-        NL_TRY(check_room(dnnl));
-        dnnl_status_t done = make_matmul(dnnl, entry, p);
-        if (done != dnnl_success) {
-            release(entry);
-            NL_TRY(failed(dnnl, done, key));
-        }
-    }
+    omp_set_num_threads(1);
+    NL_TRY(take(dnnl, key, make_matmul, p, &entry));
     dnnl->stride = NL_MAX(dnnl->stride, (entry->scratchpad_bytes + 4095) / 4096 * 4096);
     NL_TRY(reserve(dnnl, threads * dnnl->stride)); /* which share no pages */
     *prepared = entry;
