@@ -221,8 +221,6 @@ static void test_bf16_linear(void **unused)
     nl_context_destroy(context);
 }
 
-/* One thread, two of which each has rows of its own, and three that share every product. In fp32 the bits are the same; in bf16
- * oneDNN may sum in another order. */
 /* Long sums in BF16 come out the same, whatever the rows and threads beside; oneDNN 3.1 (Ubuntu 24.04) promises less where
  * threads get unequal rows. */
 static void test_order_of_sums(void **unused)
@@ -258,6 +256,8 @@ static void test_order_of_sums(void **unused)
     free(weight);
 }
 
+/* One thread, two of which each has rows of its own, and three that share every product. In fp32 the bits are the same; in bf16
+ * oneDNN may sum in another order. */
 static void test_threads_linear(void **unused)
 {
     (void)unused;
@@ -273,7 +273,7 @@ static void test_threads_linear(void **unused)
     for (int i = 0; i < N; i++)
         bias[i] = (float)i / N;
     for (int kind = 0; kind < 2; kind++) {
-        const float most = kind ? 1e-5f : 0; /* as there */
+        const float most = kind ? 1e-5f : 0;
         for (int team = 0; team < 3; team++) {
             nl_context *context = NULL;
             nl_context_options options = {
