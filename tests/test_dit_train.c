@@ -451,15 +451,16 @@ static void fill(const nl_dit *dit, bool is_short)
     }
 }
 
-/* Gradients by dprediction and dmiddle; NULL: the middle head is not asked. Predictions go to the run's and to `middle`. */
+/* Gradients by dprediction and dmiddle; NULL: that head is not asked. Predictions go to the run's and to `middle`. */
 static void run_heads(trial *run, bool checkpointing, const float *dprediction,
                       const nl_tensor *middle, const nl_tensor *dmiddle)
 {
     nl_device measuring, *devices_of[2] = {&measuring, run->device};
     nl_device_measuring(run->device, &measuring);
     assert_ok(context, NL_OP(run->device, zero, .x = nl_dit_flat(run->gradients)));
-    assert_ok(context, run->device->ops->upload(run->device, run->dprediction.data, dprediction,
-                                                nl_tensor_bytes(&run->dprediction)));
+    if (dprediction)
+        assert_ok(context, run->device->ops->upload(run->device, run->dprediction.data, dprediction,
+                                                    nl_tensor_bytes(&run->dprediction)));
     memset(run->complete, 0, (size_t)run->count);
     for (int i = 0; i < 2; i++) {
         nl_device *device = devices_of[i];
@@ -467,10 +468,12 @@ static void run_heads(trial *run, bool checkpointing, const float *dprediction,
         int64_t mark = nl_arena_mark(device);
         assert_ok(context,
                   nl_dit_forward_saving(run->dit, device, &run->x, &run->t, &run->labels, NULL,
-                                        checkpointing, NULL, &run->prediction, middle, &saved));
-        assert_ok(context, nl_dit_backward(run->dit, device, &saved, &run->dprediction, dmiddle,
-                                           run->gradients, &run->dx,
-                                           device->measuring ? NULL : count_ready, run));
+                                        checkpointing, NULL, dprediction ? &run->prediction : NULL,
+                                        middle, &saved));
+        assert_ok(context,
+                  nl_dit_backward(run->dit, device, &saved, dprediction ? &run->dprediction : NULL,
+                                  dmiddle, run->gradients, &run->dx,
+                                  device->measuring ? NULL : count_ready, run));
         nl_dit_saved_free(device, &saved);
         nl_arena_release(device, mark);
         if (device->measuring)
@@ -534,8 +537,15 @@ static void check_middle_head(nl_device *device, bool checkpointing)
             assert_same_tensor(device, param->name, param->tensor, same->tensor, 2e-5);
         }
     }
-    /* together: the sum of both alone; the head predicts what it does when the other is not asked */
     parts[0] = download(device, &flat);
+    /* as well without the blocks behind it, which the full pass had computed */
+    run_heads(&deep, checkpointing, NULL, &middle, &dmiddle);
+    assert_same_tensor(device, "prediction", &middle, &brief.prediction, 1e-6);
+    assert_same_tensor(device, "dx", &deep.dx, &brief.dx, 1e-5);
+    sum = download(device, &flat);
+    assert_close(sum, parts[0], deep.count, 1e-6);
+    free(sum);
+    /* together: the sum of both alone; the head predicts what it does when the other is not asked */
     run_heads(&deep, checkpointing, e, NULL, NULL);
     parts[1] = download(device, &flat);
     assert_ok(context,

@@ -165,6 +165,13 @@ static nl_status convolution_backward(nl_pass *pass, int index)
     return NL_OK;
 }
 
+static nl_status middle_backward(nl_pass *pass)
+{
+    int index = pass->dit->config.middle_head;
+    return head_backward(pass, nl_middle_number(&pass->dit->config), last_before(pass, index),
+                         &pass->saved->blocks[index].branches[0].x, pass->dmiddle);
+}
+
 static nl_status block_backward(nl_pass *pass, int index)
 {
     nl_status status;
@@ -183,8 +190,7 @@ static nl_status block_backward(nl_pass *pass, int index)
     for (int kind = NL_BRANCHES - 1; kind >= 0; kind--)
         NL_TRY(branch_backward(pass, NL_BRANCHES * index + kind));
     if (middle_before(pass, NL_BRANCHES * index))
-        NL_TRY(head_backward(pass, nl_middle_number(&pass->dit->config), last_before(pass, index),
-                             &pass->saved->blocks[index].branches[0].x, pass->dmiddle));
+        NL_TRY(middle_backward(pass));
     NL_TRY(report(pass, first_of(pass, index), first_of(pass, index + 1)));
 cleanup:
     return status;
@@ -270,7 +276,7 @@ nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_sav
 {
     nl_status status;
     bool inside = dit->config.internal_guidance > 0 && !dmiddle;
-    nl_tensor dhead = *dprediction, dbelow;
+    nl_tensor dhead, dbelow;
     int64_t mark = nl_arena_mark(device), tokens = nl_config_tokens(&dit->config);
     int head = nl_head_number(&dit->config);
     nl_pass pass = {.dit = dit,
@@ -286,12 +292,18 @@ nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_sav
     NL_TRY(reserve(&pass));
     if (inside)
         NL_TRY(share(device, dit->config.internal_guidance, dprediction, &dhead, &dbelow));
-    NL_TRY(NL_OP(device, zero, .x = pass.dx));    /* nothing else reads the last stream */
-    if (dit->config.middle_head && !pass.dmiddle) /* nothing else writes its pieces */
+    NL_TRY(NL_OP(device, zero, .x = pass.dx)); /* nothing else reads the last stream */
+    if (!dprediction || (dit->config.middle_head && !pass.dmiddle)) /* some pieces nothing writes */
         NL_TRY(NL_OP(device, zero, .x = pass.dmodulation));
-    NL_TRY(head_backward(&pass, head, last_before(&pass, dit->config.depth), &saved->last, &dhead));
-    NL_TRY(report(&pass, first_of(&pass, dit->config.depth), &gradients->adaln_weight));
-    for (int i = dit->config.depth - 1; i >= 0; i--)
+    if (dprediction) {
+        NL_TRY(head_backward(&pass, head, last_before(&pass, dit->config.depth), &saved->last,
+                             inside ? &dhead : dprediction));
+        NL_TRY(report(&pass, first_of(&pass, dit->config.depth), &gradients->adaln_weight));
+    } else {
+        NL_TRY(middle_backward(&pass));
+        NL_TRY(report(&pass, first_of(&pass, dit->config.middle_head), &gradients->adaln_weight));
+    }
+    for (int i = (dprediction ? dit->config.depth : dit->config.middle_head) - 1; i >= 0; i--)
         NL_TRY(block_backward(&pass, i));
     NL_TRY(NL_OP(device, patch_embed_backward, .x = saved->x, .weight = dit->patch_weight,
                  .dtokens = pass.dx, .dweight = gradients->patch_weight,

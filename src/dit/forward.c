@@ -232,8 +232,8 @@ cleanup:
     return status;
 }
 
-/* The whole network. to->blocks: one for each block, or one for all of them (one_block); stream->x: where the
- * tokens go. */
+/* The whole network, or with prediction NULL its blocks before the middle head. to->blocks: one for each block, or one for
+ * all of them (one_block); stream->x: where the tokens go. */
 static nl_status run(nl_stream *stream, const nl_tensor *x, const nl_tensor *t,
                      const nl_tensor *labels, const nl_dit_saved *to, bool one_block,
                      const nl_tensor *prediction, const nl_tensor *middle)
@@ -251,6 +251,8 @@ static nl_status run(nl_stream *stream, const nl_tensor *x, const nl_tensor *t,
         if (asked)
             NL_TRY(run_head(stream, nl_middle_number(&dit->config),
                             whole ? -1 : NL_BRANCHES * i - 1, &block->branches[0].x, middle));
+        if (asked && !prediction)
+            return NL_OK;
         NL_TRY(run_block(stream, i, asked || whole, block));
         if (whole)
             NL_TRY(convolve(stream, i,
@@ -267,12 +269,13 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl
                                  const nl_tensor *prediction, const nl_tensor *middle)
 {
     const nl_config *config = &dit->config;
-    int64_t batch = x->shape[0], channels = prediction->shape[1];
+    const nl_tensor *predicted = prediction ? prediction : middle;
+    int64_t batch = x->shape[0], channels = predicted->shape[1];
     bool ok = x->ndim == 4 && x->shape[1] == config->in_channels &&
               x->shape[2] == config->input_height && x->shape[3] == config->input_width;
-    ok = ok && prediction->ndim == 4 && prediction->shape[0] == batch &&
+    ok = ok && predicted->ndim == 4 && predicted->shape[0] == batch &&
          (channels == config->in_channels || channels == nl_config_head_channels(config)) &&
-         prediction->shape[2] == x->shape[2] && prediction->shape[3] == x->shape[3];
+         predicted->shape[2] == x->shape[2] && predicted->shape[3] == x->shape[3];
     ok = ok && labels->ndim == 1 && labels->shape[0] == batch;
     int64_t times = t->shape[t->ndim - 1];
     ok = ok && (times == 1 || times == batch) &&
@@ -281,7 +284,7 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl
                           (crop->shape[0] == 1 || crop->shape[0] == batch) &&
                           crop->shape[1] == NL_CROP_NUMBERS));
     ok = ok && (!middle || (config->middle_head && middle->ndim == 4 &&
-                            !memcmp(middle->shape, prediction->shape, 4 * sizeof(int64_t))));
+                            !memcmp(middle->shape, predicted->shape, 4 * sizeof(int64_t))));
     if (ok)
         return NL_OK;
     char input[128], output[128];
@@ -290,7 +293,7 @@ static nl_status check_arguments(const nl_dit *dit, const nl_tensor *x, const nl
         "network: input %s, prediction %s, %lld labels, %lld times and %s crop do not fit a model "
         "of %d x %d x %d%s%s%s",
         nl_shape_text(x->ndim, x->shape, input, sizeof(input)),
-        nl_shape_text(prediction->ndim, prediction->shape, output, sizeof(output)),
+        nl_shape_text(predicted->ndim, predicted->shape, output, sizeof(output)),
         (long long)labels->shape[0], (long long)nl_tensor_count(t), crop ? "a" : "no",
         config->in_channels, config->input_height, config->input_width,
         config->flow_map ? "" : " and one time", config->crop_conditioning ? "" : ", no crop",
@@ -481,7 +484,7 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
                         .keep = true};
     int64_t rows = stream.batch * stream.tokens, d = dit->config.hidden_size, mark = -1;
     bool inside = dit->config.internal_guidance > 0 && !middle;
-    nl_tensor both, of_head = *prediction, of_middle;
+    nl_tensor both, of_head, of_middle;
     *saved = (nl_dit_saved){0};
     NL_TRY(check_arguments(dit, x, t, labels, crop, prediction, middle));
     if (t->shape[t->ndim - 1] != stream.batch || (crop && crop->shape[0] != stream.batch))
@@ -504,7 +507,8 @@ nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_t
         NL_TRY(heads_room(device, prediction, &both, &of_head, &of_middle));
     stream.modulation = saved->modulation;
     stream.x = saved->blocks[0].branches[0].x;
-    NL_TRY(run(&stream, x, t, labels, saved, false, &of_head, inside ? &of_middle : middle));
+    NL_TRY(run(&stream, x, t, labels, saved, false, inside ? &of_head : prediction,
+               inside ? &of_middle : middle));
     if (inside)
         NL_TRY(guide_inside(device, &both, dit->config.internal_guidance, x->shape[1], prediction));
 cleanup:

@@ -93,7 +93,7 @@ typedef struct nl_dit_saved {
 
 /* nl_dit_forward with one time, or two, and one crop for each image (t [B] or [2, B]). What the backward pass needs
  * stays on the arena above the caller's mark; x, labels, crop and the numbers of the samples must live as long. dropout:
- * NULL for none. *saved, uninitialised before, is given back with nl_dit_saved_free (after a failure too), the arena by
+ * NULL for none. prediction NULL: the middle head alone is asked, and no block behind it. *saved, uninitialised before, is given back with nl_dit_saved_free (after a failure too), the arena by
  * the caller. */
 nl_status nl_dit_forward_saving(const nl_dit *dit, nl_device *device, const nl_tensor *x,
                                 const nl_tensor *t, const nl_tensor *labels, const nl_tensor *crop,
@@ -107,7 +107,8 @@ void nl_dit_saved_free(nl_device *device, nl_dit_saved *saved);
 typedef nl_status (*nl_gradients_ready)(void *user, int64_t first, int64_t count);
 
 /* Adds the gradients of all parameters to the twin `gradients`, which belongs to `device` or is seen by a measuring one.
- * What was saved is used up. dmiddle: of the middle head, where the forward pass asked it, or NULL; as there. dx: F32 as x,
+ * What was saved is used up. dmiddle: of the middle head, where the forward pass asked it, or NULL; as there. dprediction
+ * NULL: nothing comes from the head, and blocks behind the middle head keep their gradients. dx: F32 as x,
  * overwritten, or NULL. ready may be NULL. */
 nl_status nl_dit_backward(const nl_dit *dit, nl_device *device, const nl_dit_saved *saved,
                           const nl_tensor *dprediction, const nl_tensor *dmiddle, nl_dit *gradients,
