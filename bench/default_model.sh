@@ -15,7 +15,7 @@
 # NAME-PART.json (what nalagen eval says of "few", the model's four steps, "many", its ten of Heun, "teacher" and "other"),
 # nearest.json, nearest.png. Classes that are judged: Imagenette's ten.
 #
-# The recipe, for two cards (20 minutes of training on H200s, in two runs; five of distillation):
+# The recipe, for two cards (20 minutes of training on H200s; eleven of distillation, on one):
 # - lepe, for its lower loss (docs/results.md).
 # - 18,486 pictures are few for 34 million parameters: ten samples of each (the whole, nine parts of it) whose places the
 #   network is told, all mirrored at random, dropout 0.1, decay 0.05.
@@ -25,11 +25,11 @@
 # - The rate falls to 0 over the last 40 %: worth more than averaging. The average (0.9995) looks back over 2,000 steps;
 #   with --ema-warmup, or it would hold the first weights (docs/pitfalls.md).
 # - Times logit-normal: the middle of the path is where classes and shapes are decided, and errors are largest.
-# - The student learns from the teacher's own samples, with the guidance that was best in a sweep (GUIDANCE); from 40 % of
-#   the run on distribution matching sharpens one and two steps.
-#   The one that ships learnt both kinds of guidance; since then a student keeps the middle head and has the internal one by it.
+# - Internal guidance alone, of 2, is the best for the teacher and costs no second pass. The student keeps the middle head and
+#   has it from the first step. It learns from whole pictures; from 30 % of the run on distribution matching and a
+#   discriminator sharpen one and two steps (bench/results/few-steps.md).
 #
-# From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (10), BATCH (512), DISTILL (5), TRAIN, STUDENT,
+# From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (10), BATCH (512), DISTILL (11), TRAIN, STUDENT,
 # EVAL (further options), ENCODE (arithmetic of the autoencoder, bf16), WEIGHTS (of the FID network), OTHER (a model to judge in
 # the same way, with its default sampler), PICTURES (judged by so many, 10000), UNTIL (data, train: ends there).
 set -eu
@@ -64,7 +64,9 @@ join() { # waits for all of them
 encode() { # PART [OPTION]...
     part=$1
     shift
-    [ -e "$out/$part/dataset.json" ] || "$nalagen" encode "$pictures/$part" -o "$out/$part" --dtype "${ENCODE:-bf16}" \
+    from=$part
+    [ "$part" != whole ] || from=train
+    [ -e "$out/$part/dataset.json" ] || "$nalagen" encode "$pictures/$from" -o "$out/$part" --dtype "${ENCODE:-bf16}" \
         --class-names "$here/classes.txt" -q "$@"
 }
 ten="n01440764 n02102040 n02979186 n03000684 n03028079 n03394916 n03417042 n03425413 n03445777 n03888257"
@@ -78,6 +80,7 @@ reference() { # PART: of the ten classes that are judged
 }
 on 0 encode train --crops "${CROPS:-10}"
 on 1 encode val
+on 1 encode whole
 on 2 reference train
 on 3 reference val
 join
@@ -94,9 +97,9 @@ join
 [ "${UNTIL:-}" != train ] || exit 0
 # shellcheck disable=SC2086
 [ -e "$out/few/done" ] || "$nalagen" distill --teacher "$out/teacher.safetensors" --vae none --out "$out/few" \
-    --minutes "${DISTILL:-5}" --batch 256 $gpus --teacher-cfg 1.5 --teacher-interval 0.2,0.8 --teacher-internal 1.7 \
-    --match 1 --match-from 0.4 --fake-updates 2 --fake-lr 2e-4 \
-    --lr 2e-4 --beta2 0.95 --clip 1 --warmup 150 --schedule cooldown --cooldown 0.4 --ema 0.999 --ema-warmup \
+    --data "$out/whole" --minutes "${DISTILL:-11}" --batch 256 --teacher-cfg 1 --teacher-internal 2 \
+    --match 1 --match-from 0.3 --adversarial 0.5 --fake-updates 2 --fake-lr 3e-4 \
+    --lr 3e-4 --beta2 0.95 --clip 1 --warmup 100 --schedule cooldown --cooldown 0.4 --ema 0.999 --ema-warmup \
     --save-every 1000 --sample-every 0 ${STUDENT:-}
 [ -e "$out/model.safetensors" ] || "$nalagen" convert "$out/few/model.safetensors" "$out/model.safetensors" --dtype int8 -q
 
@@ -124,7 +127,7 @@ nearest() { # NAME
     }
 }
 on 0 judge few "$out/model.safetensors" --sampler flow --steps 4
-on 1 judge teacher "$out/teacher.safetensors" --cfg-scale 1.5 --cfg-interval 0.2,0.8 --internal-guidance 1.7
+on 1 judge teacher "$out/teacher.safetensors" --sampler heun --steps 10 --cfg-scale 1 --internal-guidance 2
 on 2 judge many "$out/model.safetensors" --sampler heun --steps 10
 [ -z "${OTHER:-}" ] || on 3 judge other "$OTHER"
 join

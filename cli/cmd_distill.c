@@ -44,6 +44,10 @@ static const nl_option options[] = {
      .help = "learning rate of the fake, scheduled as --lr (--lr)"},
     {"fake-updates", 0, NL_OPTION_INT, TRAIN(fake_updates), "N", 1, 100, .where = RECORD,
      .help = "of the fake, for each of the student's (3)"},
+    {"adversarial", 0, NL_OPTION_REAL, TRAIN(adversarial), "W", 0, 1e6, .where = RECORD,
+     .help = "weight of a discriminator's term beside it (0)",
+     .detail = "The fake's middle head tells noisy samples of --data from the student's, which "
+               "move to where it cannot. Needs --teacher-internal."},
     {.include = nl_train_rows},
     {0},
 };

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "nl_failure.h"
 #include "nl_thread.h"
 
 enum { MAX_THREADS = 8, ROOM = 128 }; /* pictures on their way; two batches of a GPU */
@@ -29,16 +28,9 @@ struct nl_writers {
     int64_t next;  /* not taken by a thread yet */
     int64_t end;
     bool ending;
-    nl_failure failure; /* the first one */
+    nl_status status; /* the first failure */
     nl_place places[ROOM];
 };
-
-/* With the lock. */
-static void note(nl_writers *writers, nl_status status)
-{
-    if (writers->failure.status == NL_OK)
-        nl_failure_keep(writers->context, status, &writers->failure);
-}
 
 static void free_place(nl_writers *writers, nl_place *place)
 {
@@ -58,12 +50,13 @@ static void *work(void *user)
         if (writers->next == writers->end)
             break;
         nl_place *place = &writers->places[writers->next++ % ROOM];
-        bool drop = writers->failure.status != NL_OK;
+        bool drop = writers->status != NL_OK;
         pthread_mutex_unlock(&writers->lock);
         nl_status status = drop ? NL_CANCELLED : writers->write(writers->user, &place->writing);
         pthread_mutex_lock(&writers->lock);
         place->done = true;
-        note(writers, status);
+        if (writers->status == NL_OK)
+            writers->status = status;
         pthread_cond_signal(&writers->written);
     }
     pthread_mutex_unlock(&writers->lock);
@@ -107,16 +100,17 @@ static nl_status advance(nl_writers *writers, bool wait, int64_t most)
             pthread_cond_wait(&writers->written, &writers->lock);
             continue;
         }
-        nl_status status = writers->failure.status;
+        nl_status status = writers->status;
         pthread_mutex_unlock(&writers->lock);
         if (status == NL_OK)
             status = writers->report(writers->user, &place->writing);
         free_place(writers, place);
         pthread_mutex_lock(&writers->lock);
         writers->first++;
-        note(writers, status);
+        if (writers->status == NL_OK)
+            writers->status = status;
     }
-    nl_status status = nl_failure_tell(writers->context, &writers->failure);
+    nl_status status = writers->status;
     pthread_mutex_unlock(&writers->lock);
     return status;
 }

@@ -435,6 +435,9 @@ typedef struct nl_train_options {
      * student is an ordinary model that learns the teacher's predictions on `data`; guidance has then to be 1, or what
      * `nalagen distill` has. NULL: the teacher's network. */
     const char *student_config;
+    /* Beside distribution matching: weight of the adversarial term, whose discriminator is the fake's middle head (0: none);
+     * of a student with a middle head, from whole pictures. */
+    double adversarial;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

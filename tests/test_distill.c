@@ -117,20 +117,27 @@ static nl_dit *model_of(const char *json, float scale)
     return dit;
 }
 
-/* The network at one sample: times [1] or [2]. internal: middle + internal (head - middle); 0: the head. */
-static void ask(const nl_dit *dit, const float *x, const float *times, int count, int32_t label,
-                double internal, float *y)
+/* The network at one sample: times [1] or [2]. middle: of the middle head, or NULL. */
+static void ask_heads(const nl_dit *dit, const float *x, const float *times, int count,
+                      int32_t label, float *y, float *middle)
 {
     nl_device *device = context->device;
     int64_t shape[] = {1, 3, 8, 8}, two[] = {2, 1}, one = 1;
-    float middle[E];
     nl_tensor input = nl_tensor_of((void *)(uintptr_t)x, NL_F32, 4, shape);
     nl_tensor output = nl_tensor_of(y, NL_F32, 4, shape);
     nl_tensor before = nl_tensor_of(middle, NL_F32, 4, shape);
     nl_tensor t = nl_tensor_of((void *)(uintptr_t)times, NL_F32, count, count > 1 ? two : &one);
     nl_tensor labels = nl_tensor_of(&label, NL_I32, 1, &one);
     assert_ok(context, nl_dit_forward(dit, device, &input, &t, &labels, NULL, &output,
-                                      internal > 0 ? &before : NULL));
+                                      middle ? &before : NULL));
+}
+
+/* internal: middle + internal (head - middle); 0: the head. */
+static void ask(const nl_dit *dit, const float *x, const float *times, int count, int32_t label,
+                double internal, float *y)
+{
+    float middle[E];
+    ask_heads(dit, x, times, count, label, y, internal > 0 ? middle : NULL);
     for (int i = 0; internal > 0 && i < E; i++)
         y[i] = (float)(middle[i] + internal * (y[i] - middle[i]));
 }
@@ -224,7 +231,14 @@ static void numbers_of_draws(void **state)
     static float start[COUNT][NL_LOSS_COLUMNS], end[COUNT][NL_LOSS_COLUMNS];
     static float mix[COUNT][NL_LOSS_COLUMNS], guide[COUNT][NL_LOSS_COLUMNS];
     nl_matching_options options = {.weight = 2, .guidance = 3, .low = 0.1, .high = 0.9, .seed = 7};
-    nl_matching_rows rows = {first, last, t, both, start[0], end[0], mix[0], guide[0]};
+    nl_matching_rows rows = {.first = first,
+                             .last = last,
+                             .t = t,
+                             .labels = both,
+                             .start = start[0],
+                             .end = end[0],
+                             .mix = mix[0],
+                             .guide = guide[0]};
     double mean = 0;
     int halves = 0;
     for (int i = 0; i < COUNT; i++)
@@ -281,9 +295,10 @@ typedef struct matching {
     float loss[N];
 } matching;
 
-static void open_matching(matching *m, double guidance)
+static void open_matching(matching *m, double guidance, double adversarial)
 {
     static const int64_t samples[N] = {0, 1, 2, 5}, count = N;
+    static float data[N * E];
     static const int32_t labels[N] = {0, 2, 1, 1};
     nl_device *device = context->device;
     nl_matching_options options = {.weight = 0.7,
@@ -291,11 +306,16 @@ static void open_matching(matching *m, double guidance)
                                    .low = 0.1,
                                    .high = 0.9,
                                    .internal = guidance == 1 ? 0 : 1.7,
+                                   .adversarial = adversarial,
+                                   .channels = 3,
                                    .updates = 1,
                                    .size = N,
                                    .seed = 3,
                                    .gradient_scale = 1.0f / N};
-    nl_dit *student = model_of(STUDENT, 0.12f), *fake = model_of(TEACHER, 0.11f);
+    nl_dit *student = model_of(STUDENT, 0.12f);
+    nl_dit *fake = model_of(adversarial > 0 ? TWO_HEADS : TEACHER, 0.11f);
+    for (int i = 0; i < N * E; i++)
+        data[i] = sinf((float)i);
     m->teacher = model_of(guidance == 1 ? TEACHER : TWO_HEADS, 0.1f);
     assert_ok(context, nl_arena_reserve(device, 64 << 20));
     assert_ok(context, nl_state_create(device, &student->config, 0, false, 1, 1, &m->student));
@@ -304,7 +324,7 @@ static void open_matching(matching *m, double guidance)
     assert_ok(context, nl_dit_copy(guidance == 1 ? m->teacher : fake, m->fake.model));
     assert_ok(context, nl_matcher_open(m->teacher, &m->student, &m->fake, &options, &m->matcher));
     m->losses = nl_tensor_of(m->loss, NL_F32, 1, &count);
-    assert_ok(context, nl_matcher_next(&m->matcher, samples, labels, 0));
+    assert_ok(context, nl_matcher_next(&m->matcher, samples, labels, data, 0));
     assert_ok(context, nl_matched_take(&m->matcher, device, &m->matched));
     assert_ok(context, nl_matched_draw(&m->matcher, device, samples, 0, &m->matched));
     nl_dit_destroy(student);
@@ -336,13 +356,43 @@ static double along(const matching *m, const float *direction)
     return sum;
 }
 
-static void matching_moves_samples_along_its_gradient(void **state)
+/* Sum of (score - 1)^2 over the scores that the fake's middle head gives a sample. */
+static double unconvinced(const matching *m, const float *x, float t, int32_t label)
 {
-    (void)state;
+    float y[E], middle[E];
+    double sum = 0;
+    ask_heads(m->fake.model, x, &t, 1, label, y, middle);
+    for (int j = 0; j < E; j++)
+        sum += (middle[j] - 1) * (middle[j] - 1);
+    return sum;
+}
+
+/* Adds to `direction` what fools the discriminator, as much as `weight` says. */
+static void add_fooling(const matching *m, int sample, double weight, float *direction)
+{
+    float at[E], t = ((float *)m->matcher.t.data)[sample], step = 0.01f;
+    int32_t label = ((int32_t *)m->matcher.labels.data)[sample];
+    double slope[E], mean = 0;
+    memcpy(at, (float *)m->matched.mixed.data + sample * E, sizeof(at));
+    for (int j = 0; j < E; j++) {
+        float kept = at[j];
+        at[j] = kept + step;
+        double up = unconvinced(m, at, t, label);
+        at[j] = kept - step;
+        slope[j] = (up - unconvinced(m, at, t, label)) / (2 * step);
+        at[j] = kept;
+        mean += fabs(slope[j]) / E;
+    }
+    for (int j = 0; j < E; j++)
+        direction[j] += (float)(weight * t * slope[j] / mean);
+}
+
+static void moves_along_the_gradient(double adversarial)
+{
     matching m;
     static float direction[N * E];
     double difference = 0, norm = 0;
-    open_matching(&m, 3);
+    open_matching(&m, 3, adversarial);
     assert_ok(context, nl_match_student(&m.matcher, context->device, &m.matched, &m.losses, NULL));
     for (int i = 0; i < N; i++) { /* g, by the two predictions of data */
         const float *x = (float *)m.matched.x.data + i * E;
@@ -365,6 +415,8 @@ static void matching_moves_samples_along_its_gradient(void **state)
             sum += direction[i * E + j] * direction[i * E + j] / E / 2;
         }
         assert_true(fabs(m.loss[i] - sum) <= 1e-4 * sum);
+        if (adversarial > 0) /* beside a term of weight 0.7 */
+            add_fooling(&m, i, adversarial / 0.7, direction + i * E);
     }
     for (int p = 0; p < m.student.model->param_count; p++) {
         const nl_tensor *values = m.student.model->params[p].tensor;
@@ -388,11 +440,23 @@ static void matching_moves_samples_along_its_gradient(void **state)
     close_matching(&m);
 }
 
+static void matching_moves_samples_along_its_gradient(void **state)
+{
+    (void)state;
+    moves_along_the_gradient(0);
+}
+
+static void and_along_that_of_a_discriminator(void **state)
+{
+    (void)state;
+    moves_along_the_gradient(0.4);
+}
+
 static void a_fake_that_is_the_teacher_moves_nothing(void **state)
 {
     (void)state;
     matching m;
-    open_matching(&m, 1);
+    open_matching(&m, 1, 0);
     assert_ok(context, nl_match_student(&m.matcher, context->device, &m.matched, &m.losses, NULL));
     nl_tensor gradient = nl_dit_flat(m.student.gradient);
     for (int64_t i = 0; i < nl_tensor_count(&gradient); i++)
@@ -400,7 +464,8 @@ static void a_fake_that_is_the_teacher_moves_nothing(void **state)
     for (int i = 0; i < N; i++)
         assert_true(m.loss[i] == 0);
     /* and its own loss is that of flow matching on the student's samples */
-    assert_ok(context, nl_match_fake(&m.matcher, context->device, &m.matched, &m.losses, NULL));
+    assert_ok(context,
+              nl_match_fake(&m.matcher, context->device, &m.matched, &m.losses, NULL, NULL));
     for (int i = 0; i < N; i++) {
         double sum = 0;
         for (int j = i * E; j < (i + 1) * E; j++) {
@@ -532,18 +597,20 @@ static void refused(const nl_train_options *options, const char *why)
                  nl_last_error(context));
 }
 
-static void matching_resumes_exactly(void **state)
+/* Run "matched", and others that are cut off before the fake, behind it and between both. */
+static void cut_runs_are_the_whole_one(nl_train_options options)
 {
-    (void)state;
-    nl_train_options options = small_run("matched");
     options.match = 1;
     options.match_from = 0.3; /* the fake alone in step 3, both in steps 4 to 6 */
     options.fake_updates = 2;
     options.accumulate = 2;
     assert_ok(context, nl_train(context, &options, NULL));
-    for (int every = 2; every <= 4; every++) { /* before the fake, behind it, between both */
+    char whole[96];
+    snprintf(whole, sizeof(whole), "%s/model.safetensors", strrchr(options.out, '/') + 1);
+    for (int every = 2; every <= 4; every++) {
         char out[64], model[96], name[96];
-        snprintf(out, sizeof(out), "matched to %d", every);
+        snprintf(out, sizeof(out), "matched %s to %d",
+                 options.adversarial > 0 ? "by a discriminator" : "alone", every);
         snprintf(model, sizeof(model), "%s/model.safetensors", out);
         options.out = in_folder(out);
         options.save_every = every;
@@ -556,16 +623,43 @@ static void matching_resumes_exactly(void **state)
             assert_int_equal(remove(in_folder(name)), 0);
         }
         assert_ok(context, nl_train(context, &options, NULL));
-        assert_same_file("matched/model.safetensors", model);
+        assert_same_file(whole, model);
     }
-    options.match = options.fake_rate = 0; /* nor can it be left out, or begin later */
-    options.match_from = nl_distill_defaults.match_from;
-    options.fake_updates = nl_distill_defaults.fake_updates;
+}
+
+static void matching_resumes_exactly(void **state)
+{
+    (void)state;
+    nl_train_options options = small_run("matched");
+    cut_runs_are_the_whole_one(options);
+    options.accumulate = 2; /* nor can it be left out, or begin later */
     refused(&options, "with distribution matching (--match)");
     options = small_run("whole");
     options.match = 1;
     options.steps = 12;
     refused(&options, "without distribution matching (--match)");
+}
+
+static nl_train_options adversarial_run(const char *out)
+{
+    nl_train_options options = small_run(out);
+    assert_ok(context, random_model_write(context, TWO_HEADS, in_folder("heads.safetensors")));
+    options.teacher = in_folder("heads.safetensors");
+    options.guidance = 1;
+    options.internal_guidance = 1.7;
+    options.adversarial = 0.5;
+    return options;
+}
+
+static void so_it_does_with_a_discriminator(void **state)
+{
+    (void)state;
+    cut_runs_are_the_whole_one(adversarial_run("matched adversarially"));
+    nl_train_options options = adversarial_run("no match");
+    refused(&options, "--match");
+    options.match = 1;
+    options.internal_guidance = 0;
+    refused(&options, "--teacher-internal");
 }
 
 /* ---- A distribution that one jump of target A does not reach: pictures that are dark or bright, and nothing between. */
@@ -770,11 +864,13 @@ int main(void)
         cmocka_unit_test(teacher_is_guided_from_within),
         cmocka_unit_test(numbers_of_draws),
         cmocka_unit_test(stages_of_a_run),
+        cmocka_unit_test(and_along_that_of_a_discriminator),
         cmocka_unit_test(matching_moves_samples_along_its_gradient),
         cmocka_unit_test(a_fake_that_is_the_teacher_moves_nothing),
         cmocka_unit_test(resumes_exactly),
         cmocka_unit_test(student_begins_as_the_teacher_guided_from_within),
         cmocka_unit_test(matching_resumes_exactly),
+        cmocka_unit_test(so_it_does_with_a_discriminator),
         cmocka_unit_test(matching_brings_one_jump_to_what_there_is),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };

@@ -68,7 +68,8 @@ static bool add_matching(cJSON *json, const nl_run_point *point)
             cJSON_AddNumberToObject(json, "fake_updates", (double)point->fake_updates) &&
             cJSON_AddNumberToObject(json, "fake_sum", point->fake_sum) &&
             cJSON_AddNumberToObject(json, "matched_steps", (double)point->matched_steps) &&
-            cJSON_AddNumberToObject(json, "match_sum", point->match_sum));
+            cJSON_AddNumberToObject(json, "match_sum", point->match_sum) &&
+            cJSON_AddNumberToObject(json, "discriminator_sum", point->discriminator_sum));
 }
 
 static nl_status print_point(nl_context *context, const nl_run_point *point, char **text)
@@ -136,7 +137,8 @@ static nl_status read_matching(const nl_json *json, nl_run_point *point)
     NL_CHECK(nl_json_int(json, "fake_updates", 0, most, &point->fake_updates));
     NL_CHECK(nl_json_double(json, "fake_sum", -DBL_MAX, DBL_MAX, &point->fake_sum));
     NL_CHECK(nl_json_int(json, "matched_steps", 0, most, &point->matched_steps));
-    return nl_json_double(json, "match_sum", -DBL_MAX, DBL_MAX, &point->match_sum);
+    NL_CHECK(nl_json_double(json, "match_sum", -DBL_MAX, DBL_MAX, &point->match_sum));
+    return nl_json_double(json, "discriminator_sum", -DBL_MAX, DBL_MAX, &point->discriminator_sum);
 }
 
 nl_status nl_parse_point(nl_context *context, const char *path, const char *text,

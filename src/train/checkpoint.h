@@ -26,7 +26,7 @@ typedef struct nl_run_point {
      * student's steps. */
     bool matches;
     int64_t fake_applied, fake_skipped_now, fake_updates, matched_steps;
-    double fake_sum, match_sum;
+    double fake_sum, match_sum, discriminator_sum;
     int ema_count;
     nl_average ema[NL_MAX_EMA];
     /* With patience: the step whose validation loss was best (0: none yet), that loss, and validations since. */

@@ -19,18 +19,9 @@ nl_status nl_matched_take(const nl_matcher *matcher, nl_device *device, nl_match
                                  .internal = matcher->options.internal}};
     for (int i = 0; i < TENSORS; i++)
         NL_CHECK(nl_arena_tensor(device, NL_F32, 4, shape, tensors[i]));
+    if (matcher->options.adversarial > 0)
+        NL_CHECK(nl_adversarial_take(matcher, device, m));
     return nl_guided_take(matcher->options.guidance, device, &m->x, &m->guided);
-}
-
-/* Labels, and times of the noisy samples, without the second half. */
-static nl_tensor labels_of(const nl_matcher *matcher)
-{
-    return nl_tensor_rows(&matcher->labels, 0, matcher->options.size);
-}
-
-static nl_tensor times_of(const nl_matcher *matcher)
-{
-    return nl_tensor_rows(&matcher->t, 0, matcher->options.size);
 }
 
 /* x and its noisy one from the student; saved: what the backward pass of the last jump needs, or NULL. */
@@ -38,7 +29,7 @@ static nl_status generate(const nl_matcher *matcher, nl_device *device, const nl
                           nl_dit_saved *saved)
 {
     const nl_dit *student = matcher->student->model;
-    nl_tensor labels = labels_of(matcher);
+    nl_tensor labels = nl_matcher_labels(matcher);
     NL_CHECK(
         nl_dit_forward(student, device, &m->noise, &matcher->first, &labels, NULL, &m->u, NULL));
     NL_CHECK(NL_OP(device, diffuse, .data = m->noise, .noise = m->u, .coefficients = matcher->start,
@@ -58,41 +49,55 @@ nl_status nl_match_student(const nl_matcher *matcher, nl_device *device, const n
                            const nl_tensor *loss, nl_group *group)
 {
     nl_status status = NL_OK;
-    nl_dit_saved saved = {0};
-    nl_tensor t = times_of(matcher), labels;
+    nl_dit_saved saved = {0}, discriminated = {0};
+    const nl_dit *fake = matcher->fake->model;
+    nl_tensor t = nl_matcher_times(matcher), labels = nl_matcher_labels(matcher);
+    bool adversarial = matcher->options.adversarial > 0;
     int64_t mark = nl_arena_mark(device);
-    labels = labels_of(matcher);
     NL_TRY(generate(matcher, device, m, &saved));
     NL_TRY(nl_guided_velocity(&m->guided, device, &m->mixed, &m->teacher));
-    NL_TRY(
-        nl_dit_forward(matcher->fake->model, device, &m->mixed, &t, &labels, NULL, &m->fake, NULL));
+    if (adversarial)
+        NL_TRY(nl_dit_forward_saving(fake, device, &m->mixed, &t, &labels, NULL,
+                                     matcher->options.checkpointing, NULL, &m->fake, &m->scores,
+                                     &discriminated));
+    else
+        NL_TRY(nl_dit_forward(fake, device, &m->mixed, &t, &labels, NULL, &m->fake, NULL));
     NL_TRY(NL_OP(device, matching_loss, .data = m->x, .noise = m->other, .teacher = m->teacher,
                  .fake = m->fake, .coefficients = matcher->end, .loss = *loss,
                  .doutput = m->gradient, .gradient_scale = matcher->options.gradient_scale));
+    if (adversarial)
+        NL_TRY(nl_fool_discriminator(matcher, device, m, &discriminated));
     NL_TRY(nl_reduced_backward(group, matcher->student->model, device, &saved, &m->gradient, NULL,
                                matcher->student->gradient));
 cleanup:
+    nl_dit_saved_free(device, &discriminated);
     nl_dit_saved_free(device, &saved);
     nl_arena_release(device, mark);
     return status;
 }
 
 nl_status nl_match_fake(const nl_matcher *matcher, nl_device *device, const nl_matched *m,
-                        const nl_tensor *loss, nl_group *group)
+                        const nl_tensor *loss, const nl_tensor *discriminator, nl_group *group)
 {
     nl_status status = NL_OK;
     nl_dit_saved saved = {0};
     const nl_dit *fake = matcher->fake->model;
-    nl_tensor t = times_of(matcher), labels = labels_of(matcher);
+    nl_tensor t = nl_matcher_times(matcher), labels = nl_matcher_labels(matcher);
+    bool adversarial = matcher->options.adversarial > 0;
     int64_t mark = nl_arena_mark(device);
+    if (adversarial)
+        NL_TRY(nl_discriminate_data(matcher, device, m));
     NL_TRY(generate(matcher, device, m, NULL));
     NL_TRY(nl_dit_forward_saving(fake, device, &m->mixed, &t, &labels, NULL,
-                                 matcher->options.checkpointing, NULL, &m->fake, NULL, &saved));
+                                 matcher->options.checkpointing, NULL, &m->fake,
+                                 adversarial ? &m->scores : NULL, &saved));
     NL_TRY(NL_OP(device, regression_loss, .prediction = m->fake, .data = m->x, .noise = m->other,
                  .coefficients = matcher->mix, .loss = *loss, .dprediction = m->gradient,
                  .gradient_scale = matcher->options.gradient_scale));
-    NL_TRY(nl_reduced_backward(group, fake, device, &saved, &m->gradient, NULL,
-                               matcher->fake->gradient));
+    if (adversarial)
+        NL_TRY(nl_discriminate_generated(matcher, device, m, discriminator));
+    NL_TRY(nl_reduced_backward(group, fake, device, &saved, &m->gradient,
+                               adversarial ? &m->dscores : NULL, matcher->fake->gradient));
 cleanup:
     nl_dit_saved_free(device, &saved);
     nl_arena_release(device, mark);

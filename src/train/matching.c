@@ -54,6 +54,13 @@ void nl_matching_fill(const nl_matching_options *o, const int64_t *samples, cons
         set_row(rows->end + at, 1, 1 - t0, o->weight * (1 - t0));
         set_row(rows->mix + at, t, 1 - t, 1);
         nl_guided_row(o->guidance, o->low, o->high, t, rows->guide + at);
+        if (!(o->adversarial > 0))
+            continue;
+        set_row(rows->real + at, 0, 0, NL_DISCRIMINATOR_WEIGHT);
+        set_row(rows->generated + at, 0, 0, NL_DISCRIMINATOR_WEIGHT);
+        set_row(rows->fool + at, 0, 0, o->adversarial * (1 - t0) * t);
+        rows->real[at + NL_LOSS_TARGET_NOISE] = rows->generated[at + NL_LOSS_TARGET_NOISE] = 0;
+        rows->generated[at + NL_LOSS_TARGET_DATA] = -1;
     }
 }
 
@@ -75,7 +82,45 @@ static int64_t lay_out(nl_matcher *m, char *base)
     place(&m->labels, NL_I32, 1, &twice, base, &used);
     for (int i = 0; i < NL_COUNT(rows); i++)
         place(rows[i], NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
+    if (!(m->options.adversarial > 0))
+        return used;
+    const nl_config *config = &m->student->model->config;
+    nl_tensor *scored[] = {&m->real, &m->generated, &m->fool};
+    int64_t shape[4] = {n, m->options.channels, config->input_height, config->input_width};
+    for (int i = 0; i < NL_COUNT(scored); i++)
+        place(scored[i], NL_F32, 2, (int64_t[]){n, NL_LOSS_COLUMNS}, base, &used);
+    place(&m->data, NL_F32, 4, shape, base, &used);
     return used;
+}
+
+/* Behind the slot, for good: what targets of scores are made of, and nothing. */
+static int64_t lay_out_constants(nl_matcher *m, char *base, int64_t used)
+{
+    const nl_config *config = &m->student->model->config;
+    int64_t shape[4] = {m->options.size, config->in_channels, config->input_height,
+                        config->input_width};
+    if (!(m->options.adversarial > 0))
+        return used;
+    place(&m->ones, NL_F32, 4, shape, base, &used);
+    place(&m->zeros, NL_F32, 4, shape, base, &used);
+    return used;
+}
+
+static nl_status fill_constants(nl_matcher *m)
+{
+    nl_status status = NL_OK;
+    nl_device *device = m->device;
+    int64_t count = nl_tensor_count(&m->ones);
+    float *ones = NULL;
+    NL_TRY(NL_OP(device, zero, .x = m->zeros));
+    NL_TRY(NL_NEW_ARRAY(device->context, "ones", count, &ones));
+    for (int64_t i = 0; i < count; i++)
+        ones[i] = 1;
+    NL_TRY(device->ops->upload(device, m->ones.data, ones, nl_tensor_bytes(&m->ones)));
+    NL_TRY(device->ops->sync(device));
+cleanup:
+    nl_free(device->context, ones);
+    return status;
 }
 
 nl_status nl_matcher_open(const nl_dit *teacher, nl_train_state *student, nl_train_state *fake,
@@ -95,8 +140,12 @@ nl_status nl_matcher_open(const nl_dit *teacher, nl_train_state *student, nl_tra
                                     &staging));
         matcher->staging = memset(staging, 0, (size_t)(SLOTS * matcher->slot_bytes));
     }
-    NL_TRY(device->ops->alloc(device, "a draw", matcher->slot_bytes, &matcher->memory));
+    matcher->bytes = lay_out_constants(matcher, NULL, matcher->slot_bytes);
+    NL_TRY(device->ops->alloc(device, "a draw", matcher->bytes, &matcher->memory));
     lay_out(matcher, matcher->memory);
+    lay_out_constants(matcher, matcher->memory, matcher->slot_bytes);
+    if (matcher->ones.data && !device->measuring)
+        NL_TRY(fill_constants(matcher));
 cleanup:
     if (status != NL_OK)
         nl_matcher_close(matcher);
@@ -108,7 +157,7 @@ void nl_matcher_close(nl_matcher *matcher)
     if (!matcher->device)
         return;
     if (matcher->memory)
-        matcher->device->ops->free(matcher->device, matcher->memory, matcher->slot_bytes);
+        matcher->device->ops->free(matcher->device, matcher->memory, matcher->bytes);
     nl_host_memory_free(matcher->device, matcher->staging, SLOTS * matcher->slot_bytes);
     *matcher = (nl_matcher){0};
 }
@@ -120,7 +169,8 @@ static void *in_slot(const nl_matcher *matcher, const nl_tensor *tensor)
            ((char *)tensor->data - (char *)matcher->memory);
 }
 
-nl_status nl_matcher_next(nl_matcher *m, const int64_t *samples, const int32_t *labels, int draw)
+nl_status nl_matcher_next(nl_matcher *m, const int64_t *samples, const int32_t *labels,
+                          const float *data, int draw)
 {
     nl_device *device = m->device;
     if (m->slot == SLOTS) {
@@ -135,6 +185,12 @@ nl_status nl_matcher_next(nl_matcher *m, const int64_t *samples, const int32_t *
                              .end = in_slot(m, &m->end),
                              .mix = in_slot(m, &m->mix),
                              .guide = in_slot(m, &m->guide)};
+    if (m->options.adversarial > 0) {
+        rows.real = in_slot(m, &m->real);
+        rows.generated = in_slot(m, &m->generated);
+        rows.fool = in_slot(m, &m->fool);
+        memcpy(in_slot(m, &m->data), data, (size_t)nl_tensor_bytes(&m->data));
+    }
     nl_matching_fill(&m->options, samples, labels, m->teacher->config.num_classes, m->options.size,
                      draw, &rows);
     NL_CHECK(device->ops->upload(device, m->memory, m->staging + m->slot * m->slot_bytes,
@@ -148,6 +204,9 @@ nl_status nl_matched_draw(const nl_matcher *matcher, nl_device *device, const in
 {
     NL_CHECK(NL_OP(device, normal, .y = matched->noise, .seed = matcher->options.seed,
                    .stream = stream_of(draw, 1), .images = samples));
+    if (matched->posterior.data)
+        NL_CHECK(NL_OP(device, normal, .y = matched->posterior, .seed = matcher->options.seed,
+                       .stream = NL_STREAM_POSTERIOR, .images = samples));
     return NL_OP(device, normal, .y = matched->other, .seed = matcher->options.seed,
                  .stream = stream_of(draw, 2), .images = samples);
 }

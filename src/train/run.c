@@ -25,7 +25,7 @@ static void tell(const nl_trainer *trainer, double rate)
 {
     const nl_run_point *point = &trainer->point;
     double finite = (double)point->finite_steps;
-    char of[24] = "", match[32] = "", fake[32] = "", figure[NL_FIGURE];
+    char of[24] = "", match[32] = "", fake[32] = "", discriminator[40] = "", figure[NL_FIGURE];
     if (trainer->steps)
         snprintf(of, sizeof(of), "/%lld", (long long)trainer->steps);
     if (point->matched_steps)
@@ -33,9 +33,12 @@ static void tell(const nl_trainer *trainer, double rate)
                  point->match_sum / (double)point->matched_steps);
     if (point->fake_updates)
         snprintf(fake, sizeof(fake), "  fake %.5f", point->fake_sum / (double)point->fake_updates);
-    nl_log(trainer->context, NL_LOG_INFO, "step %lld%s  loss %.5f  grad norm %.4f%s%s  %s",
+    if (point->fake_updates && trainer->options->adversarial > 0)
+        snprintf(discriminator, sizeof(discriminator), "  discriminator %.4f",
+                 point->discriminator_sum / (double)point->fake_updates);
+    nl_log(trainer->context, NL_LOG_INFO, "step %lld%s  loss %.5f  grad norm %.4f%s%s%s  %s",
            (long long)point->step, of, finite > 0 ? point->loss_sum / finite : NAN,
-           finite > 0 ? point->norm_sum / finite : NAN, match, fake,
+           finite > 0 ? point->norm_sum / finite : NAN, match, fake, discriminator,
            nl_rate_text(rate, "image", figure));
 }
 
@@ -43,7 +46,7 @@ static nl_status write_log(nl_trainer *trainer)
 {
     NL_CHECK(nl_trainer_collect(trainer));
     nl_run_point *point = &trainer->point;
-    enum { OF_MATCHING = 2, NUMBERS = 9 + OF_MATCHING };
+    enum { OF_MATCHING = 3, NUMBERS = 9 + OF_MATCHING };
     double finite = (double)point->finite_steps, rate = rate_now(trainer);
     double peak = nl_peak_flops(trainer->device) * trainer->group->size;
     nl_number numbers[NUMBERS] = {
@@ -59,8 +62,11 @@ static nl_status write_log(nl_trainer *trainer)
         {"match_loss",
          point->matched_steps ? point->match_sum / (double)point->matched_steps : NAN},
         {"fake_loss", point->fake_updates ? point->fake_sum / (double)point->fake_updates : NAN},
+        {"discriminator_loss",
+         point->fake_updates ? point->discriminator_sum / (double)point->fake_updates : NAN},
     };
-    int count = NL_COUNT(numbers) - (point->matches ? 0 : OF_MATCHING);
+    int count = NL_COUNT(numbers) - (point->matches ? 0 : OF_MATCHING) -
+                (point->matches && !(trainer->options->adversarial > 0));
     if (point->bad_steps)
         nl_log(trainer->context, NL_LOG_WARNING,
                "step %lld: %lld of the last %lld steps %s not finite and changed nothing",
@@ -74,7 +80,7 @@ static nl_status write_log(nl_trainer *trainer)
     trainer->clock_step = point->step;
     point->loss_sum = point->norm_sum = 0;
     point->finite_steps = point->bad_steps = 0;
-    point->match_sum = point->fake_sum = 0;
+    point->match_sum = point->fake_sum = point->discriminator_sum = 0;
     point->matched_steps = point->fake_updates = 0;
     return NL_OK;
 }

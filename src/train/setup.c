@@ -76,6 +76,7 @@ static nl_status check_ranges(nl_context *context, const nl_train_options *o)
                    {"match", o->match, 0, 1e6},
                    {"match-from", o->match_from, 0, 0.99},
                    {"match-cfg", o->match_guidance, 0, 100},
+                   {"adversarial", o->adversarial, 0, 1e6},
                    {"fake-lr", o->fake_rate, 0, 1e3},
                    {"fake-updates", (double)o->fake_updates, o->match > 0, 100}};
     const struct {
@@ -125,6 +126,7 @@ static nl_status check_idle(nl_context *context, const nl_train_options *o)
         {"cfg-scale", o->cfg_scale > 0, draws, "grids: --sample-every 0 asks for none"},
         {"match-from", o->match_from != usual->match_from, matches, "--match"},
         {"match-cfg", o->match_guidance != 0, matches, "--match"},
+        {"adversarial", o->adversarial != 0, matches, "--match"},
         {"fake-lr", o->fake_rate != 0, matches, "--match"},
         {"fake-updates", o->fake_updates != usual->fake_updates, matches, "--match"},
         {"alpha-floor", o->alpha_floor != usual->alpha_floor, maps, "a flow map: --flow-map"},
@@ -327,6 +329,25 @@ static void keep_middle_head(const nl_train_options *options, nl_config *config)
         config->middle_head = 0;
 }
 
+/* The discriminator is a middle head, and must not tell parts of pictures from whole ones. */
+static nl_status check_discriminator(nl_context *context, const nl_train_options *options,
+                                     const nl_dataset_info *data, const nl_config *student)
+{
+    if (!(options->adversarial > 0))
+        return NL_OK;
+    if (!student->middle_head)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--adversarial needs a student that keeps its teacher's middle head, which "
+                       "is the discriminator's: --teacher-internal");
+    if (data->count > data->pictures)
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "%s holds parts of pictures, and the student draws whole ones: --adversarial "
+            "needs data encoded without --crops",
+            options->data);
+    return NL_OK;
+}
+
 nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
                                const nl_dataset_info *data, const nl_checkpoint *init,
                                nl_config *config)
@@ -371,6 +392,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         config->guided = options->guidance != 1 || nl_guides_inside(options->internal_guidance);
         config->class_dropout_prob = 0;
         keep_middle_head(options, config);
+        NL_TRY(check_discriminator(context, options, data, config));
         config->crop_conditioning = false; /* it learns the whole picture's velocities */
     }
     NL_TRY(nl_config_check(context, options->data, config));

@@ -24,7 +24,7 @@ nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed,
                             .dropout = dropout,
                             .gradient_scale = 1 / (float)(batch * group->size),
                             .slots = slots};
-    stepper->bytes = result_bytes + (part + 2 * batch + 1) * (int64_t)sizeof(float);
+    stepper->bytes = result_bytes + (2 * part + 3 * batch + 2) * (int64_t)sizeof(float);
     NL_TRY(device->ops->alloc(device, "results of steps", stepper->bytes, &stepper->memory));
     stepper->results = stepper->memory;
     float *losses = (float *)((char *)stepper->memory + result_bytes);
@@ -32,6 +32,10 @@ nl_status nl_stepper_open(nl_group *group, nl_train_state *state, nl_feed *feed,
     stepper->match_losses = nl_tensor_of(losses + batch, NL_F32, 1, &batch);
     stepper->part_loss = nl_tensor_of(losses + 2 * batch, NL_F32, 1, &part);
     stepper->match = nl_tensor_of(losses + 2 * batch + part, NL_F32, 1, &one);
+    losses += 2 * batch + part + 1;
+    stepper->discriminator_losses = nl_tensor_of(losses, NL_F32, 1, &batch);
+    stepper->part_discriminator = nl_tensor_of(losses + batch, NL_F32, 1, &part);
+    stepper->discriminator = nl_tensor_of(losses + batch + part, NL_F32, 1, &one);
     NL_TRY(NL_NEW_ARRAY(device->context, "numbers of steps", slots, &stepper->numbers));
 cleanup:
     if (status != NL_OK)
@@ -126,7 +130,7 @@ static nl_status run_match_fake(void *user)
     if (part->zero)
         NL_CHECK(NL_OP(part->device, zero, .x = nl_dit_flat(stepper->state->fake->gradient)));
     return nl_match_fake(stepper->matcher, part->device, &part->matched, &stepper->part_loss,
-                         part->reduce ? stepper->group : NULL);
+                         &stepper->part_discriminator, part->reduce ? stepper->group : NULL);
 }
 
 /* mean [1] of losses, summed over the ranks. */
@@ -148,6 +152,8 @@ static nl_status run_update_fake(void *user)
 {
     nl_stepper *stepper = user;
     NL_CHECK(sum_losses(stepper, stepper->match_losses, stepper->state->fake->loss));
+    if (stepper->matcher->options.adversarial > 0)
+        NL_CHECK(sum_losses(stepper, stepper->discriminator_losses, stepper->discriminator));
     return nl_state_update(stepper->state->fake);
 }
 
@@ -192,11 +198,12 @@ void nl_stepper_record_anew(nl_stepper *stepper)
     stepper->records += stepper->group->size > 1;
 }
 
-static nl_status keep_losses(nl_stepper *stepper, const nl_tensor *losses, int64_t first)
+/* Of a part, among those of the rank's batch. */
+static nl_status keep_losses(nl_stepper *stepper, const nl_tensor *part, const nl_tensor *losses,
+                             int64_t first)
 {
-    return stepper->device->ops->copy(stepper->device, (float *)losses->data + first,
-                                      stepper->part_loss.data,
-                                      nl_tensor_bytes(&stepper->part_loss));
+    return stepper->device->ops->copy(stepper->device, (float *)losses->data + first, part->data,
+                                      nl_tensor_bytes(part));
 }
 
 /* reduce: nothing is added to the gradient behind it. */
@@ -211,7 +218,7 @@ static nl_status step_part(nl_stepper *stepper, int number, bool reduce)
     NL_TRY(nl_noised_take(feed, &stepper->state->model->config, device, &part.noised));
     NL_TRY(nl_noised_draw(feed, device, stepper->seed, &part.noised));
     NL_TRY(replay(stepper, NL_STEP_PART, &part));
-    NL_TRY(keep_losses(stepper, &stepper->losses, feed->first));
+    NL_TRY(keep_losses(stepper, &stepper->part_loss, &stepper->losses, feed->first));
 cleanup:
     nl_arena_release(device, mark);
     return status;
@@ -231,11 +238,15 @@ static nl_status step_draw(nl_stepper *stepper, nl_step_work what, int draw)
         const int64_t *samples = feed->batch.samples + i * feed->size;
         nl_part part = {
             .stepper = stepper, .device = device, .zero = i == 0, .reduce = i == parts - 1};
-        NL_TRY(nl_matcher_next(matcher, samples, feed->batch.labels + i * feed->size, draw));
+        NL_TRY(nl_matcher_next(matcher, samples, feed->batch.labels + i * feed->size,
+                               feed->batch.x + i * nl_tensor_count(&feed->x), draw));
         NL_TRY(nl_matched_take(matcher, device, &part.matched));
         NL_TRY(nl_matched_draw(matcher, device, samples, draw, &part.matched));
         NL_TRY(replay(stepper, what, &part));
-        NL_TRY(keep_losses(stepper, &stepper->match_losses, i * feed->size));
+        NL_TRY(keep_losses(stepper, &stepper->part_loss, &stepper->match_losses, i * feed->size));
+        if (what == NL_STEP_MATCH_FAKE && matcher->options.adversarial > 0)
+            NL_TRY(keep_losses(stepper, &stepper->part_discriminator,
+                               &stepper->discriminator_losses, i * feed->size));
         nl_arena_release(device, mark);
     }
 cleanup:
@@ -257,6 +268,9 @@ static nl_status step_matching(nl_stepper *stepper, const nl_step_numbers *numbe
         NL_CHECK(replay(stepper, NL_STEP_UPDATE_FAKE, NULL));
     }
     NL_CHECK(device->ops->copy(device, &result->fake, fake->loss.data, sizeof(result->fake)));
+    if (stepper->matcher->options.adversarial > 0)
+        NL_CHECK(device->ops->copy(device, &result->discriminator, stepper->discriminator.data,
+                                   sizeof(result->discriminator)));
     if (numbers->stage == NL_MATCHING_FAKE)
         return NL_OK;
     NL_CHECK(step_draw(stepper, NL_STEP_MATCH_STUDENT, 0));
@@ -320,6 +334,7 @@ nl_status nl_stepper_collect(nl_stepper *stepper, nl_step_result *results, int *
         results[i].student.loss /= ranks;
         results[i].fake.loss /= ranks;
         results[i].match /= ranks;
+        results[i].discriminator /= ranks;
     }
     return status;
 }

@@ -16,8 +16,9 @@ typedef struct nl_step_numbers {
 typedef struct nl_step_result {
     nl_step_report student;
     nl_step_report fake; /* of the last update, from NL_MATCHING_FAKE on */
-    float match;   /* loss of the term, in NL_MATCHING_BOTH: as the others the mean of all ranks */
-    int32_t stage; /* nl_matching_stage */
+    float match; /* loss of the term, in NL_MATCHING_BOTH: as the others the mean of all ranks */
+    float discriminator; /* its loss in the last update of the fake, with the adversarial term */
+    int32_t stage;       /* nl_matching_stage */
 } nl_step_result;
 
 typedef struct nl_stepper {
@@ -33,8 +34,10 @@ typedef struct nl_stepper {
     nl_tensor part_loss;           /* [part] */
     nl_tensor losses;              /* [rank's batch] */
     nl_tensor match_losses, match; /* [rank's batch], [1] */
-    nl_step_result *results;       /* on the device, [slots] */
-    nl_step_numbers *numbers;      /* on the host, [slots] */
+    nl_tensor part_discriminator, discriminator_losses,
+        discriminator;        /* [part], [rank's batch], [1] */
+    nl_step_result *results;  /* on the device, [slots] */
+    nl_step_numbers *numbers; /* on the host, [slots] */
     int slots, used;
     int records;  /* nl_stepper_record_anew: so many times */
     void *memory; /* on the device */

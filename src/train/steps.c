@@ -59,6 +59,7 @@ static bool add_matching(nl_trainer *trainer, const nl_step_result *result)
     point->fake_skipped_now = result->fake.skipped;
     if (!result->fake.skipped) {
         point->fake_sum += result->fake.loss;
+        point->discriminator_sum += result->discriminator;
         point->fake_updates++;
     }
     if (result->stage == NL_MATCHING_BOTH && !result->student.skipped) {

@@ -174,3 +174,26 @@ PYTHON
     [ "$status" -eq 2 ]
     [[ $output == *'differ in "path"'* ]]
 }
+
+@test "a discriminator's loss is in the log; what it needs is said where it is missing" {
+    one_colour
+    "$NALAGEN" train -m NaLaSiT-2x32x1/4 --config '{"middle_head": 1}' -d data -o teacher --steps 2 --batch 8 --device cpu -q
+    adversarial() {
+        "$NALAGEN" distill --teacher teacher/model.safetensors -d data --steps 4 --batch 8 --device cpu -q --teacher-cfg 1 --adversarial 0.5 --log-every 1 "$@"
+    }
+    adversarial -o student --match 1 --match-from 0 --teacher-internal 2
+    json_lines 'x["discriminator_loss"] > 0.1 and x["discriminator_loss"] < 4' <student/log.jsonl
+    python3 -c 'import json; assert json.load(open("student/config.json"))["training"]["adversarial"] == 0.5'
+    "$NALAGEN" sample -m student/model.safetensors -c 3 --steps 1 -o a.png -q
+    run adversarial -o no --teacher-internal 2
+    [ "$status" -eq 2 ]
+    [[ $output == *"--match"* ]]
+    run adversarial -o no --match 1
+    [ "$status" -eq 2 ]
+    [[ $output == *"--teacher-internal"* ]]
+    "$NALAGEN" encode set -o parts --vae none --crops 2 --device cpu -q
+    run adversarial -o no --match 1 --teacher-internal 2 -d parts
+    [ "$status" -eq 2 ]
+    [[ $output == *"encoded without --crops"* ]]
+    [ ! -e no/checkpoints ]
+}
