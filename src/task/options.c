@@ -98,8 +98,10 @@ static nl_status set_numbers(nl_context *context, const nl_option *option, const
         double values[3];
         for (int i = 0; i < 3; i++) {
             if (!parse_real(text, &end, &values[i]) || *end != (i < 2 ? ',' : 0) ||
-                values[i] < option->low || values[i] > option->high)
-                return expected(context, option, whole, "three numbers with commas between them");
+                values[i] < option->low || values[i] > option->high || values[0] <= 0)
+                return expected(context, option, whole,
+                                "three numbers with commas between them: a side above 0 and at "
+                                "most 1, and its centre from -0.5 to 0.5");
             text = end + 1;
         }
         memcpy(place, values, sizeof(values));

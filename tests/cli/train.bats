@@ -264,9 +264,10 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     cmp part.png again.png
     echo '{"class": 3, "steps": 2, "crop": [0.5, -0.25, 0.25], "out": "line.png"}' | "$NALAGEN" sample -m run/model.safetensors --requests - --device cpu -q
     cmp part.png line.png
-    for wrong in 0.5 0.5,0,0,0 0.5,x,0 2,0,0 0.5,0.4,0; do
+    for wrong in 0.5 0.5,0,0,0 0.5,x,0 2,0,0 0,0,0 0.5,0.4,0; do
         run "${draw[@]}" -o no.png --crop $wrong
         [ "$status" -eq 2 ]
+        [[ $output == *"side"* ]]
     done
     run "$NALAGEN" sample -c church --crop 0.5,0,0 -o no.png
     [ "$status" -eq 2 ]
