@@ -31,7 +31,7 @@ static const nl_option options_table[] = {
     {"model", 'm', NL_OPTION_FILE, FIELD(models), "FILE", .group = "Model",
      .where = NL_COMMON | NL_REPEATED, .help = "may be given again (shipped NaLaSiT-S/2)",
      .detail = "Clients know a model by the name of its file, without the suffix."},
-    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder of all of them"},
+    {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .help = "autoencoder of all of them, or tiny"},
 
     {"port", 'p', NL_OPTION_INT, FIELD(port), "N", 0, 65535, .where = NL_COMMON, .group = "Server",
      .help = "(7860); 0: one that is free"},

@@ -26,24 +26,14 @@ static nl_status hash_vae(nl_vae_file *v)
 nl_status nl_vae_file_open(nl_context *context, const char *name, nl_vae_file *v)
 {
     nl_status status = NL_OK;
-    char *found = NULL;
     *v = (nl_vae_file){.file = NULL};
     if (!strcmp(name, "none"))
         return NL_OK;
-    if (!strcmp(name, "tiny")) {
-        NL_TRY(nl_find_data(context, NULL, "tae.safetensors", &found));
-        if (!found)
-            NL_TRY(nl_data_missing(context, "the tiny autoencoder", NULL,
-                                   (const char *const[]){"tae.safetensors", NULL},
-                                   "give a file with --vae FILE"));
-        name = found;
-    }
     NL_TRY(nl_open_autoencoder(context, name, &v->file));
     NL_TRY(nl_open_other_half(context, name, &v->other));
     NL_TRY(nl_vae_load(context->device, v->file, v->other, 1, 0, &v->vae));
     NL_TRY(hash_vae(v));
 cleanup:
-    nl_free(context, found);
     return status;
 }
 

@@ -11,6 +11,7 @@
 #include "nl_pipeline.h"
 
 const char nl_shipped_model[] = "nalasit-s2-256.safetensors";
+const char nl_shipped_autoencoder[] = "tae.safetensors";
 
 enum { FOLDERS = 8, FOLDER_SIZE = PATH_MAX };
 

@@ -68,10 +68,19 @@ nl_status nl_open_backbone(nl_context *context, const char *path, const char *ke
 nl_status nl_open_autoencoder(nl_context *context, const char *path, nl_checkpoint **checkpoint)
 {
     char *found = NULL;
+    nl_status status;
     *checkpoint = NULL;
-    nl_status status = find_part(context, path, "vae", &found);
-    if (status == NL_OK)
-        status = nl_checkpoint_open(context, found, checkpoint);
+    if (!strcmp(path, "tiny")) {
+        NL_TRY(nl_find_data(context, NULL, nl_shipped_autoencoder, &found));
+        if (!found)
+            NL_TRY(nl_data_missing(context, "the tiny autoencoder", NULL,
+                                   (const char *const[]){nl_shipped_autoencoder, NULL},
+                                   "give a file with --vae FILE"));
+    } else {
+        NL_TRY(find_part(context, path, "vae", &found));
+    }
+    NL_TRY(nl_checkpoint_open(context, found, checkpoint));
+cleanup:
     nl_free(context, found);
     return status;
 }

@@ -7,7 +7,7 @@
 
 #include "nl_dit.h"
 
-extern const char nl_shipped_model[]; /* file name */
+extern const char nl_shipped_model[], nl_shipped_autoencoder[]; /* names of files */
 
 nl_context *nl_model_context(const nl_model *model);
 const nl_config *nl_model_get_config(const nl_model *model);
@@ -35,6 +35,7 @@ nl_status nl_find_named(nl_context *context, const char *path, char **found);
  * its part, transformer or vae. key: see nl_checkpoint_open_key. */
 nl_status nl_open_backbone(nl_context *context, const char *path, const char *key,
                            nl_checkpoint **checkpoint);
+/* path "tiny": the one that ships. */
 nl_status nl_open_autoencoder(nl_context *context, const char *path, nl_checkpoint **checkpoint);
 /* The other half of an autoencoder that comes in two files, or NULL. */
 nl_status nl_open_other_half(nl_context *context, const char *path, nl_checkpoint **checkpoint);

@@ -6,7 +6,6 @@
 #include "model.h"
 #include "nl_image.h"
 
-static const char tiny_file[] = "tae.safetensors";
 /* Files and folders under the names that they are published with; "vae" is a part of a diffusers pipeline. */
 static const char *const kl_files[] = {"vae",
                                        "sd-vae-ft-ema.safetensors",
@@ -29,7 +28,7 @@ static nl_status find_own(nl_model *model, char **path)
     NL_TRY(nl_format(context, &folder, "%.*s", slash ? (int)(slash - model->path) : 1,
                      slash ? model->path : "."));
     if (tiny)
-        NL_TRY(nl_find_data(context, folder, tiny_file, path));
+        NL_TRY(nl_find_data(context, folder, nl_shipped_autoencoder, path));
     else
         for (int i = 0; kl_files[i] && !*path; i++)
             NL_TRY(nl_find_data(context, folder, kl_files[i], path));
@@ -37,7 +36,7 @@ static nl_status find_own(nl_model *model, char **path)
         goto cleanup;
     NL_TRY(nl_format(context, &what, "the autoencoder of %s", model->path));
     status = nl_data_missing(context, what, folder,
-                             tiny ? (const char *const[]){tiny_file, NULL} : kl_files,
+                             tiny ? (const char *const[]){nl_shipped_autoencoder, NULL} : kl_files,
                              tiny ? "give a file of TAESD's layout with --vae FILE, or --vae none "
                                     "for latents only"
                                   : "it does not ship with nalagen: give the Stable Diffusion VAE, "

@@ -25,7 +25,7 @@ const nl_option nl_sampling_options[] = {
     {"prediction", 0, NL_OPTION_CHOICE, FIELD(prediction), "NAME", .choices = nl_prediction_names,
      .where = NL_IN_PICTURE, .help = "SiT: velocity, noise or score"},
     {"vae", 0, NL_OPTION_FILE, FIELD(vae), "FILE", .where = NL_COMMON,
-     .help = "autoencoder, or none: latents only"},
+     .help = "autoencoder, tiny, or none: latents only"},
     {"guide", 0, NL_OPTION_FILE, FIELD(guide), "FILE",
      .help = "smaller or earlier model that guides it",
      .detail =
