@@ -61,6 +61,27 @@ static void drop_of_guidance(const nl_task_options *recorded, nl_task_options *t
         task->cfg_channels = NULL;
 }
 
+/* A picture knows files by their names alone: those that are not here have to be given. */
+static nl_status check_here(nl_context *context, const char *from,
+                            const nl_sample_options *recorded, const nl_sample_options *options)
+{
+    const struct {
+        const char *name, *recorded, *taken;
+    } files[] = {{"model", recorded->task.model, options->task.model},
+                 {"vae", recorded->task.vae, options->task.vae},
+                 {"guide", recorded->task.guide, options->task.guide},
+                 {"noise", recorded->noise, options->noise}};
+    for (int i = 0; i < NL_COUNT(files); i++)
+        if (files[i].taken && files[i].taken == files[i].recorded &&
+            !nl_path_exists(files[i].taken) && strcmp(files[i].taken, "none") &&
+            strcmp(files[i].taken, "tiny"))
+            return nl_fail(context, NL_ERROR_INPUT,
+                           "%s was made with --%s %s, which is neither here nor beside it: say "
+                           "with --%s FILE where it is",
+                           from, files[i].name, files[i].taken, files[i].name);
+    return NL_OK;
+}
+
 /* The command line on top of what the picture of --from says. */
 static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts,
                            nl_sample_options *options)
@@ -74,6 +95,7 @@ static nl_status read_from(nl_command_line *line, nl_texts *texts, cJSON **facts
     nl_sample_options recorded = *options;
     NL_CHECK(
         nl_options_parse(context, &nl_sample_command, line->argc, line->argv, options, &operands));
+    NL_CHECK(check_here(context, from, &recorded, options));
     if (!nl_same_text(options->task.sampling.sampler, recorded.task.sampling.sampler))
         drop_of_sampler(&recorded.task.sampling, &options->task.sampling);
     if (options->task.sampling.cfg_scale == 1)

@@ -46,7 +46,9 @@ END
     [[ $output == *"another guide made it"* ]]
     rm guide.safetensors
     run -3 "$NALAGEN" sample --from guided.png -o none.png --device cpu
-    [[ $output == *"guide.safetensors"* ]]
+    [[ $output == *"guided.png was made with --guide guide.safetensors, which is neither here nor beside it"* ]]
+    run -3 "$NALAGEN" sample --from guided.png --guide none.safetensors -o none.png --device cpu
+    [[ $output == *"none.safetensors was not found"* ]]
 }
 
 @test "requests have the scale, eval and archives the guide" {
