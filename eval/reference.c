@@ -129,11 +129,8 @@ nl_status nl_check_count(nl_context *context, const nl_metric_options *options,
 {
     for (int f = 0; f < NL_FEATURES; f++) {
         if (e->moments[f] && source->count < 2)
-            return nl_fail(
-                context, NL_ERROR_USAGE,
-                "%s: one picture has no covariance: take more, or statistics in place of "
-                "pictures",
-                source->name);
+            return nl_fail(context, NL_ERROR_USAGE, "%s: one picture has no covariance: take more",
+                           source->name);
         int64_t least =
             f == NL_FEATURE_POOL_3 || f == NL_FEATURE_SPATIAL ? 2048 : nl_feature_size(f) + 1;
         if (!e->moments[f] || source->count >= least)

@@ -238,6 +238,31 @@ static nl_status look_for_end(watch *w, const char *done, bool *over)
     return NL_OK;
 }
 
+/* Training writes the configuration first. Whoever watches may have begun before it. */
+static nl_status check_run(watch *w)
+{
+    nl_context *context = w->context;
+    const char *run = w->options->run;
+    char *config = NULL;
+    nl_status status;
+    if (!nl_path_is_folder(run))
+        return nl_fail(context, NL_ERROR_INPUT, "--watch %s: expected the folder of a training run",
+                       run);
+    NL_TRY(nl_path_join(context, run, NL_RUN_CONFIG, &config));
+    bool begun = nl_path_exists(config) || nl_path_exists(w->folder);
+    if (!begun && w->options->once)
+        NL_TRY(nl_fail(
+            context, NL_ERROR_INPUT,
+            "--watch %s: expected the folder of a training run, found neither " NL_RUN_CONFIG
+            " nor " NL_RUN_CHECKPOINTS " in it",
+            run));
+    if (!begun && is_first(w))
+        nl_log(context, NL_LOG_WARNING, "--watch %s: no training run is in it yet: waiting", run);
+cleanup:
+    nl_free(context, config);
+    return status;
+}
+
 nl_status nl_watch_run(const nl_fid_network *network, const nl_watch_options *options)
 {
     nl_context *context = network->context;
@@ -247,10 +272,8 @@ nl_status nl_watch_run(const nl_fid_network *network, const nl_watch_options *op
     nl_group *group = network->options.group;
     w.group = group && group->size > 1 ? group : NULL;
     w.known = cJSON_CreateArray();
-    if (!nl_path_is_folder(options->run))
-        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "--watch %s: expected the folder of a training run",
-                       options->run));
     NL_TRY(nl_path_join(context, options->run, NL_RUN_CHECKPOINTS, &w.folder));
+    NL_TRY(check_run(&w));
     NL_TRY(nl_path_join(context, options->run, NL_RUN_METRICS, &w.metrics));
     NL_TRY(nl_path_join(context, options->run, NL_RUN_DONE, &done));
     NL_TRY(check_append(context, w.metrics));

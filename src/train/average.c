@@ -98,6 +98,9 @@ static nl_status find_snapshots(nl_averaging *averaging)
     int widths = 0;
     NL_TRY(NL_NEW_ZEROS(context, "snapshots", MOST_SNAPSHOTS, &averaging->snapshots));
     NL_TRY(nl_path_join(context, averaging->options->run, NL_RUN_SNAPSHOTS, &folder));
+    if (!nl_path_is_folder(averaging->options->run))
+        NL_TRY(nl_fail(context, NL_ERROR_INPUT, "%s: expected the folder of a training run",
+                       averaging->options->run));
     widths = scandir(folder, &entries, is_width, alphasort);
     for (int i = 0; i < widths; i++) {
         nl_free(context, path);

@@ -27,6 +27,8 @@ load helper
     mkdir empty
     run -3 "$NALAGEN" average empty -o a.safetensors
     [[ $output == *"no snapshots of averages"*"--snapshot-every"* ]]
+    run -3 "$NALAGEN" average none -o a.safetensors
+    [[ $output == *"none: expected the folder of a training run"* ]]
     run -2 "$NALAGEN" average empty
     [[ $output == *"--out"* ]]
     run -2 "$NALAGEN" average -o a.safetensors

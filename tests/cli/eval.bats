@@ -354,6 +354,9 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     need_tiny
     mkdir -p run/checkpoints
     run -3 evaluate --watch none --ref b.npz
+    mkdir other
+    run -3 evaluate --watch other --once --ref b.npz
+    [[ $output == *"--watch other: expected the folder of a training run"* ]]
     watch() { evaluate --watch run "${sampling[@]}" --ref b.npz "$@"; }
     watch --once >nothing
     [ ! -s nothing ]
