@@ -27,7 +27,8 @@
 # - Times logit-normal: the middle of the path is where classes and shapes are decided, and errors are largest.
 # - Internal guidance alone, of 2, is the best for the teacher and costs no second pass. The student keeps the middle head and
 #   has it from the first step. It learns from whole pictures; from 30 % of the run on distribution matching and a
-#   discriminator sharpen one and two steps (bench/results/few-steps.md).
+#   discriminator sharpen one and two steps (bench/results/few-steps.md). The one that ships was made before that: its card
+#   says how.
 #
 # From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (10), BATCH (512), DISTILL (11), TRAIN, STUDENT,
 # EVAL (further options), ENCODE (arithmetic of the autoencoder, bf16), WEIGHTS (of the FID network), OTHER (a model to judge in
