@@ -100,7 +100,7 @@ void nl_listing_free(nl_context *context, nl_listing *listing);
 
 bool nl_path_exists(const char *path);
 bool nl_path_is_folder(const char *path);
-/* Whether `path`, which need not be there, is or will be something in the folder or below it. */
+/* Whether `path`, which need not be there, is the folder, or is or will be something in it or below it. */
 bool nl_path_is_within(const char *path, const char *folder);
 /* Whether what is opened, or made with its folders, by this path is the folder or something below it: no "..", no link out
  * of it. Who may change the folder meanwhile is not held by it. */

@@ -32,40 +32,30 @@ static bool to_parent(char *path)
     return true;
 }
 
-/* Whether the path, as far as it is there and with its links followed, leads into the folder; *itself: to it. A link that
- * leads nowhere leads out. */
-static bool leads_into(const char *path, const char *folder, bool *itself)
+/* Whether the path, as far as it is there and with its links followed, leads into the folder or to it. A link that leads
+ * nowhere leads out. */
+bool nl_path_is_within(const char *path, const char *folder)
 {
     struct stat info;
     char *outer = realpath(folder, NULL), *part = strdup(path), *inner = NULL;
-    bool new = false, nowhere = false;
-    while (part && !nowhere && !(inner = realpath(part, NULL))) {
+    bool nowhere = false;
+    while (part && !nowhere && !(inner = realpath(part, NULL)))
         nowhere = lstat(part, &info) == 0 || !to_parent(part);
-        new = true;
-    }
     size_t length = outer && strcmp(outer, "/") ? strlen(outer) : 0;
     bool into = outer && inner && !strncmp(inner, outer, length) &&
                 (inner[length] == '/' || inner[length] == '\0');
-    *itself = into && !new &&strlen(inner + length) <= 1;
     free(outer);
     free(part);
     free(inner);
     return into;
 }
 
-bool nl_path_is_within(const char *path, const char *folder)
-{
-    bool itself;
-    return leads_into(path, folder, &itself) && !itself;
-}
-
 bool nl_path_stays_in(const char *path, const char *folder)
 {
-    bool itself;
     for (const char *part = path; *part; part += strcspn(part, "/"), part += strspn(part, "/"))
         if (!strncmp(part, "..", 2) && (part[2] == '/' || part[2] == '\0'))
             return false;
-    return leads_into(path, folder, &itself);
+    return nl_path_is_within(path, folder);
 }
 
 nl_status nl_make_folder(nl_context *context, const char *path)

@@ -583,7 +583,7 @@ static void test_within(void **state)
     for (int i = 0; i < NL_COUNT(within); i++) {
         snprintf(path, sizeof(path), "%s%s", inner, within[i]);
         assert_true(nl_path_is_within(path, f->folder));
-        assert_int_equal(nl_path_is_within(path, inner), i >= 2 && i <= 4);
+        assert_int_equal(nl_path_is_within(path, inner), i <= 4);
         assert_true(nl_path_is_within(path, "/"));
         assert_false(nl_path_is_within(path, "nowhere"));
     }
@@ -591,8 +591,8 @@ static void test_within(void **state)
     assert_false(nl_path_is_within(path, inner));
     assert_false(nl_path_is_within(f->folder, inner));
     assert_true(nl_path_is_within("new", "."));
-    assert_false(nl_path_is_within(".", "."));
-    assert_false(nl_path_is_within("/", "/"));
+    assert_true(nl_path_is_within(".", "."));
+    assert_true(nl_path_is_within("/", "/"));
 }
 
 static void test_sha256(void **state)

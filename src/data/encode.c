@@ -287,8 +287,7 @@ nl_status nl_encode_dataset(nl_context *context, const nl_encode_options *option
                           &job.source));
     if (job.source->pictures && nl_path_is_within(options->out, job.source->path))
         NL_TRY(nl_fail(context, NL_ERROR_USAGE,
-                       "%s lies in %s and would be taken for a part of it the next time: choose a "
-                       "folder elsewhere",
+                       "--out %s lies in %s, where the pictures are: choose a folder elsewhere",
                        options->out, job.source->path));
     NL_TRY(plan_sizes(&job));
     nl_log(context, NL_LOG_INFO, "%s: %lld %s, %s, %d %s; to %s of [%d, %d, %d]", job.source->path,

@@ -253,7 +253,8 @@ static nl_status check_options(const nl_taking *t)
                        : o->class_names                                          ? "--class-names"
                                                                                  : NULL;
     if (nl_path_is_within(o->out, o->source))
-        return nl_fail(t->context, NL_ERROR_USAGE, "%s lies in %s: choose a folder elsewhere",
+        return nl_fail(t->context, NL_ERROR_USAGE,
+                       "--out %s lies in %s, where the latents are: choose a folder elsewhere",
                        o->out, o->source);
     return what ? nl_fail(t->context, NL_ERROR_USAGE,
                           "%s: %s is for pictures; these are latents already", o->source, what)

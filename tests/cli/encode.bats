@@ -111,7 +111,7 @@ assert (x['images'][0] == first[:, 4:44]).all()
     [[ $output == *"nothing: there is no such file or folder"* ]]
     mkdir -p set/a
     head -c 3073 /dev/zero >set/a/a.png
-    for data in set/data set/a/data ./set/../set/b/c/; do
+    for data in set set/data set/a/data ./set/../set/b/c/; do
         run -2 encode set -o "$data"
         [[ $output == *"lies in set"* ]]
     done

@@ -207,6 +207,10 @@ for data, mean in (('fast', x / 0.18215), ('repa', x)):
     assert np.abs(logvar - expected).max() < 0.02, data"
     "$NALAGEN" encode fast -o fast-data 2>said
     grep -q "all of them there already" said
+    cp repa/dataset.json theirs
+    run -2 "$NALAGEN" encode repa -o repa --force
+    [[ $output == *"--out repa lies in repa, where the latents are"* ]]
+    cmp theirs repa/dataset.json
     run -2 "$NALAGEN" encode repa -o fast-data
     [[ $output == *"made otherwise"* ]]
     run -2 "$NALAGEN" encode fast -o x --crops 2
