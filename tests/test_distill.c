@@ -810,7 +810,7 @@ static void what_does_not_fit_is_refused(void **state)
     static const char student[] = "{\"flow_map\": 2, \"guided\": true, \"class_dropout_prob\": 0}";
     write_bytes(context, "student.json", student, sizeof(student) - 1);
     options.config = in_folder("student.json");
-    refused(&options, "teacher");
+    refused(&options, "nalagen distill makes it");
 
     assert_ok(context,
               random_model_write(context, RANDOM_SIT_WITH(""), in_folder("other.safetensors")));

@@ -348,6 +348,42 @@ static nl_status check_discriminator(nl_context *context, const nl_train_options
     return NL_OK;
 }
 
+static nl_status refuse_key(nl_context *context, const char *key, const char *why)
+{
+    return nl_fail(context, NL_ERROR_USAGE, "\"%s\" of the configuration: %s: leave it out", key,
+                   why);
+}
+
+/* What --config and --student-config say, and what they cannot: that of which training itself decides. */
+static nl_status take_configuration(nl_context *context, const nl_train_options *options,
+                                    nl_config *config)
+{
+    static const char made[] = "nalagen distill makes it, and training cannot be told";
+    if (options->teacher) /* it learns the whole picture's velocities */
+        config->crop_conditioning = false;
+    if (nl_converts(options))
+        config->middle_head = 0;
+    const nl_config before = *config;
+    if (options->config)
+        NL_CHECK(nl_config_parse_over(context, options->config, config));
+    if (options->student_config)
+        NL_CHECK(nl_config_parse_over(context, options->student_config, config));
+    if (config->stored_position)
+        return refuse_key(context, "stored_position", "there is no table to go with it");
+    if (config->flow_map != before.flow_map)
+        return refuse_key(context, "flow_map", made);
+    if (config->guided != before.guided)
+        return refuse_key(context, "guided", made);
+    if (config->internal_guidance != before.internal_guidance)
+        return refuse_key(context, "internal_guidance", made);
+    if (options->teacher && config->crop_conditioning)
+        return refuse_key(context, "crop_conditioning", "a student draws whole pictures");
+    bool head = config->middle_head && config->middle_head != before.middle_head;
+    if (options->teacher && head && !nl_guides_inside(options->internal_guidance))
+        return refuse_key(context, "middle_head", "a student has one for --teacher-internal alone");
+    return NL_OK;
+}
+
 nl_status nl_trainer_configure(nl_context *context, const nl_train_options *options,
                                const nl_dataset_info *data, const nl_checkpoint *init,
                                nl_config *config)
@@ -372,16 +408,10 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         config->learn_sigma = false;
     NL_TRY(describe_data(context, data, &text));
     NL_TRY(nl_config_parse(context, options->data, text, strlen(text), config));
-    if (options->config)
-        NL_TRY(nl_config_parse_over(context, options->config, config));
-    if (options->student_config)
-        NL_TRY(nl_config_parse_over(context, options->student_config, config));
+    NL_TRY(take_configuration(context, options, config));
     if (options->label_dropout >= 0)
         config->class_dropout_prob = options->label_dropout;
-    if (nl_converts(options)) {
-        config->middle_head = 0;
-        config->crop_conditioning = false;
-    } else if (options->teacher) {
+    if (options->teacher && !nl_converts(options)) {
         NL_TRY(nl_trainer_check_flow_map(context, options->init ? options->init : options->teacher,
                                          config));
         if (options->flow_map > config->depth)
@@ -393,7 +423,6 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
         config->class_dropout_prob = 0;
         keep_middle_head(options, config);
         NL_TRY(check_discriminator(context, options, data, config));
-        config->crop_conditioning = false; /* it learns the whole picture's velocities */
     }
     NL_TRY(nl_config_check(context, options->data, config));
     NL_TRY(check_against_data(context, config, data, options->data));

@@ -116,6 +116,23 @@ distilled() {
     run "$NALAGEN" distill --teacher student/model.safetensors -d data -o other --steps 1 --batch 8 --device cpu
     [ "$status" -eq 2 ]
     [[ $output == *"is a flow map itself"* ]]
+    # what a configuration cannot give a student, and what training cannot give any model
+    while IFS='|' read -r json key; do
+        run -2 "$NALAGEN" distill --teacher teacher/model.safetensors --student-config "$json" -d data -o other --steps 1 --device cpu
+        [[ $output == *"\"$key\" of the configuration: "*"leave it out"* ]]
+    done <<'END'
+{"middle_head": 1}|middle_head
+{"crop_conditioning": true}|crop_conditioning
+{"guided": true}|guided
+END
+    while IFS='|' read -r json key; do
+        run -2 "$NALAGEN" train -m NaLaSiT-2x32x1/4 --config "$json" -d data -o other --steps 1 --device cpu
+        [[ $output == *"\"$key\" of the configuration: "*"leave it out"* ]]
+    done <<'END'
+{"flow_map": 1}|flow_map
+{"guided": true}|guided
+{"stored_position": true}|stored_position
+END
     run "$NALAGEN" distill --teacher teacher/model.safetensors -d data -o other --steps 6 --batch 8 --device cpu --cfg-scale 2 --sample-every 6
     [ "$status" -eq 2 ]
     [[ $output == *"the grids of the run: "*"inside this model's weights"* && $output != *"step 1/6"* ]]
@@ -152,6 +169,9 @@ PYTHON
     rm student/checkpoints/step-0000040.safetensors student/model.safetensors student/done
     "${convert[@]}" -o student --steps 40 --save-every 20 --keep 0 -q
     cmp whole.safetensors student/model.safetensors
+    # nor does it go on without its teacher, though the network is the same
+    run -2 "$NALAGEN" train -m NaLaSiT-2x32x1/4 --config '{"lepe": true}' -d data --batch 8 --lr 3e-3 -o student --steps 60 --device cpu
+    [[ $output == *"teacher"* ]]
 }
 
 @test "a student of the teacher's own network has nothing to learn from it" {
