@@ -78,6 +78,9 @@ static nl_status check_output(const nl_job *job)
     if (!pictures && !options->latents)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--vae none makes latents only: say where with --latents FILE.npy");
+    if (!pictures && options->out)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--out %s: --vae none makes no pictures: leave it out", options->out);
     if (!pictures && one)
         return nl_fail(context, NL_ERROR_USAGE, "--vae none makes no pictures for %s", one);
     if (options->grid[0] && options->animate)

@@ -120,6 +120,9 @@ assert np.abs(a[1] - a[0]).max() > 0.1'
     [ "$status" -eq 0 ]
     [ "$output" = l.npy ]
     [ -z "$(find . -name '*.png')" ]
+    run -2 "$NALAGEN" sample --vae none --size 64 --steps 2 -c 4 --latents other.npy -o a.png
+    [[ $output == *"--out a.png: --vae none makes no pictures"* ]]
+    [ ! -e other.npy ]
 }
 
 @test "sizes: multiples of 16 pixels, square or not" {
