@@ -773,12 +773,14 @@ static void test_refusals(void **state)
     options.sample_eps = 0;
     assert_refused(context, &options,
                    "euler on the path linear with prediction noise divides by zero "
-                   "at t = 0: choose a sample_eps above 0");
+                   "at t = 0: choose a \"sample_eps\" above 0 in the configuration");
     options.method = NL_METHOD_DOPRI5;
     assert_refused(context, &options, "divides by zero at t = 0");
     options = transport_options(NL_METHOD_HEUN2, 10, NL_PATH_VP, NL_PREDICTION_NOISE);
     options.sample_eps = 0;
-    assert_refused(context, &options, "divides by zero at t = 1: choose a sample_eps above 0");
+    assert_refused(
+        context, &options,
+        "divides by zero at t = 1: choose a \"sample_eps\" above 0 in the configuration");
     for (int c = 2; c < 120; c++) { /* the second stage of the last step stands at t = 1 */
         options =
             transport_options(NL_METHOD_SDE_HEUN, c / 2, (nl_path)(c % 2), NL_PREDICTION_VELOCITY);

@@ -11,11 +11,12 @@ static nl_status check_form(const nl_sampler *sampler, double t, nl_linear_form 
     if (isfinite(form.x) && isfinite(form.f))
         return NL_OK;
     bool sde = nl_method_is_sde(options->method);
-    const char *advice = "a sample_eps above 0, such as 0.001";
+    const char *advice = "a \"sample_eps\" above 0 in the configuration, such as 0.001";
     if (sde && t == 0 && options->sde_form == NL_SDE_SBDM)
-        advice = "another SDE form, such as sigma, or a sample_eps above 0";
+        advice =
+            "another SDE form, such as sigma, or a \"sample_eps\" above 0 in the configuration";
     else if (sde && t == 1)
-        advice = "a last step, such as mean, or a sample_eps above 0";
+        advice = "a last step, such as mean, or a \"sample_eps\" above 0 in the configuration";
     return nl_fail(sampler->context, NL_ERROR_USAGE,
                    "%s on the path %s with prediction %s%s%s divides by zero at t = %g: choose %s",
                    nl_method_names[options->method], nl_path_names[options->path],

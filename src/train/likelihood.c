@@ -80,10 +80,10 @@ static nl_status step(nl_likelihood *work, double t, double h)
     nl_linear_form a = nl_path_velocity(config->path, config->prediction, t);
     nl_linear_form b = nl_path_velocity(config->path, config->prediction, t - h);
     if (!isfinite(a.x) || !isfinite(a.f) || !isfinite(b.x) || !isfinite(b.f))
-        return nl_fail(
-            work->context, NL_ERROR_USAGE,
-            "the drift divides by zero between t = %g and %g: choose a sample_eps above 0", t,
-            t - h);
+        return nl_fail(work->context, NL_ERROR_USAGE,
+                       "the drift divides by zero between t = %g and %g: choose a \"sample_eps\" "
+                       "above 0 with --config",
+                       t, t - h);
     NL_CHECK(nl_flow_evaluate(flow, &work->x, t, &work->first, work->divergence));
     for (int64_t i = 0; i < work->batch; i++)
         work->integral[i] += h / 2 * (a.x * (double)work->elements + a.f * work->divergence[i]);
