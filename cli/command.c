@@ -57,6 +57,10 @@ static bool has_flag(const nl_command *command, const void *values, const char *
 static nl_status check_operands(const nl_command_line *line, const nl_command *command)
 {
     int count = line->operand_count;
+    for (int i = 0; i < count; i++) /* a variable of a script that was not set */
+        if (!line->operands[i][0])
+            return nl_fail(line->context, NL_ERROR_USAGE, "%s: argument %d is empty", command->name,
+                           i + 1);
     if (count >= command->least && count <= command->most)
         return NL_OK;
     if (!command->most)

@@ -109,6 +109,8 @@ assert (x['images'][0] == first[:, 4:44]).all()
     [[ $output == *"-o DATA"* ]]
     run -3 encode nothing -o data
     [[ $output == *"nothing: there is no such file or folder"* ]]
+    run -2 encode '' -o data
+    [[ $output == *"encode: argument 1 is empty"* ]]
     mkdir -p set/a
     head -c 3073 /dev/zero >set/a/a.png
     for data in set set/data set/a/data ./set/../set/b/c/; do
