@@ -83,6 +83,12 @@ static nl_status check_output(const nl_job *job)
                        "--out %s: --vae none makes no pictures: leave it out", options->out);
     if (!pictures && one)
         return nl_fail(context, NL_ERROR_USAGE, "--vae none makes no pictures for %s", one);
+    if (options->preview_every && !options->show &&
+        (archive || (options->out && nl_is_stdout(options->out))))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--preview-every writes files beside those of pictures, and --out %s is %s: "
+                       "give --show, or another --out",
+                       options->out, archive ? "an archive" : "standard output");
     if (options->grid[0] && options->animate)
         return nl_fail(context, NL_ERROR_USAGE,
                        "--grid and --animate are two ways to put all pictures into one");

@@ -197,6 +197,11 @@ open("c.png", "wb").write(out)'
     is_png a-step0002.png
     quick -c 4 --steps 4 -o b.png
     cmp a.png b.png
+    for out in a.npz -; do
+        run -2 quick -c 4 --steps 4 --preview-every 1 -o $out
+        [[ $output == *"--preview-every writes files beside those of pictures"* ]]
+    done
+    [ ! -e a.npz ]
 }
 
 @test "--show draws in the terminal" {
