@@ -167,15 +167,27 @@ static nl_status check_conversion(nl_context *context, const nl_train_options *o
     return NL_OK;
 }
 
+/* As it will be opened when the first grid is drawn. */
+static nl_status check_autoencoder(nl_context *context, const char *vae)
+{
+    char *found = NULL;
+    if (!vae || !strcmp(vae, "none") || !strcmp(vae, "tiny"))
+        return NL_OK;
+    NL_CHECK(nl_find_named(context, vae, &found));
+    bool there = nl_path_exists(found);
+    nl_free(context, found);
+    return there ? NL_OK
+                 : nl_fail(context, NL_ERROR_INPUT,
+                           "%s: the autoencoder for pictures (--vae) is not there", vae);
+}
+
 /* What every training minds. */
 static nl_status check_rest(nl_context *context, const nl_train_options *options)
 {
     if (!(options->query_scale > 0))
         return nl_fail(context, NL_ERROR_USAGE, "--query-scale %g: expected more than 0",
                        options->query_scale);
-    if (options->vae && strcmp(options->vae, "none") != 0 && !nl_path_exists(options->vae))
-        return nl_fail(context, NL_ERROR_INPUT,
-                       "%s: the autoencoder for pictures (--vae) is not there", options->vae);
+    NL_CHECK(check_autoencoder(context, options->vae));
     bool validates = options->validate_every && (options->validation || options->hold_out > 0);
     if (options->validation && options->hold_out > 0)
         return nl_fail(context, NL_ERROR_USAGE,

@@ -143,6 +143,12 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     run -0 train --out run --steps 1000 --dry-run
     [[ $output == *"MiB for activations"* ]]
     [[ $output == *"1000 steps"* ]]
+    run -0 train --out run --steps 1000 --dry-run --vae tiny # by the name that sample knows
+    mkdir far
+    echo >far/near.safetensors
+    NALAGEN_WEIGHTS=$PWD/far run -0 train --out run --steps 1000 --dry-run --vae near.safetensors
+    run -3 train --out run --steps 1000 --dry-run --vae near.safetensors
+    [[ $output == *"near.safetensors: the autoencoder for pictures (--vae) is not there"* ]]
     run -0 train --out run --profile
     [[ $output == *"linear_backward_weight"* ]]
     [ ! -e run ]
