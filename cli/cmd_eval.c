@@ -149,6 +149,14 @@ cleanup:
     return status;
 }
 
+/* What failed in the model's context is told in the evaluation's. What else that context has to say may be old. */
+static nl_status told_by_model(const nl_eval_work *work, const nl_session *session,
+                               nl_status status)
+{
+    return status == NL_OK ? NL_OK
+                           : nl_fail(work->context, status, "%s", nl_last_error(session->context));
+}
+
 /* path: of the model; NULL: the one that ships. */
 static nl_status eval_model(nl_eval_work *work, const char *path, cJSON **report)
 {
@@ -167,15 +175,16 @@ static nl_status eval_model(nl_eval_work *work, const char *path, cJSON **report
                                    .log = log_message,
                                    .user = session.console};
     sample.task.model = path;
-    NL_TRY(nl_context_create(&of_model, &session.context));
-    NL_TRY(load_model(&session, &o, &classes));
+    status = nl_context_create(&of_model, &session.context);
+    work->line->reported = status != NL_OK; /* by the log */
+    NL_TRY(status);
+    NL_TRY(told_by_model(work, &session, load_model(&session, &o, &classes)));
     sample.task.n = o.count;
     NL_TRY(nl_evaluate_with(&work->network, &o, &evaluation));
-    NL_TRY(nl_pictures_facts(&session, &sample, &o.sampling, &facts));
+    NL_TRY(
+        told_by_model(work, &session, nl_pictures_facts(&session, &sample, &o.sampling, &facts)));
     NL_TRY(report_on(work, &o, path ? path : nl_shipped_model, facts, &evaluation, report));
 cleanup:
-    if (status != NL_OK && session.context && *nl_last_error(session.context))
-        nl_fail(work->context, status, "%s", nl_last_error(session.context));
     if (session.context)
         nl_classes_free(session.context, &classes);
     cJSON_Delete(facts);

@@ -130,13 +130,13 @@ static void hold_signals(void)
 }
 
 /* After the device has been taken, in place of what catches signals for other commands. */
-static nl_status start_stopper(nl_stopper *stopper)
+static nl_status start_stopper(nl_context *context, nl_stopper *stopper)
 {
     struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART}, inherited;
     nl_release_interrupt();
     if (pipe2(stopping, O_CLOEXEC) != 0 ||
         nl_start_thread(&stopper->thread, wait_for_signals, stopper) != 0)
-        return nl_fail(stopper->context, NL_ERROR_MEMORY, "no thread for signals");
+        return nl_fail(context, NL_ERROR_MEMORY, "no thread for signals");
     stopper->running = true;
     for (int i = 0; i < NL_COUNT(stop_signals); i++) /* what nohup has put out of action stays so */
         if (sigaction(stop_signals[i], NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
@@ -230,7 +230,7 @@ static nl_status serve(nl_command_line *line, void *user)
     NL_TRY(nl_server_create(line->first, &options, &server));
     stopper.queue = nl_server_queue(server);
     NL_TRY(nl_command_take_device(line, &values->machine, nl_queue_progress, stopper.queue));
-    NL_TRY(start_stopper(&stopper));
+    NL_TRY(start_stopper(line->context, &stopper));
     NL_TRY(add_models(line, values, stopper.queue));
     status = nl_server_start(server, line->context, url, sizeof(url));
     if (status != NL_OK)

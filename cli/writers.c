@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "nl_failure.h"
 #include "nl_thread.h"
 
 enum { MAX_THREADS = 8, ROOM = 128 }; /* pictures on their way; two batches of a GPU */
@@ -28,9 +29,16 @@ struct nl_writers {
     int64_t next;  /* not taken by a thread yet */
     int64_t end;
     bool ending;
-    nl_status status; /* the first failure */
+    nl_failure failure; /* the first one */
     nl_place places[ROOM];
 };
+
+/* With the lock. */
+static void note(nl_writers *writers, nl_status status)
+{
+    if (writers->failure.status == NL_OK)
+        nl_failure_keep(writers->context, status, &writers->failure);
+}
 
 static void free_place(nl_writers *writers, nl_place *place)
 {
@@ -50,13 +58,12 @@ static void *work(void *user)
         if (writers->next == writers->end)
             break;
         nl_place *place = &writers->places[writers->next++ % ROOM];
-        bool drop = writers->status != NL_OK;
+        bool drop = writers->failure.status != NL_OK;
         pthread_mutex_unlock(&writers->lock);
         nl_status status = drop ? NL_CANCELLED : writers->write(writers->user, &place->writing);
         pthread_mutex_lock(&writers->lock);
         place->done = true;
-        if (writers->status == NL_OK)
-            writers->status = status;
+        note(writers, status);
         pthread_cond_signal(&writers->written);
     }
     pthread_mutex_unlock(&writers->lock);
@@ -100,17 +107,16 @@ static nl_status advance(nl_writers *writers, bool wait, int64_t most)
             pthread_cond_wait(&writers->written, &writers->lock);
             continue;
         }
-        nl_status status = writers->status;
+        nl_status status = writers->failure.status;
         pthread_mutex_unlock(&writers->lock);
         if (status == NL_OK)
             status = writers->report(writers->user, &place->writing);
         free_place(writers, place);
         pthread_mutex_lock(&writers->lock);
         writers->first++;
-        if (writers->status == NL_OK)
-            writers->status = status;
+        note(writers, status);
     }
-    nl_status status = writers->status;
+    nl_status status = nl_failure_tell(writers->context, &writers->failure);
     pthread_mutex_unlock(&writers->lock);
     return status;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nl_core.h"
+#include "nl_failure.h"
 
 const char *nl_status_name(nl_status status)
 {
@@ -173,6 +173,25 @@ nl_status nl_fail_in(nl_context *context, nl_status code, const char *format, ..
     append(message, context->message);
     set_message(context, message);
     return code;
+}
+
+void nl_failure_keep(nl_context *context, nl_status status, nl_failure *failure)
+{
+    failure->status = status;
+    failure->message[0] = '\0';
+    if (status == NL_OK)
+        return;
+    while (atomic_flag_test_and_set(&context->message_lock)) {
+    }
+    memcpy(failure->message, context->message, NL_MESSAGE_SIZE);
+    atomic_flag_clear(&context->message_lock);
+}
+
+nl_status nl_failure_tell(nl_context *context, const nl_failure *failure)
+{
+    if (failure->status != NL_OK)
+        set_message(context, failure->message);
+    return failure->status;
 }
 
 void nl_log(nl_context *context, nl_log_level level, const char *format, ...)

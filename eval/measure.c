@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nl_failure.h"
 #include "nl_thread.h"
 
 const char *const nl_metric_names[NL_METRICS + 1] = {"fid",    "sfid", "is",           "precision",
@@ -23,7 +24,7 @@ typedef struct evaluation_job {
     nl_gaussian *gaussians[NL_FEATURES]; /* the reference's */
     pthread_t thread; /* makes them from the reference file while a GPU has the samples */
     bool at_work;
-    nl_status thread_status;
+    nl_failure thread_failure;
     bool infinity; /* resampling for FID-infinity, otherwise for the bootstrap */
 } evaluation_job;
 
@@ -159,9 +160,11 @@ static nl_status make_gaussian(evaluation_job *job, nl_feature feature)
 static void *make_gaussians(void *user)
 {
     evaluation_job *job = user;
-    for (int f = 0; f < NL_FEATURES && job->thread_status == NL_OK; f++)
+    nl_status status = NL_OK;
+    for (int f = 0; f < NL_FEATURES && status == NL_OK; f++)
         if (needs_gaussian(job, f) && job->stored[f].mean)
-            job->thread_status = make_gaussian(job, f);
+            status = make_gaussian(job, f);
+    nl_failure_keep(job->context, status, &job->thread_failure);
     return NULL;
 }
 
@@ -176,7 +179,18 @@ static nl_status finish_gaussians(evaluation_job *job)
     if (job->at_work)
         pthread_join(job->thread, NULL);
     job->at_work = false;
-    return job->thread_status;
+    return nl_failure_tell(job->context, &job->thread_failure);
+}
+
+/* The failure that ends the evaluation is the one that is told, whatever the thread comes to. */
+static void drop_gaussians(evaluation_job *job, nl_status status)
+{
+    nl_failure failure;
+    nl_failure_keep(job->context, status, &failure);
+    (void)finish_gaussians(job);
+    (void)nl_failure_tell(job->context, &failure);
+    for (int f = 0; f < NL_FEATURES; f++)
+        nl_gaussian_destroy(job->gaussians[f]);
 }
 
 /* ---- Passes */
@@ -392,11 +406,9 @@ nl_status nl_measure(nl_inception *net, const nl_metric_options *options,
     if (is_first(&job))
         NL_TRY(metrics(&job));
 cleanup:
-    finish_gaussians(&job);
-    for (int f = 0; f < NL_FEATURES; f++) {
+    drop_gaussians(&job, status);
+    for (int f = 0; f < NL_FEATURES; f++)
         nl_statistics_free(job.context, &job.stored[f]);
-        nl_gaussian_destroy(job.gaussians[f]);
-    }
     nl_extraction_free(job.context, &job.samples);
     nl_extraction_free(job.context, &job.reference);
     nl_arrays_close(job.arrays);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Pictures of a folder, a file or an archive in batches, decoded ahead by threads. */
+#include "nl_failure.h"
 #include "nl_image.h"
 #include "nl_pictures.h"
 #include "nl_thread.h"
@@ -13,7 +14,7 @@ enum { QUEUE = 64, MAX_SIDE = 1 << 14, SLOTS = 3 };
 /* A batch that is being read, waits, or is being used. */
 typedef struct picture_slot {
     nl_picture_batch batch;
-    nl_status status; /* of reading it */
+    nl_failure failure; /* of reading it */
     uint8_t *buffer;
     int64_t bytes; /* of the buffer */
 } picture_slot;
@@ -273,8 +274,8 @@ static void *read_all(void *user)
         pthread_mutex_unlock(&p->lock);
         if (!more)
             break;
-        slot->status = read_batch(p, slot);
-        more = slot->status == NL_OK && slot->batch.count > 0;
+        nl_failure_keep(p->context, read_batch(p, slot), &slot->failure);
+        more = slot->failure.status == NL_OK && slot->batch.count > 0;
         pthread_mutex_lock(&p->lock);
         p->filled++;
         pthread_cond_signal(&p->changed);
@@ -464,7 +465,7 @@ nl_status nl_pictures_next(nl_pictures *p, int64_t most, nl_picture_batch *batch
     while (p->filled == p->used)
         pthread_cond_wait(&p->changed, &p->lock);
     picture_slot *slot = &p->slots[p->used % SLOTS];
-    status = slot->status;
+    status = nl_failure_tell(p->context, &slot->failure);
     if (status == NL_OK) /* after a failure or the end the reader is gone: the slot stays */
         *batch = slot->batch;
     p->given = batch->count > 0;

@@ -219,7 +219,9 @@ static nl_status keep(nl_queue *queue, nl_batch *batch, nl_queued_job *job, int6
     nl_status status = NL_OK;
     NL_TRY(nl_task_facts(batch->sized->model, batch->sized->facts, &task->options, &task->sampling,
                          &picture->label, picture->index, &facts));
-    NL_TRY(NL_NEW_ARRAY(context, "a picture", bytes, &rgb));
+    if (NL_NEW_ARRAY(context, "a picture", bytes, &rgb) != NL_OK) /* told by the device's */
+        NL_TRY(nl_fail(nl_model_context(batch->sized->model), NL_ERROR_MEMORY, "%s",
+                       nl_last_error(context)));
     memcpy(rgb, picture->rgb, bytes);
     pthread_mutex_lock(&queue->lock);
     made->facts = facts;
@@ -349,8 +351,8 @@ nl_status nl_queue_work(nl_queue *queue, nl_context *device)
     int64_t room = queue->limits.batch;
     if (!room)
         room = nl_model_batch(queue->models[0].sizes[0].model);
-    NL_TRY(NL_NEW_ARRAY(queue->context, "a batch", room, &batch.pictures));
-    NL_TRY(NL_NEW_ARRAY(queue->context, "a batch", room, &batch.jobs));
+    NL_TRY(NL_NEW_ARRAY(device, "a batch", room, &batch.pictures));
+    NL_TRY(NL_NEW_ARRAY(device, "a batch", room, &batch.jobs));
     while (status == NL_OK) {
         nl_queued_job *first;
         pthread_mutex_lock(&queue->lock);
@@ -367,7 +369,7 @@ nl_status nl_queue_work(nl_queue *queue, nl_context *device)
         pthread_mutex_unlock(&queue->lock);
     }
 cleanup:
-    nl_free(queue->context, batch.pictures);
-    nl_free(queue->context, batch.jobs);
+    nl_free(device, batch.pictures);
+    nl_free(device, batch.jobs);
     return status;
 }

@@ -373,6 +373,16 @@ static void classes(void **state)
                 {"gas pump", 4}, /* the whole name goes before a part of another */
                 {"null", 6},
                 {"n02012849", 3}};
+    /* whether a text is one name, or a list of them, is asked without a word */
+    nl_class_index *one = NULL;
+    assert_ok(context, nl_class_index_create(context, &c, &one));
+    nl_fail(context, NL_ERROR_INPUT, "what went before");
+    assert_true(nl_config_names_class(&c, one, "tench, Tinca tinca"));
+    assert_true(nl_config_names_class(&c, one, "name:gas_pump"));
+    assert_false(nl_config_names_class(&c, one, "n01440764,n02102040"));
+    assert_false(nl_config_names_class(&c, one, "crane")); /* two */
+    assert_string_equal(nl_last_error(context), "what went before");
+    nl_class_index_free(context, one);
     int index;
     for (int i = 0; i < NL_COUNT(good); i++) {
         assert_ok(context, class_of(context, &c, good[i].text, &index));

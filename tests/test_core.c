@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "nl_failure.h"
 #include "nl_test.h"
 #include "nl_thread.h"
 
@@ -123,6 +124,15 @@ static void test_messages(void **state)
     nl_fail(context, NL_ERROR_INPUT, "again: %s", nl_last_error(context));
     assert_string_equal(nl_last_error(context), "again: block 7: file: 3");
     assert_string_equal(nl_last_error(other), "");
+
+    nl_failure kept, none;
+    nl_failure_keep(context, NL_ERROR_INPUT, &kept);
+    nl_failure_keep(context, NL_OK, &none);
+    nl_fail(context, NL_ERROR_WRITE, "another");
+    assert_int_equal(nl_failure_tell(context, &none), NL_OK);
+    assert_string_equal(nl_last_error(context), "another");
+    assert_int_equal(nl_failure_tell(context, &kept), NL_ERROR_INPUT);
+    assert_string_equal(nl_last_error(context), "again: block 7: file: 3");
 
     char longest[3 * NL_MESSAGE_SIZE];
     memset(longest, 'x', sizeof(longest));

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Data sets and the loader: the order of samples, restarts, ranks, what is drawn, damaged files. */
+#include <unistd.h>
+
 #include "data_folder.h"
 
 /* ---- Order */
@@ -385,6 +387,8 @@ static void test_latents(void **state)
                         (nl_loader_options){.batch = 1, .in_order = true, .prefetch = prefetch});
         assert_ok(context, nl_loader_next(loader, &batch));
         for (int i = 0; i < 3; i++) {
+            usleep(20000); /* the thread has failed, probably; then something else does */
+            nl_fail(context, NL_ERROR_WRITE, "a full disk");
             assert_int_equal(nl_loader_next(loader, &batch), NL_ERROR_INPUT);
             assert_non_null(strstr(nl_last_error(context), "sample 1"));
         }

@@ -63,6 +63,7 @@ static nl_status fill(int threads, int *put)
         if (*put % 50 == 0 && status == NL_OK)
             status = nl_writers_report(writers);
     }
+    nl_fail(context, NL_ERROR_DEVICE, "a failure that came later");
     nl_status last = nl_writers_end(&writers);
     assert_true(status == NL_OK || status == last);
     assert_null(writers);

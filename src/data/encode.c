@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "encode.h"
+#include "nl_failure.h"
 #include "nl_thread.h"
 
 enum {
@@ -70,13 +71,14 @@ typedef struct nl_reader {
     int current; /* the one that was read last, or is being read */
     pthread_t thread;
     bool running;
-    nl_status status;
+    nl_failure failure; /* of the thread */
 } nl_reader;
 
 static void *run_reader(void *user)
 {
     nl_reader *reader = user;
-    reader->status = nl_chunk_read(reader->job, &reader->chunks[reader->current]);
+    nl_status status = nl_chunk_read(reader->job, &reader->chunks[reader->current]);
+    nl_failure_keep(reader->job->context, status, &reader->failure);
     return NULL;
 }
 
@@ -100,7 +102,17 @@ static nl_status finish_reading(nl_reader *reader, nl_chunk **chunk)
         pthread_join(reader->thread, NULL);
     reader->running = false;
     *chunk = &reader->chunks[reader->current];
-    return reader->status;
+    return nl_failure_tell(reader->job->context, &reader->failure);
+}
+
+/* After another failure, which is the one that is told, whatever the pictures under way come to. */
+static void drop_reading(nl_reader *reader, nl_status status)
+{
+    nl_failure failure;
+    nl_chunk *chunk;
+    nl_failure_keep(reader->job->context, status, &failure);
+    (void)finish_reading(reader, &chunk);
+    (void)nl_failure_tell(reader->job->context, &failure);
 }
 
 /* ---- Shards */
@@ -140,7 +152,7 @@ static nl_status fill_shard(const nl_encode_job *job, nl_reader *reader, nl_shar
     }
 cleanup:
     if (reader->running)
-        (void)finish_reading(reader, &chunk);
+        drop_reading(reader, status);
     return status;
 }
 

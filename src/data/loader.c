@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "data.h"
+#include "nl_failure.h"
 #include "nl_random.h"
 #include "nl_thread.h"
 
@@ -30,7 +31,7 @@ struct nl_loader {
     pthread_mutex_t mutex; /* of what follows */
     pthread_cond_t changed;
     int64_t made, given; /* batches since the beginning */
-    nl_status failed;    /* of batch `made`; the thread waits until it was reported */
+    nl_failure failed;   /* of batch `made`; the thread waits until it was reported */
     bool stop;
 };
 
@@ -161,7 +162,7 @@ static nl_status make_batch(const nl_loader *loader, const nl_batch *batch)
 /* Free slots, the caller's batch aside. */
 static bool may_make(const nl_loader *loader)
 {
-    return !loader->failed && loader->made - NL_MAX(loader->given - 1, 0) < loader->slots;
+    return !loader->failed.status && loader->made - NL_MAX(loader->given - 1, 0) < loader->slots;
 }
 
 static void *run_thread(void *user)
@@ -182,7 +183,7 @@ static void *run_thread(void *user)
         if (status == NL_OK)
             loader->made++;
         else
-            loader->failed = status;
+            nl_failure_keep(loader->context, status, &loader->failed);
         pthread_cond_broadcast(&loader->changed);
     }
     pthread_mutex_unlock(&loader->mutex);
@@ -264,13 +265,13 @@ nl_status nl_loader_next(nl_loader *loader, nl_batch *batch)
         return status;
     }
     pthread_mutex_lock(&loader->mutex);
-    while (loader->made == loader->given && !loader->failed)
+    while (loader->made == loader->given && !loader->failed.status)
         pthread_cond_wait(&loader->changed, &loader->mutex);
     if (loader->made > loader->given) {
         loader->given++;
     } else {
-        status = loader->failed;
-        loader->failed = NL_OK;
+        status = nl_failure_tell(loader->context, &loader->failed);
+        loader->failed.status = NL_OK;
     }
     pthread_cond_broadcast(&loader->changed);
     pthread_mutex_unlock(&loader->mutex);

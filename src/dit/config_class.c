@@ -220,6 +220,33 @@ static nl_status numbered_class(nl_context *context, const nl_config *config, co
     return number == config->num_classes ? null_class(context, config, index) : NL_OK;
 }
 
+/* How many classes a name fits best, and the first of them. */
+static int search_name(const nl_config *config, const char *text, nl_match *best, int *index)
+{
+    int matches = 0;
+    *best = MATCH_NONE;
+    for (int i = 0; config->class_names && i < config->num_classes; i++) {
+        nl_match quality = match(&config->class_names[i], text);
+        if (quality > *best)
+            matches = 0;
+        if (quality == MATCH_NONE || quality < *best)
+            continue;
+        *best = quality;
+        if (!matches++)
+            *index = i;
+    }
+    return matches;
+}
+
+bool nl_config_names_class(const nl_config *config, const nl_class_index *names, const char *text)
+{
+    nl_match best;
+    int index;
+    if (strncmp(text, by_name, strlen(by_name)) == 0)
+        text += strlen(by_name);
+    return exact_class(names, text) >= 0 || search_name(config, text, &best, &index) == 1;
+}
+
 nl_status nl_config_class(nl_context *context, const nl_config *config, const nl_class_index *names,
                           const char *text, int *index)
 {
@@ -251,17 +278,8 @@ nl_status nl_config_class(nl_context *context, const nl_config *config, const nl
             return NL_OK;
         }
     }
-    nl_match best = MATCH_NONE;
-    int found = 0, matches = 0;
-    for (int i = 0; config->class_names && i < config->num_classes; i++) {
-        nl_match quality = match(&config->class_names[i], text);
-        if (quality > best)
-            matches = 0;
-        if (quality == MATCH_NONE || quality < best)
-            continue;
-        best = quality;
-        found = matches++ ? found : i;
-    }
+    nl_match best;
+    int found = 0, matches = search_name(config, text, &best, &found);
     if (matches == 0)
         return unknown(context, config, text);
     if (matches > 1)

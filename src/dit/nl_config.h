@@ -190,6 +190,8 @@ bool nl_config_learnt_null(const nl_config *config);
 /* Index of a class given as index, wnid or name, or as "number:N"; "null" is num_classes. names: of the configuration. */
 nl_status nl_config_class(nl_context *context, const nl_config *config, const nl_class_index *names,
                           const char *text, int *index);
+/* Whether text is the name of one class. Where it is none nothing is said: for trials. */
+bool nl_config_names_class(const nl_config *config, const nl_class_index *names, const char *text);
 
 /* Whether two entries name one class: a wnid or name that both have. */
 bool nl_class_name_equal(const nl_class_name *a, const nl_class_name *b);

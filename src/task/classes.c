@@ -62,11 +62,8 @@ static nl_status add_list(nl_context *context, const nl_config *config, const nl
 {
     nl_status status = NL_OK;
     char *copy = NULL;
-    int label;
-    if (!strchr(text, ','))
+    if (!strchr(text, ',') || nl_config_names_class(config, names, text))
         return add_item(context, config, names, text, classes, room);
-    if (nl_config_class(context, config, names, text, &label) == NL_OK)
-        return add_class(context, classes, room, label);
     NL_TRY(nl_strdup(context, text, &copy));
     for (char *item = copy, *next; item; item = next) {
         if ((next = strchr(item, ',')))

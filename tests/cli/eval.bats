@@ -328,6 +328,20 @@ assert made["metrics"] != adm["metrics"] and "sampling" not in foreign'
     [[ $output == *"70 pictures are too few"* ]]
 }
 
+# Model and FID network have a context each.
+@test "a failure is told once, and in its own words" {
+    make_pictures 12 10
+    need_tiny
+    for classes in 0 0,1; do
+        run -2 evaluate -m "$tiny" -n 3 --steps 1 -c $classes --metrics fid,precision --ref b.npz
+        [[ $output == *"the model's samples: precision and recall look at the 3 nearest others"* ]]
+    done
+    run -2 evaluate -m "$tiny" -n 9 --steps 1 -c 0,9 --ref b.npz
+    [[ $output == *'class "9": the model has classes 0 to 4'* ]]
+    run evaluate -m "$tiny" -n 9 --steps 1 --dtype fp8 --ref b.npz
+    [ "$status" -eq 0 ] || [[ $status -eq 5 && $(wc -l <<<"$output") -eq 1 && $output == *"dtype fp8 is for a GPU"* ]]
+}
+
 # checkpoint FILE EMA: a training checkpoint whose averages are the tensors of EMA and whose model is nothing.
 checkpoint() {
     numpy "
