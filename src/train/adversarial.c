@@ -5,15 +5,13 @@
 nl_status nl_adversarial_take(const nl_matcher *matcher, nl_device *device, nl_matched *m)
 {
     const nl_config *config = &matcher->student->model->config;
-    int64_t one = 1;
     nl_tensor *tensors[] = {&m->data, &m->scores, &m->dscores, &m->dmixed};
     for (int i = 0; i < NL_COUNT(tensors); i++)
         NL_CHECK(nl_arena_tensor(device, NL_F32, 4, m->x.shape, tensors[i]));
     if (matcher->options.channels != config->in_channels)
         NL_CHECK(nl_arena_tensor(device, NL_F32, 4, m->x.shape, &m->posterior));
-    one = m->x.shape[0];
-    NL_CHECK(nl_arena_tensor(device, NL_F32, 1, &one, &m->of_data));
-    return nl_arena_tensor(device, NL_F32, 1, &one, &m->of_generated);
+    NL_CHECK(nl_arena_tensor(device, NL_F32, 1, m->x.shape, &m->of_data));
+    return nl_arena_tensor(device, NL_F32, 1, m->x.shape, &m->of_generated);
 }
 
 /* Squared distance of the scores to the target that `rows` have, times their weight: loss [n] and m->dscores. */
@@ -74,8 +72,6 @@ nl_status nl_fool_discriminator(const nl_matcher *matcher, nl_device *device, co
                    .teacher = matcher->zeros, .fake = m->dmixed, .coefficients = matcher->fool,
                    .loss = m->of_generated, .doutput = m->dscores,
                    .gradient_scale = matcher->options.gradient_scale));
-    NL_CHECK(
-        device->ops->copy(device, m->dmixed.data, m->gradient.data, nl_tensor_bytes(&m->gradient)));
-    return NL_OP(device, combine, .terms = 2, .x = {m->dmixed, m->dscores},
+    return NL_OP(device, combine, .terms = 2, .x = {m->gradient, m->dscores},
                  .coefficients = (const double[]){1, 1}, .y = m->gradient);
 }
