@@ -143,7 +143,8 @@ if wanted correctness; then
     if command -v bats >/dev/null 2>&1; then
         for suite in gpu gpus device batch interrupt; do
             begin cli-$suite env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" MAKE_MODEL="$build/tests/make_model" \
-                FORK_FAILS_LIBRARY="$build/tests/libfork_fails.so" bats "$root/tests/cli/$suite.bats"
+                MAKE_INCEPTION="$build/tests/make_inception" FORK_FAILS_LIBRARY="$build/tests/libfork_fails.so" \
+                bats "$root/tests/cli/$suite.bats"
         done
     fi
     end
