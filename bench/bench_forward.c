@@ -77,6 +77,7 @@ static nl_status run(nl_context *context, const char *model, int batch, int inpu
     config.input_height = config.input_width = input;
     NL_TRY(nl_dit_create(device, &config, &p.dit));
     NL_TRY(nl_dit_initialize(p.dit, 1));
+    NL_TRY(nl_dit_freeze(p.dit));
     nl_device_measuring(device, &measuring);
     NL_TRY(take(&p, &measuring, batch));
     NL_TRY(nl_dit_forward(p.dit, &measuring, &p.x, &p.time, &p.labels, NULL, &p.prediction, NULL));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What check.c says of an operation's arguments: types, shapes, strides, overlap, and the message. */
 #include "arguments.h"
+#include "frozen.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -151,6 +152,8 @@ nl_status nl_arguments_end(nl_arguments *a)
         if (!(a->tensors[i].flags & NL_ARG_OUTPUT))
             continue;
         const nl_tensor *output = a->tensors[i].tensor;
+        nl_check(a, !nl_frozen(a->device, output->data, (int64_t)extent(output)),
+                 "%s lies in weights that were frozen", a->tensors[i].name);
         for (int j = 0; j < a->count; j++) {
             const nl_tensor *other = a->tensors[j].tensor;
             if (j == i || !overlap(output, other))

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "check.h"
+#include "frozen.h"
 
 enum { GRADIENT = NL_ARG_F32 | NL_ARG_OUTPUT }; /* of a parameter */
 
@@ -382,6 +383,10 @@ static void check_segments(nl_arguments *a, const nl_adamw_args *args)
                  (long long)args->master.shape[0]);
         if (a->status != NL_OK)
             return;
+        nl_check(
+            a,
+            !nl_frozen(a->device, segment->weights, segment->count * nl_dtype_size(segment->dtype)),
+            "segment %d goes to weights that were frozen", i);
         end = segment->first + segment->count;
     }
 }

@@ -6,7 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "nl_cpu.h"
+#include "frozen.h"
+#include "nl_arranged.h"
 #include "nl_random.h"
 #include "nl_test.h"
 #include "nl_thread.h"
@@ -301,6 +302,207 @@ static void test_threads_linear(void **unused)
     }
 }
 
+static nl_context *cpu_context(const char *dtype, int threads)
+{
+    nl_context *context = NULL;
+    nl_context_options options = {.device = "cpu", .dtype = dtype, .threads = threads};
+    assert_int_equal(nl_context_create(&options, &context), NL_OK);
+    return context;
+}
+
+/* A weight [rows, columns] of the device's own, in (-0.5, 0.5). */
+static nl_tensor random_weight(nl_context *context, int64_t rows, int64_t columns, uint64_t seed)
+{
+    nl_device *device = context->device;
+    nl_tensor weight = nl_tensor_of(NULL, device->dtype, 2, (int64_t[]){rows, columns});
+    int64_t bytes = nl_tensor_bytes(&weight);
+    float *values = malloc(sizeof(float) * (size_t)(rows * columns));
+    void *packed = malloc((size_t)bytes);
+    for (int64_t i = 0; i < rows * columns; i++)
+        values[i] = nl_philox_uniform(seed, 1, 0, (uint64_t)i) - 0.5f;
+    nl_convert_from_float(values, rows * columns, weight.dtype, packed);
+    assert_ok(context, device->ops->alloc(device, "a weight", bytes, &weight.data));
+    assert_ok(context, device->ops->upload(device, weight.data, packed, bytes));
+    free(values);
+    free(packed);
+    return weight;
+}
+
+static void freeze(nl_context *context, const nl_tensor *weight)
+{
+    assert_ok(context, nl_freeze(context->device, (const nl_tensor *const[]){weight}, 1));
+}
+
+static void free_weight(nl_context *context, const nl_tensor *weight)
+{
+    context->device->ops->free(context->device, weight->data, nl_tensor_bytes(weight));
+}
+
+/* Whether oneDNN reads such a weight in another order here, so that there is a copy once it is frozen. */
+static bool is_arranged(nl_context *context, int64_t rows, int64_t columns)
+{
+    const nl_cpu_state *state = context->device->state;
+    return nl_cpu_multiplies_bf16(context->device) &&
+           nl_dnnl_arranged_bytes(state->dnnl, rows, NL_MIN(columns, NL_DNNL_K)) > 0;
+}
+
+enum { FROZEN_ROWS = 512 };
+
+/* y [rows, N] = x W^T of random x, of which each row is the same whatever `rows`; GAP: rows of x and y are apart. */
+static void multiply(nl_context *context, const nl_tensor *weight, int rows, int gap, float *y)
+{
+    int64_t n = weight->shape[0], k = weight->shape[1];
+    float *x = malloc(sizeof(float) * (size_t)(rows * (k + gap)));
+    for (int row = 0; row < rows; row++)
+        for (int64_t i = 0; i < k; i++)
+            x[row * (k + gap) + i] = nl_philox_uniform(1, (uint64_t)row, 0, (uint64_t)i) - 0.5f;
+    nl_linear_args args = {.x = nl_tensor_of(x, NL_F32, 2, (int64_t[]){rows, k}),
+                           .weight = *weight,
+                           .y = nl_tensor_of(y, NL_F32, 2, (int64_t[]){rows, n})};
+    args.x.row_stride = k + gap;
+    args.y.row_stride = n + gap;
+    assert_ok(context, nl_op_linear(context->device, &args));
+    free(x);
+}
+
+/* A product by a frozen weight has the bits of one by the same weight, for any rows and threads, and does read the copy: that
+ * the weight is overwritten behind the device's back does not show. */
+static void test_frozen_products(void **unused)
+{
+    (void)unused;
+    static const int shapes[][2] = {{384, 1600}, {1536, 384}, {100, 75}, {72, 24}};
+    static const int rows[] = {3, 64, 100, 256, FROZEN_ROWS}, threads[] = {1, 2, 3, 16};
+    size_t most = sizeof(float) * FROZEN_ROWS * (1536 + 8);
+    float *y = malloc(most), *frozen = malloc(most);
+    for (int kind = 0; kind < 2; kind++)
+        for (int t = 0; t < NL_COUNT(threads); t++) {
+            nl_context *context = cpu_context(kind ? "bf16" : "f32", threads[t]);
+            for (int s = 0; s < NL_COUNT(shapes); s++) {
+                nl_tensor weight = random_weight(context, shapes[s][0], shapes[s][1], 1);
+                nl_tensor held = random_weight(context, shapes[s][0], shapes[s][1], 1);
+                freeze(context, &held);
+                bool arranged = nl_cpu_arranged(context->device, &held).data != NULL;
+                assert_int_equal(arranged, is_arranged(context, shapes[s][0], shapes[s][1]));
+                for (int gap = 0; gap <= 8; gap += 8)
+                    for (int m = 0; m < NL_COUNT(rows); m++) {
+                        memset(y, 0, most);
+                        memset(frozen, 0, most);
+                        multiply(context, &weight, rows[m], gap, y);
+                        multiply(context, &held, rows[m], gap, frozen);
+                        assert_memory_equal(y, frozen, most);
+                    }
+                memset(y, 0, most);
+                memset(held.data, 0, (size_t)nl_tensor_bytes(&held));
+                multiply(context, &held, FROZEN_ROWS, 0, y);
+                multiply(context, &weight, FROZEN_ROWS, 0, frozen);
+                if (arranged)
+                    assert_memory_equal(y, frozen,
+                                        sizeof(float) * FROZEN_ROWS * (size_t)shapes[s][0]);
+                free_weight(context, &held);
+                free_weight(context, &weight);
+            }
+            nl_context_destroy(context);
+        }
+    free(y);
+    free(frozen);
+}
+
+/* Memory that is given back and taken again is as good as new. */
+static void test_frozen_memory_again(void **unused)
+{
+    (void)unused;
+    enum { N = 128, K = 64, TIMES = 20 };
+    static float y[2][FROZEN_ROWS * N];
+    nl_context *context = cpu_context("bf16", 2);
+    int again = 0;
+    void *before = NULL;
+    for (int i = 0; i < TIMES; i++) {
+        nl_tensor weight = random_weight(context, N, K, (uint64_t)i);
+        again += weight.data == before;
+        before = weight.data;
+        multiply(context, &weight, FROZEN_ROWS, 0, y[0]);
+        freeze(context, &weight);
+        multiply(context, &weight, FROZEN_ROWS, 0, y[1]);
+        assert_memory_equal(y[0], y[1], sizeof(y[0]));
+        free_weight(context, &weight);
+    }
+    assert_true(again > 0); /* or this shows nothing */
+    nl_context_destroy(context);
+}
+
+/* No copy of a weight that has changed: who would write there is refused. */
+static void test_frozen_writes(void **unused)
+{
+    (void)unused;
+    enum { N = 128, K = 64, BYTES = N * K * 4 };
+    static float zeros[N * K], y[2][N * K];
+    nl_context *context = cpu_context("f32", 2);
+    nl_device *device = context->device;
+    nl_tensor all = random_weight(context, 2 * N, K, 1);
+    nl_tensor weight = nl_tensor_rows(&all, N, N), beside = nl_tensor_rows(&all, 0, N);
+    nl_tensor one = nl_tensor_of((float *)weight.data + N * K - 1, NL_F32, 1, (int64_t[]){1});
+    freeze(context, &weight);
+    assert_int_equal(device->ops->upload(device, weight.data, zeros, 4), NL_ERROR_INTERNAL);
+    assert_int_equal(device->ops->copy(device, one.data, zeros, 4), NL_ERROR_INTERNAL);
+    assert_int_equal(NL_OP(device, zero, .x = one), NL_ERROR_INTERNAL);
+    assert_non_null(strstr(nl_last_error(context), "frozen"));
+    assert_int_equal(NL_OP(device, linear, .x = beside, .weight = beside, .y = all),
+                     NL_ERROR_INTERNAL);
+    nl_tensor numbers = nl_tensor_of(zeros, NL_F32, 1, (int64_t[]){8});
+    nl_tensor count = nl_tensor_of(y[1], NL_I32, 1, (int64_t[]){2});
+    nl_segment segment = {.count = 8, .dtype = NL_F32, .weights = one.data};
+    assert_int_equal(NL_OP(device, adamw, .gradient = numbers,
+                           .master = nl_tensor_of(y[0], NL_F32, 1, (int64_t[]){8}),
+                           .first = nl_tensor_of(y[0] + 8, NL_F32, 1, (int64_t[]){8}),
+                           .second = nl_tensor_of(y[0] + 16, NL_F32, 1, (int64_t[]){8}),
+                           .hyper = nl_tensor_of(zeros, NL_F32, 1, (int64_t[]){NL_HYPER_COLUMNS}),
+                           .norm = nl_tensor_of(zeros, NL_F32, 1, (int64_t[]){1}), .counter = count,
+                           .segment_count = 1, .segments = &segment,
+                           .segment_table = nl_tensor_of(&segment, NL_U8, 1,
+                                                         (int64_t[]){(int64_t)sizeof(segment)})),
+                     NL_ERROR_INTERNAL);
+    assert_non_null(strstr(nl_last_error(context), "frozen"));
+    assert_ok(context, device->ops->upload(device, all.data, zeros, BYTES));
+    assert_ok(context, NL_OP(device, zero, .x = nl_tensor_reshape(&beside, 1, (int64_t[]){N * K})));
+    free_weight(context, &all);
+    nl_context_destroy(context);
+}
+
+/* Copies are counted, are not made under a limit, give way to what is needed, and are no reason to fail. */
+static void test_frozen_memory(void **unused)
+{
+    (void)unused;
+    enum { N = 256, K = 64, BYTES = N * K * 2 };
+    for (int kind = 0; kind < 4;
+         kind++) { /* as it is; a limit; no memory for copies; none for the record */
+        nl_context *context = cpu_context("bf16", 1);
+        nl_device *device = context->device;
+        nl_tensor weight = random_weight(context, N, K, 1);
+        bool arranged = is_arranged(context, N, K);
+        int64_t used = context->memory_used;
+        context->options.max_memory = kind == 1 ? (int64_t)1 << 40 : 0;
+        context->fail_allocation = kind > 1 ? context->allocations + 4 - kind : 0;
+        assert_int_equal(nl_freeze(device, (const nl_tensor *const[]){&weight}, 1),
+                         kind == 3 ? NL_ERROR_MEMORY : NL_OK);
+        bool copied = nl_cpu_arranged(device, &weight).data != NULL;
+        assert_int_equal(copied, arranged && kind == 0);
+        assert_int_equal(nl_frozen(device, weight.data, 1), kind != 3);
+        assert_true((context->memory_used >= used + BYTES) == copied);
+        if (copied) {
+            void *more;
+            context->fail_allocation = context->allocations + 1;
+            assert_ok(context, device->ops->alloc(device, "more", 64, &more));
+            assert_null(nl_cpu_arranged(device, &weight).data);
+            assert_true(nl_frozen(device, weight.data, 1));
+            device->ops->free(device, more, 64);
+        }
+        free_weight(context, &weight);
+        assert_false(nl_frozen(device, weight.data, 1));
+        assert_true(context->memory_used <= used - BYTES);
+        nl_context_destroy(context);
+    }
+}
+
 static void test_levels(void **unused)
 {
     (void)unused;
@@ -406,6 +608,10 @@ int main(void)
         cmocka_unit_test(test_bf16_linear),
         cmocka_unit_test(test_order_of_sums),
         cmocka_unit_test(test_threads_linear),
+        cmocka_unit_test(test_frozen_products),
+        cmocka_unit_test(test_frozen_writes),
+        cmocka_unit_test(test_frozen_memory_again),
+        cmocka_unit_test(test_frozen_memory),
         cmocka_unit_test(test_few_addresses),
         cmocka_unit_test(test_levels),
         cmocka_unit_test(test_mean_between_floats),

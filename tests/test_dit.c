@@ -640,6 +640,36 @@ static void adaln_is_one_weight(void **state)
     nl_dit_destroy(dit);
 }
 
+/* A model that is frozen predicts what it did, to the bit, and on a CPU is not written again. */
+static void frozen_model(void **state)
+{
+    (void)state;
+    enum { BATCH = 6, SIZE = 4 * 16 * 16 };
+    static float x[BATCH * SIZE];
+    const float t = 0.5f;
+    const int32_t labels[BATCH] = {0, 1, 2, 3, 4, 5};
+    const char json[] = "{\"architecture\": \"SiT\", \"attention\": \"nala\", \"depth\": 2, "
+                        "\"hidden_size\": 256, \"input_size\": 16}";
+    nl_context *common = context;
+    random_numbers(x, BATCH * SIZE, 1);
+    for (int kind = 0; kind < 2; kind++) {
+        nl_context_options options = {
+            .device = device_name, .dtype = kind ? "bf16" : "f32", .threads = 2};
+        assert_int_equal(nl_context_create(&options, &context), NL_OK);
+        nl_dit *dit = random_model(json);
+        float *before = run(dit, BATCH, x, &t, 1, labels, 4);
+        assert_ok(context, nl_dit_freeze(dit));
+        float *after = run(dit, BATCH, x, &t, 1, labels, 4);
+        assert_memory_equal(before, after, sizeof(x));
+        assert_int_equal(nl_dit_initialize(dit, 8), test_on_cpu() ? NL_ERROR_INTERNAL : NL_OK);
+        free(before);
+        free(after);
+        nl_dit_destroy(dit);
+        nl_context_destroy(context);
+    }
+    context = common;
+}
+
 /* The products of a gated linear attention are drawn one by one, its convolutions change nothing. */
 static void initial_gla(void **state)
 {
@@ -964,6 +994,7 @@ int main(void)
         cmocka_unit_test(position_values),
         cmocka_unit_test(parameter_counts),
         cmocka_unit_test(adaln_is_one_weight),
+        cmocka_unit_test(frozen_model),
         cmocka_unit_test(initial_gla),
         cmocka_unit_test(initial_weights),
         cmocka_unit_test(save_and_load),

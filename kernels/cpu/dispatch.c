@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The table nl_cpu_ops: each entry goes on to the level that suits the processor. */
+#include "frozen.h"
 #include "host_memory.h"
-#include "nl_cpu.h"
+#include "nl_arranged.h"
 #include "nl_thread.h"
 
 #include <stdlib.h>
@@ -49,6 +50,34 @@ nl_status nl_cpu_scratch(nl_device *device, int64_t bytes, void **scratch)
     }
     *scratch = state->scratch;
     return NL_OK;
+}
+
+/* Copies of weights give way to what is needed. */
+static nl_status cpu_alloc(nl_device *device, const char *what, int64_t bytes, void **pointer)
+{
+    nl_status status = nl_host_alloc(device, what, bytes, pointer);
+    if (status == NL_ERROR_MEMORY && nl_cpu_drop_arranged(device))
+        status = nl_host_alloc(device, what, bytes, pointer);
+    return status;
+}
+
+static void cpu_free(nl_device *device, void *pointer, int64_t bytes)
+{
+    nl_cpu_thaw(device, pointer, bytes);
+    nl_host_free(device, pointer, bytes);
+}
+
+static nl_status cpu_copy(nl_device *device, void *to, const void *from, int64_t bytes)
+{
+    if (nl_frozen(device, to, bytes))
+        return nl_fail(device->context, NL_ERROR_INTERNAL,
+                       "%lld bytes are written to weights that were frozen", (long long)bytes);
+    return nl_host_copy(device, to, from, bytes);
+}
+
+static nl_status cpu_upload(nl_device *device, void *to, const void *from, int64_t bytes)
+{
+    return cpu_copy(device, to, from, bytes);
 }
 
 static void cpu_destroy(nl_device *device)
@@ -112,11 +141,11 @@ NL_ALL_OPERATIONS(NL_OPERATION)
 
 const nl_ops nl_cpu_ops = {.name = "cpu",
                            .create = cpu_create,
-                           .alloc = nl_host_alloc,
-                           .free = nl_host_free,
-                           .upload = nl_host_upload,
+                           .alloc = cpu_alloc,
+                           .free = cpu_free,
+                           .upload = cpu_upload,
                            .download = nl_host_download,
-                           .copy = nl_host_copy,
+                           .copy = cpu_copy,
                            .sync = nl_host_sync,
                            .destroy = cpu_destroy,
                            .describe = cpu_describe,

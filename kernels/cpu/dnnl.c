@@ -6,6 +6,15 @@
 #include <omp.h>
 #include <string.h>
 
+/* The name of an implementation says what it is made for. */
+static bool begins_with(const_dnnl_primitive_desc_t made, const char *start)
+{
+    const char *name = "";
+    return made &&
+           dnnl_primitive_desc_query(made, dnnl_query_impl_info_str, 0, &name) == dnnl_success &&
+           strncmp(name, start, strlen(start)) == 0;
+}
+
 /* ---- What differs between the 2.x and the 3.x interface */
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -19,6 +28,12 @@ static dnnl_status_t describe(description *made, int ndim, const dnnl_dims_t sha
     return strides
                ? dnnl_memory_desc_create_with_strides(made, ndim, shape, dtype, strides)
                : dnnl_memory_desc_create_with_tag(made, ndim, shape, dtype, dnnl_format_tag_any);
+}
+
+static dnnl_status_t describe_as_tag(description *made, int ndim, const dnnl_dims_t shape,
+                                     dnnl_data_type_t dtype, dnnl_format_tag_t tag)
+{
+    return dnnl_memory_desc_create_with_tag(made, ndim, shape, dtype, tag);
 }
 
 static void forget(description *made)
@@ -68,6 +83,12 @@ static dnnl_status_t describe(description *made, int ndim, const dnnl_dims_t sha
                    : dnnl_memory_desc_init_by_tag(made, ndim, shape, dtype, dnnl_format_tag_any);
 }
 
+static dnnl_status_t describe_as_tag(description *made, int ndim, const dnnl_dims_t shape,
+                                     dnnl_data_type_t dtype, dnnl_format_tag_t tag)
+{
+    return dnnl_memory_desc_init_by_tag(made, ndim, shape, dtype, tag);
+}
+
 static void forget(description *made)
 {
     (void)made;
@@ -82,14 +103,6 @@ static dnnl_status_t matmul_create(dnnl_primitive_desc_t *made, dnnl_engine_t en
     return status != dnnl_success
                ? status
                : dnnl_primitive_desc_create(made, &operation, attributes, engine, NULL);
-}
-
-static bool begins_with(const_dnnl_primitive_desc_t made, const char *start)
-{
-    const char *name = "";
-    return made &&
-           dnnl_primitive_desc_query(made, dnnl_query_impl_info_str, 0, &name) == dnnl_success &&
-           strncmp(name, start, strlen(start)) == 0;
 }
 
 /* With AMX oneDNN 2 takes 1 to 70 ms to make the implementation that it puts first, and 0.2 to 0.9 for the second, which
@@ -135,21 +148,32 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 
 /* ---- Primitives by shape */
 
-enum { KEPT = 128, KEY = 20 }; /* Inception alone has about 70 shapes */
-enum { ROOM = 32 << 20 };      /* addresses that must be left before a primitive is made */
+enum { PRODUCT = 1, CONVOLUTION }; /* how a key begins */
+enum { KEPT = 128, KEY = 20 };     /* Inception alone has about 70 shapes */
+enum { ROOM = 32 << 20 };          /* addresses that must be left before a primitive is made */
 
-enum { X, WEIGHT, BIAS, Y, RESIDUAL, SCRATCHPAD, ARGUMENTS };
+/* ARRANGED: in place of WEIGHT, for an entry that takes it so. */
+enum { X, WEIGHT, BIAS, Y, RESIDUAL, SCRATCHPAD, ARGUMENTS, ARRANGED = ARGUMENTS, DATA };
 
 typedef struct kept {
     int64_t key[KEY]; /* all zero: free */
     int64_t last_used;
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[ARGUMENTS]; /* without data of their own; NULL: not an argument */
+    bool arranged;                   /* a product by a weight that was arranged before */
     int64_t scratchpad_bytes;
     dnnl_primitive_t reorder; /* of the weight into the layout that the primitive likes, or NULL */
     dnnl_memory_t plain_weight; /* source of the reorder */
     int64_t weight_bytes;       /* of its result */
 } kept;
+
+/* What nl_dnnl_arranged_bytes found. */
+typedef struct known {
+    int64_t n, k; /* 0: free */
+    int64_t bytes;
+} known;
+
+enum { KNOWN = 16 };
 
 struct nl_dnnl {
     nl_device *device;
@@ -157,6 +181,8 @@ struct nl_dnnl {
     dnnl_stream_t stream;
     int64_t clock;
     kept kept[KEPT];
+    known known[KNOWN];
+    unsigned next_known;
     void *scratch; /* scratchpad, then reordered weight; or one scratchpad for each thread */
     int64_t scratch_bytes;
     int64_t stride; /* of the latter, in bytes */
@@ -164,7 +190,7 @@ struct nl_dnnl {
 
 static nl_status failed(nl_dnnl *dnnl, dnnl_status_t status, const int64_t *key)
 {
-    const char *name = key[0] == 1 ? "matrix product" : "convolution";
+    const char *name = key[0] == CONVOLUTION ? "convolution" : "matrix product";
     if (status == dnnl_out_of_memory)
         return nl_fail(dnnl->device->context, NL_ERROR_MEMORY, "oneDNN is out of memory in a %s",
                        name);
@@ -278,7 +304,7 @@ static const int argument_names[ARGUMENTS] = {
     DNNL_ARG_SCRATCHPAD,
 };
 
-/* data: by argument, X to RESIDUAL. */
+/* data: by argument, X to RESIDUAL, and of a product ARRANGED. */
 static dnnl_status_t run_kept(nl_dnnl *dnnl, kept *entry, const void *const *data)
 {
     dnnl_status_t status = dnnl_success;
@@ -289,9 +315,10 @@ static dnnl_status_t run_kept(nl_dnnl *dnnl, kept *entry, const void *const *dat
     for (int i = 0; i < ARGUMENTS; i++) {
         if (!entry->memory[i])
             continue;
-        const void *from = i == SCRATCHPAD                 ? dnnl->scratch
-                           : i == WEIGHT && entry->reorder ? weight
-                                                           : data[i];
+        const void *from = i == SCRATCHPAD                  ? dnnl->scratch
+                           : i == WEIGHT && entry->reorder  ? weight
+                           : i == WEIGHT && entry->arranged ? data[ARRANGED]
+                                                            : data[i];
         TRY(dnnl_memory_set_data_handle(entry->memory[i], (void *)from));
         arguments[count++] = (dnnl_exec_arg_t){argument_names[i], entry->memory[i]};
     }
@@ -365,55 +392,206 @@ static dnnl_data_type_t data_type(nl_dtype dtype)
 
 /* ---- Matrix products */
 
-static dnnl_status_t make_matmul(nl_dnnl *dnnl, kept *entry, const void *args)
+/* A product by a weight that lies like this, or, where that is left open, as suits it best. */
+static dnnl_status_t describe_matmul(nl_dnnl *dnnl, const nl_dnnl_product *p,
+                                     description_ref weight, dnnl_primitive_desc_t *made)
 {
-    const nl_dnnl_product *p = args;
     dnnl_status_t status = dnnl_success;
-    dnnl_primitive_desc_t made = NULL;
     dnnl_primitive_attr_t attributes = NULL;
-    dnnl_data_type_t dtype = data_type(p->dtype);
-    const dnnl_dims_t x_shape = {p->m, p->k}, weight_shape = {p->k, p->n}, y_shape = {p->m, p->n},
-                      bias_shape = {1, p->n};
-    const dnnl_dims_t x_strides = {p->x_stride, 1}, weight_strides = {1, p->weight_stride},
-                      y_strides = {p->y_stride, 1}, bias_strides = {p->n, 1};
-    description x = {0}, weight = {0}, bias = {0}, y = {0};
+    const dnnl_dims_t x_shape = {p->m, p->k}, y_shape = {p->m, p->n}, bias_shape = {1, p->n};
+    const dnnl_dims_t x_strides = {p->x_stride, 1}, y_strides = {p->y_stride, 1},
+                      bias_strides = {p->n, 1};
+    description x = {0}, bias = {0}, y = {0};
     dnnl_post_ops_t ops = NULL;
     TRY(dnnl_post_ops_create(&ops));
     if (p->add)
         TRY(append_sum(ops));
     TRY(attributes_create(&attributes, ops));
-    TRY(describe(&x, 2, x_shape, dtype, x_strides));
-    TRY(describe(&weight, 2, weight_shape, dtype, weight_strides));
+    TRY(describe(&x, 2, x_shape, data_type(p->dtype), x_strides));
     TRY(describe(&bias, 2, bias_shape, dnnl_f32, bias_strides));
     TRY(describe(&y, 2, y_shape, dnnl_f32, y_strides));
-    TRY(matmul_create(&made, dnnl->engine, REF(x), REF(weight), p->bias ? REF(bias) : NULL, REF(y),
+    TRY(matmul_create(made, dnnl->engine, REF(x), weight, p->bias ? REF(bias) : NULL, REF(y),
                       attributes));
-    TRY(add_memory(dnnl, entry, X, REF(x)));
-    TRY(add_memory(dnnl, entry, Y, REF(y)));
-    if (p->bias)
-        TRY(add_memory(dnnl, entry, BIAS, REF(bias)));
-    TRY(finish(dnnl, entry, made, REF(weight)));
 cleanup:
-    if (made)
-        dnnl_primitive_desc_destroy(made);
     if (attributes)
         dnnl_primitive_attr_destroy(attributes);
     if (ops)
         dnnl_post_ops_destroy(ops);
     forget(&x);
-    forget(&weight);
     forget(&bias);
     forget(&y);
     return status;
 }
 
+static dnnl_status_t describe_weight(description *made, nl_dtype dtype, int64_t n, int64_t k,
+                                     int64_t stride)
+{
+    const dnnl_dims_t shape = {k, n}, strides = {1, stride};
+    return describe(made, 2, shape, data_type(dtype), stride ? strides : NULL);
+}
+
+/* The order in which nl_dnnl_arrange writes a weight [n, k]. */
+static dnnl_status_t describe_arranged(description *made, int64_t n, int64_t k)
+{
+    const dnnl_dims_t shape = {k, n};
+    return describe_as_tag(made, 2, shape, dnnl_bf16, dnnl_BA16a64b2a);
+}
+
+/* Products that are made of blocks sum in the same order as by a weight that they have to arrange themselves. */
+static bool is_of_blocks(const_dnnl_primitive_desc_t made)
+{
+    return begins_with(made, "brg");
+}
+
+/* By the arranged weight where there is one and this product, like most, takes it; oneDNN's reference would take any. */
+static dnnl_status_t make_matmul(nl_dnnl *dnnl, kept *entry, const void *args)
+{
+    const nl_dnnl_product *p = args;
+    dnnl_status_t status = dnnl_success;
+    dnnl_primitive_desc_t made = NULL;
+    description weight = {0}, arranged = {0};
+    if (p->arranged) {
+        TRY(describe_arranged(&arranged, p->n, p->k));
+        entry->arranged =
+            describe_matmul(dnnl, p, REF(arranged), &made) == dnnl_success && is_of_blocks(made);
+    }
+    TRY(describe_weight(&weight, p->dtype, p->n, p->k, p->weight_stride));
+    if (!entry->arranged) {
+        if (made)
+            dnnl_primitive_desc_destroy(made);
+        made = NULL;
+        TRY(describe_matmul(dnnl, p, REF(weight), &made));
+    }
+    TRY(add_memory(dnnl, entry, X, dnnl_primitive_desc_query_md(made, dnnl_query_src_md, 0)));
+    TRY(add_memory(dnnl, entry, Y, dnnl_primitive_desc_query_md(made, dnnl_query_dst_md, 0)));
+    if (p->bias)
+        TRY(add_memory(dnnl, entry, BIAS,
+                       dnnl_primitive_desc_query_md(made, dnnl_query_weights_md, 1)));
+    TRY(finish(dnnl, entry, made, entry->arranged ? REF(arranged) : REF(weight)));
+cleanup:
+    if (made)
+        dnnl_primitive_desc_destroy(made);
+    forget(&weight);
+    forget(&arranged);
+    return status;
+}
+
+/* ---- Weights arranged once */
+
+static int64_t find_arranged_bytes(nl_dnnl *dnnl, int64_t n, int64_t k)
+{
+    enum { MANY_ROWS = 256 };
+    const nl_dnnl_product typical = {
+        .m = MANY_ROWS, .n = n, .k = k, .dtype = NL_BF16, .x_stride = k, .y_stride = n};
+    dnnl_status_t status;
+    dnnl_primitive_desc_t made = NULL;
+    description open = {0}, arranged = {0};
+    int64_t bytes = 0;
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    TRY(describe_weight(&open, NL_BF16, n, k, 0));
+    TRY(describe_arranged(&arranged, n, k));
+    TRY(describe_matmul(dnnl, &typical, REF(open), &made));
+    if (is_of_blocks(made) &&
+        dnnl_memory_desc_equal(REF(arranged),
+                               dnnl_primitive_desc_query_md(made, dnnl_query_weights_md, 0)))
+        bytes = (int64_t)dnnl_memory_desc_get_size(REF(arranged));
+cleanup:
+    omp_set_num_threads(threads);
+    if (made)
+        dnnl_primitive_desc_destroy(made);
+    forget(&open);
+    forget(&arranged);
+    return status == dnnl_success ? bytes : 0;
+}
+
+int64_t nl_dnnl_arranged_bytes(nl_dnnl *dnnl, int64_t n, int64_t k)
+{
+    for (int i = 0; i < KNOWN; i++)
+        if (dnnl->known[i].n == n && dnnl->known[i].k == k)
+            return dnnl->known[i].bytes;
+    known *next = &dnnl->known[dnnl->next_known++ % KNOWN];
+    *next = (known){n, k, find_arranged_bytes(dnnl, n, k)};
+    return next->bytes;
+}
+
+/* A tile is NL_DNNL_OUTPUTS outputs by 16 pairs of numbers that follow each other in a row of the weight; in the arranged one
+ * the pairs of all outputs follow each other. */
+enum { TILE_PAIRS = 16, TILE_COLUMNS = 2 * TILE_PAIRS };
+
+int64_t nl_dnnl_run_bytes(int64_t k)
+{
+    int64_t tiles = (k + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    return tiles * TILE_COLUMNS * NL_DNNL_OUTPUTS * (int64_t)sizeof(uint16_t);
+}
+
+/* Four pairs of four outputs, transposed. */
+typedef uint32_t four __attribute__((vector_size(16)));
+
+static void transpose(const uint16_t *from, int64_t stride, uint32_t *to)
+{
+    four rows[4], columns[4];
+    for (int i = 0; i < 4; i++)
+        memcpy(&rows[i], from + i * stride, sizeof(four));
+    four low = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+    four high = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+    four low_2 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+    four high_2 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+    columns[0] = __builtin_shufflevector(low, low_2, 0, 1, 4, 5);
+    columns[1] = __builtin_shufflevector(low, low_2, 2, 3, 6, 7);
+    columns[2] = __builtin_shufflevector(high, high_2, 0, 1, 4, 5);
+    columns[3] = __builtin_shufflevector(high, high_2, 2, 3, 6, 7);
+    for (int i = 0; i < 4; i++)
+        memcpy(to + i * NL_DNNL_OUTPUTS, &columns[i], sizeof(four));
+}
+
+static void arrange_tile(const uint16_t *from, int64_t stride, uint32_t *to)
+{
+    for (int output = 0; output < NL_DNNL_OUTPUTS; output += 4)
+        for (int pair = 0; pair < TILE_PAIRS; pair += 4)
+            transpose(from + output * stride + 2 * pair, stride,
+                      to + pair * NL_DNNL_OUTPUTS + output);
+}
+
+/* One of which there are only so many outputs and columns; the rest is 0. */
+static void arrange_part(const uint16_t *from, int64_t stride, int64_t outputs, int64_t columns,
+                         uint32_t *to)
+{
+    memset(to, 0, NL_DNNL_OUTPUTS * TILE_PAIRS * sizeof(*to));
+    for (int64_t output = 0; output < outputs; output++) {
+        uint32_t pairs[TILE_PAIRS] = {0};
+        memcpy(pairs, from + output * stride, (size_t)columns * sizeof(*from));
+        for (int pair = 0; pair < TILE_PAIRS; pair++)
+            to[pair * NL_DNNL_OUTPUTS + output] = pairs[pair];
+    }
+}
+
+void nl_dnnl_arrange(int64_t n, int64_t k, const uint16_t *weight, int64_t weight_stride,
+                     void *arranged)
+{
+    uint32_t *to = arranged;
+    for (int64_t output = 0; output < n; output += NL_DNNL_OUTPUTS)
+        for (int64_t column = 0; column < k;
+             column += TILE_COLUMNS, to += NL_DNNL_OUTPUTS * TILE_PAIRS) {
+            const uint16_t *from = weight + output * weight_stride + column;
+            int64_t outputs = NL_MIN(n - output, NL_DNNL_OUTPUTS);
+            int64_t columns = NL_MIN(k - column, TILE_COLUMNS);
+            if (outputs == NL_DNNL_OUTPUTS && columns == TILE_COLUMNS)
+                arrange_tile(from, weight_stride, to);
+            else
+                arrange_part(from, weight_stride, outputs, columns, to);
+        }
+}
+
+/* ---- Products, run */
+
 /* alone: made for one thread */
 static void matmul_key(const nl_dnnl_product *p, bool alone, int64_t *key)
 {
-    const int64_t of[KEY] = {1,           p->m,        p->n,
+    const int64_t of[KEY] = {PRODUCT,     p->m,        p->n,
                              p->k,        p->x_stride, p->weight_stride,
                              p->y_stride, p->dtype,    p->bias != NULL,
-                             p->add,      alone};
+                             p->add,      alone,       p->arranged != NULL};
     memcpy(key, of, sizeof(of));
 }
 
@@ -421,7 +599,7 @@ nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *p)
 {
     int64_t key[KEY];
     matmul_key(p, false, key);
-    const void *const data[ARGUMENTS] = {p->x, p->weight, p->bias, p->y};
+    const void *const data[DATA] = {p->x, p->weight, p->bias, p->y, [ARRANGED] = p->arranged};
     return run(dnnl, key, make_matmul, p, data);
 }
 
@@ -449,8 +627,11 @@ bool nl_dnnl_matmul_alone(nl_dnnl *dnnl, void *prepared, const nl_dnnl_product *
     dnnl_stream_t stream = NULL;
     char *scratchpad =
         entry->memory[SCRATCHPAD] ? (char *)dnnl->scratch + thread * dnnl->stride : NULL;
-    const void *const data[ARGUMENTS] = {
-        [X] = p->x, [WEIGHT] = p->weight, [BIAS] = p->bias, [Y] = p->y, [SCRATCHPAD] = scratchpad};
+    const void *const data[ARGUMENTS] = {[X] = p->x,
+                                         [WEIGHT] = entry->arranged ? p->arranged : p->weight,
+                                         [BIAS] = p->bias,
+                                         [Y] = p->y,
+                                         [SCRATCHPAD] = scratchpad};
     dnnl_exec_arg_t arguments[ARGUMENTS];
     int count = 0;
     TRY(dnnl_stream_create(&stream, dnnl->engine, dnnl_stream_default_flags));
@@ -556,7 +737,7 @@ cleanup:
 nl_status nl_dnnl_conv2d(nl_dnnl *dnnl, const nl_conv2d_args *a)
 {
     const int64_t *x = a->x.shape, *w = a->weight.shape, *y = a->y.shape;
-    const int64_t key[KEY] = {2,
+    const int64_t key[KEY] = {CONVOLUTION,
                               x[0],
                               x[1],
                               x[2],

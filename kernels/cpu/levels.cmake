@@ -18,7 +18,7 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/cpu/normal.c
 check_c_compiler_flag("-march=x86-64-v4 -mprefer-vector-width=512" NL_CPU_HAS_LEVELS)
 if(NL_CPU_HAS_LEVELS)
     target_compile_definitions(nl_cpu PRIVATE NL_CPU_HAS_LEVELS)
-    list(FILTER sources EXCLUDE REGEX "/(dispatch|dnnl)\\.c$")
+    list(FILTER sources EXCLUDE REGEX "/(arranged|dispatch|dnnl)\\.c$")
     foreach(level v3 v4)
         add_library(nl_cpu_${level} OBJECT ${sources})
         target_link_libraries(nl_cpu_${level} PRIVATE nl_flags nl_core nl_ops OpenMP::OpenMP_C)

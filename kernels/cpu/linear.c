@@ -6,6 +6,7 @@
  */
 #include "activation.h"
 #include "f8.h"
+#include "nl_arranged.h"
 #include "vector.h"
 #include "vector_math.h"
 
@@ -13,7 +14,8 @@ enum {
     FEW_ROWS = 8,
     BLOCK_ROWS =
         256, /* rows of one product of oneDNN, for each 4 threads; or for one that works alone */
-    ALONE_ROWS = 192 /* with fewer a thread would spend too long on arranging weights */
+    ALONE_ROWS = 192,        /* with fewer a thread would spend too long on arranging weights */
+    ARRANGED_ALONE_ROWS = 64 /* the same where they are arranged already */
 };
 
 /* ---- Few rows */
@@ -107,9 +109,13 @@ static void finish(nl_device *device, const nl_linear_args *args, int64_t first,
 typedef struct work {
     bool alone;    /* each thread makes products of its own */
     int64_t block; /* rows of a product: so few that it is still in the cache for the epilogue */
-    uint16_t *x;   /* [block, K] as BF16, for each thread that works alone, or NULL */
+    uint16_t *
+        x; /* a block as BF16, part by part (round_row), for each thread that works alone, or NULL */
     float *wide_x; /* of F8: [block, K] as F32, or NULL */
     float *weight; /* [N, K] as F32, or NULL */
+    nl_arranged
+        arranged; /* the weight in the order in which oneDNN reads it: kept, or in working memory */
+    char *room;   /* for the latter, to be filled; or NULL */
 } work;
 
 /* Threads work alone where each gets equal blocks, none too short. Then what a thread writes is in its own cache when it reads
@@ -118,30 +124,62 @@ static void choose_blocks(const nl_device *device, const nl_linear_args *args, w
 {
     int64_t share = args->x.shape[0] / device->threads;
     int64_t parts = (share + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    made->alone = device->threads > 1 && args->weight.dtype != NL_F8 && share >= ALONE_ROWS &&
+    made->alone = device->threads > 1 && args->weight.dtype != NL_F8 &&
+                  share >= (made->arranged.data ? ARRANGED_ALONE_ROWS : ALONE_ROWS) &&
                   args->x.shape[0] % (device->threads * parts) == 0;
     made->block = made->alone ? share / parts : BLOCK_ROWS * NL_MAX(1, device->threads / 4);
 }
 
+/* Bytes for arranging a weight whose products are summed part by part: oneDNN adds a part to what is there in another order where
+ * the weight is not arranged, and the sums must not depend on whether it is kept so. */
+static int64_t room_to_arrange(const nl_device *device, const nl_linear_args *args, work *made)
+{
+    const nl_cpu_state *state = device->state;
+    int64_t n = args->weight.shape[0], k = args->weight.shape[1];
+    if (made->arranged.data || k <= NL_DNNL_K)
+        return 0;
+    made->arranged.part_bytes = nl_cpu_pad(nl_dnnl_arranged_bytes(state->dnnl, n, NL_DNNL_K), 64);
+    return made->arranged.part_bytes * ((k + NL_DNNL_K - 1) / NL_DNNL_K);
+}
+
+static void arrange(nl_device *device, const nl_linear_args *args, work *memory)
+{
+    int64_t n = args->weight.shape[0], k = args->weight.shape[1];
+    int64_t runs = (n + NL_DNNL_OUTPUTS - 1) / NL_DNNL_OUTPUTS;
+    const uint16_t *weight = args->weight.data;
+#pragma omp parallel for num_threads(nl_cpu_team(device, n *k)) schedule(static)
+    for (int64_t run = 0; run < runs; run++)
+        for (int64_t part = 0, from = 0; from < k; part++, from += NL_DNNL_K) {
+            int64_t first = run * NL_DNNL_OUTPUTS, columns = NL_MIN(k - from, NL_DNNL_K);
+            char *to = memory->room + part * memory->arranged.part_bytes;
+            nl_dnnl_arrange(NL_MIN(n - first, NL_DNNL_OUTPUTS), columns, weight + first * k + from,
+                            k, to + run * nl_dnnl_run_bytes(columns));
+        }
+    memory->arranged.data = memory->room;
+}
+
 static nl_status reserve(nl_device *device, const nl_linear_args *args, work *made)
 {
+    *made = (work){.arranged = nl_cpu_arranged(device, &args->weight)};
     choose_blocks(device, args, made);
     int64_t rows = NL_MIN(args->x.shape[0], made->block), k = args->x.shape[1];
     int64_t n = args->weight.shape[0];
     bool half = args->weight.dtype == NL_BF16, f8 = args->weight.dtype == NL_F8;
-    bool fast = half && device->dtype == NL_BF16 && nl_dnnl_has_bf16();
+    bool fast = half && nl_cpu_multiplies_bf16(device);
     int64_t x_bytes = fast || f8 ? nl_cpu_pad(rows * k * (f8 ? 4 : 2), 64) : 0;
     int64_t weight_bytes = f8 || (half && !fast) ? nl_cpu_pad(n * k * 4, 64) : 0;
     if (made->alone)
         x_bytes *= device->threads;
+    int64_t room = fast ? room_to_arrange(device, args, made) : 0;
     void *scratch;
-    nl_status status = nl_cpu_scratch(device, x_bytes + weight_bytes, &scratch);
+    nl_status status = nl_cpu_scratch(device, x_bytes + weight_bytes + room, &scratch);
     if (status != NL_OK)
         return status;
     char *next = scratch;
     made->x = fast ? (uint16_t *)next : NULL;
     made->wide_x = f8 ? (float *)next : NULL;
     made->weight = weight_bytes ? (float *)(next + x_bytes) : NULL;
+    made->room = room ? next + x_bytes + weight_bytes : NULL;
     return NL_OK;
 }
 
@@ -151,24 +189,40 @@ static int parts_of(const work *memory, int64_t k)
     return memory->x ? (int)((k + NL_DNNL_K - 1) / NL_DNNL_K) : 1;
 }
 
+/* A row of x as BF16, to place `place` of a block of `rows`: its parts of NL_DNNL_K columns are matrices of their own, since oneDNN
+ * makes products of blocks of rows that follow each other alone. */
+static void round_row(const nl_linear_args *args, int64_t row, int64_t rows, int64_t place,
+                      uint16_t *x)
+{
+    int64_t k = args->x.shape[1];
+    for (int64_t from = 0; from < k; from += NL_DNNL_K) {
+        int64_t width = NL_MIN(k - from, NL_DNNL_K);
+        nl_to_bf16(nl_cpu_row(&args->x, row) + from, width, x + from * rows + place * width);
+    }
+}
+
 /* A part of rows from `first` on; x: those rows as BF16 or F32 in working memory, or NULL. */
 static nl_dnnl_product product_of(const nl_linear_args *args, const work *memory, int64_t first,
                                   int64_t rows, const void *x, int part)
 {
     int64_t k = args->x.shape[1], from = (int64_t)part * NL_DNNL_K;
+    int64_t columns = memory->x ? NL_MIN(k - from, NL_DNNL_K) : k;
     nl_dtype dtype = memory->x ? NL_BF16 : NL_F32;
     const char *row = x ? x : nl_cpu_row(&args->x, first);
     const char *weight = memory->weight ? (const char *)memory->weight : args->weight.data;
     return (nl_dnnl_product){
         .m = rows,
         .n = args->weight.shape[0],
-        .k = memory->x ? NL_MIN(k - from, NL_DNNL_K) : k,
+        .k = columns,
         .dtype = dtype,
         .add = part > 0,
-        .x = row + from * (int64_t)nl_dtype_size(dtype),
-        .x_stride = x ? k : args->x.row_stride,
+        .x = row + from * rows * (int64_t)nl_dtype_size(dtype),
+        .x_stride = x ? columns : args->x.row_stride,
         .weight = weight + from * (int64_t)nl_dtype_size(dtype),
         .weight_stride = k,
+        .arranged = memory->arranged.data
+                        ? memory->arranged.data + part * memory->arranged.part_bytes
+                        : NULL,
         .bias = part ? NULL : args->bias.data,
         .y = nl_cpu_row_out(&args->y, first),
         .y_stride = args->y.row_stride,
@@ -184,7 +238,7 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
     if (memory->x) {
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *k)) schedule(static)
         for (int64_t row = 0; row < rows; row++)
-            nl_to_bf16(nl_cpu_row(&args->x, first + row), k, memory->x + row * k);
+            round_row(args, first + row, rows, row, memory->x);
     }
     if (memory->wide_x) {
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *k)) schedule(static)
@@ -216,7 +270,7 @@ static bool block_alone(nl_dnnl *dnnl, void *const *prepared, const nl_linear_ar
     int thread = omp_get_thread_num();
     uint16_t *x = memory->x ? memory->x + thread * memory->block * k : NULL;
     for (int64_t row = 0; x && row < memory->block; row++)
-        nl_to_bf16(nl_cpu_row(&args->x, first + row), k, x + row * k);
+        round_row(args, first + row, memory->block, row, x);
     for (int part = 0, parts = parts_of(memory, k); part < parts; part++) {
         nl_dnnl_product product = product_of(args, memory, first, memory->block, x, part);
         if (!nl_dnnl_matmul_alone(dnnl, prepared[kind_of(part, parts)], &product, thread))
@@ -290,6 +344,8 @@ nl_status NL_CPU(linear)(nl_device *device, const nl_linear_args *args)
         for (int64_t i = 0; i < n * k; i++)
             memory.weight[i] = nlv_from_bits((uint32_t)from[i] << 16);
     }
+    if (memory.room)
+        arrange(device, args, &memory);
     if (memory.alone)
         return products_alone(device, args, &memory);
     for (int64_t first = 0; first < m && status == NL_OK; first += memory.block)

@@ -36,6 +36,7 @@ extern const nl_ops NL_CPU(ops);
 typedef struct nl_cpu_state { /* nl_device.state */
     const nl_ops *level;
     nl_dnnl *dnnl;
+    struct nl_frozen_weights *frozen; /* arranged.c */
     void *scratch;
     int64_t scratch_bytes;
 } nl_cpu_state;
@@ -53,6 +54,12 @@ void NL_CPU(column_sums)(nl_device *device, const nl_tensor *x, int64_t columns,
 /* depthwise_conv, with the kernel turned by 180 degrees for the gradient of x; a bias left out is 0. */
 nl_status NL_CPU(convolve_tokens)(nl_device *device, const nl_depthwise_conv_args *args,
                                   bool turned);
+
+/* Whether products by BF16 weights are made in BF16; otherwise they are in F32, the weight widened. */
+static inline bool nl_cpu_multiplies_bf16(const nl_device *device)
+{
+    return device->dtype == NL_BF16 && nl_dnnl_has_bf16();
+}
 
 /* Threads worth waking for `work` elements of simple arithmetic. */
 static inline int nl_cpu_team(const nl_device *device, int64_t work)

@@ -28,6 +28,8 @@ typedef struct nl_dnnl_product {
     int64_t x_stride; /* elements between rows */
     const void *weight;
     int64_t weight_stride;
+    const void *
+        arranged; /* what nl_dnnl_arrange made of the weight, or NULL; read in place of it wherever that is faster */
     const float *bias; /* [n] or NULL */
     float *y;
     int64_t y_stride;
@@ -35,7 +37,16 @@ typedef struct nl_dnnl_product {
 
 nl_status nl_dnnl_matmul(nl_dnnl *dnnl, const nl_dnnl_product *product);
 
-/* The same by each thread of a team alone. *prepared, valid until the next call of another function here, is for products of
+/* A BF16 weight [n, k] in the order in which products of many rows read it, where those that are given another write it down in that
+ * order in every call: the bits of a product are the same. Runs of NL_DNNL_OUTPUTS rows of the weight follow each other there, of
+ * nl_dnnl_run_bytes each. 0 bytes: this processor's products read it as it lies, or in an order that is not known here. */
+enum { NL_DNNL_OUTPUTS = 64 };
+int64_t nl_dnnl_arranged_bytes(nl_dnnl *dnnl, int64_t n, int64_t k);
+int64_t nl_dnnl_run_bytes(int64_t k);
+void nl_dnnl_arrange(int64_t n, int64_t k, const uint16_t *weight, int64_t weight_stride,
+                     void *arranged);
+
+/* nl_dnnl_matmul by each thread of a team alone. *prepared, valid until the next call of another function here, is for products of
  * this one's shape, strides, types and `add`, run by up to `threads` threads at once; `thread` counts them from 0. Each must have set
  * omp_set_num_threads(1). false: oneDNN refuses. */
 nl_status nl_dnnl_prepare(nl_dnnl *dnnl, const nl_dnnl_product *product, int threads,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "frozen.h"
 #include "nl_random.h"
 #include "nl_thread.h"
 #include "params.h"
@@ -282,6 +283,22 @@ nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)
         nl_staging_close(&staging);
     }
     return worst;
+}
+
+/* What is worth a copy: the weights of products over all tokens. */
+nl_status nl_dit_freeze(nl_dit *dit)
+{
+    nl_status status;
+    const nl_tensor **weights = NULL;
+    int count = 0;
+    NL_TRY(NL_NEW_ARRAY(dit->device->context, "weights", dit->param_count, &weights));
+    for (int i = 0; i < dit->param_count; i++)
+        if (dit->params[i].matrix && dit->params[i].row_norm && dit->params[i].ndim == 2)
+            weights[count++] = dit->params[i].tensor;
+    NL_TRY(nl_freeze(dit->device, weights, count));
+cleanup:
+    nl_free(dit->device->context, weights);
+    return status;
 }
 
 /* XAVIER_SMALL of the part of a weight that this row belongs to. */

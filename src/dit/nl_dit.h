@@ -90,6 +90,9 @@ void nl_dit_destroy(nl_dit *dit);
 nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint);
 /* The recipe's initial weights by nl_random (docs/public-code.md A3, Init). */
 nl_status nl_dit_initialize(nl_dit *dit, uint64_t seed);
+/* From now on nobody writes the parameters: a back end may keep copies of them (kernels/frozen.h). Not for those that are
+ * trained. */
+nl_status nl_dit_freeze(nl_dit *dit);
 /* Writes the parameters as safetensors with the configuration as metadata. matrix_dtype: F32, BF16, F16,
  * or I8 with row scales (then small tensors, embeddings and the head stay BF16). */
 nl_status nl_dit_save(const nl_dit *dit, const char *path, bool overwrite, nl_dtype matrix_dtype);

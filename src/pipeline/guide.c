@@ -74,6 +74,7 @@ nl_status nl_model_open_guide(nl_model *model, const nl_model_options *options)
                        model->guide_path, model->path, why));
     NL_TRY(nl_dit_create(context->device, &config, &model->guide));
     NL_TRY(nl_dit_load(model->guide, checkpoint));
+    NL_TRY(nl_dit_freeze(model->guide));
     nl_log(context, NL_LOG_DEBUG, "%lld parameters of the guide",
            (long long)nl_dit_parameter_count(model->guide));
 cleanup:

@@ -132,6 +132,7 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_m
     NL_TRY(nl_dit_create(context->device, &model->config, &model->dit));
     nl_log(context, NL_LOG_DEBUG, "%s is open", model->path);
     NL_TRY(nl_dit_load(model->dit, checkpoint));
+    NL_TRY(nl_dit_freeze(model->dit));
     nl_log(context, NL_LOG_DEBUG, "%lld parameters on %s",
            (long long)nl_dit_parameter_count(model->dit), context->device->name);
     NL_TRY(nl_check_cancelled(context));
