@@ -117,6 +117,10 @@ def main():
     for count in "1024", "4096":
         some = {name.split(",")[0]: minute(run) for name, run in minutes.items() if name.endswith(f", {count} tokens")}
         draw(nalagen, f"results/minutes-{count}.svg", some, "--over seconds --smoothing 0.3 --log-scale --size 380x560".split())
+    large = record("2026-11-29-h200-large.json")["runs"]["NaLaSiT with lepe, 16,384 tokens"]
+    # The first losses, from 2 downwards, would press the rest into a line.
+    large = {**large, "loss": [line[1:] for line in large["loss"] if line[1] >= 250]}
+    draw(nalagen, "results/large.svg", {"NaLaSiT with lepe": run(large)}, "--smoothing 0.9 --log-scale --size 380x760".split())
 
 
 if __name__ == "__main__":
