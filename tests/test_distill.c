@@ -285,6 +285,22 @@ static void stages_of_a_run(void **state)
     assert_int_equal(nl_matching_stage_at(&options, 1), NL_MATCHING_NONE);
 }
 
+static void head_of_the_discriminator(void **state)
+{
+    (void)state;
+    nl_config student;
+    nl_config_init(&student);
+    student.depth = 12;
+    student.flow_map = 8;
+    assert_int_equal(nl_state_fake_config(&student).middle_head, 0);
+    student.middle_head = 4;
+    student.internal_guidance = 2;
+    nl_config fake = nl_state_fake_config(&student);
+    assert_true(fake.middle_head == 8 && !fake.flow_map && !fake.internal_guidance);
+    student.flow_map = 12; /* it stands before a block */
+    assert_int_equal(nl_state_fake_config(&student).middle_head, 11);
+}
+
 /* A student, a fake and a teacher of random weights, and one draw at work. */
 typedef struct matching {
     nl_dit *teacher;
@@ -864,6 +880,7 @@ int main(void)
         cmocka_unit_test(teacher_is_guided_from_within),
         cmocka_unit_test(numbers_of_draws),
         cmocka_unit_test(stages_of_a_run),
+        cmocka_unit_test(head_of_the_discriminator),
         cmocka_unit_test(and_along_that_of_a_discriminator),
         cmocka_unit_test(matching_moves_samples_along_its_gradient),
         cmocka_unit_test(a_fake_that_is_the_teacher_moves_nothing),

@@ -51,11 +51,10 @@ cleanup:
 nl_status nl_discriminate_generated(const nl_matcher *matcher, nl_device *device,
                                     const nl_matched *m, const nl_tensor *loss)
 {
-    const double half = 0.5 / NL_DISCRIMINATOR_WEIGHT;
     NL_CHECK(score_loss(matcher, device, m, &matcher->generated, &m->of_generated,
                         matcher->options.gradient_scale));
     return NL_OP(device, combine, .terms = 2, .x = {m->of_data, m->of_generated},
-                 .coefficients = (const double[]){half, half}, .y = *loss);
+                 .coefficients = (const double[]){0.5, 0.5}, .y = *loss);
 }
 
 nl_status nl_fool_discriminator(const nl_matcher *matcher, nl_device *device, const nl_matched *m,

@@ -56,8 +56,8 @@ void nl_matching_fill(const nl_matching_options *o, const int64_t *samples, cons
         nl_guided_row(o->guidance, o->low, o->high, t, rows->guide + at);
         if (!(o->adversarial > 0))
             continue;
-        set_row(rows->real + at, 0, 0, NL_DISCRIMINATOR_WEIGHT);
-        set_row(rows->generated + at, 0, 0, NL_DISCRIMINATOR_WEIGHT);
+        set_row(rows->real + at, 0, 0, 1);
+        set_row(rows->generated + at, 0, 0, 1);
         set_row(rows->fool + at, 0, 0, o->adversarial * (1 - t0) * t);
         rows->real[at + NL_LOSS_TARGET_NOISE] = rows->generated[at + NL_LOSS_TARGET_NOISE] = 0;
         rows->generated[at + NL_LOSS_TARGET_DATA] = -1;

@@ -23,8 +23,6 @@
 #include "nl_group.h"
 #include "state.h"
 
-#define NL_DISCRIMINATOR_WEIGHT 0.1 /* of the discriminator's loss beside the fake's own */
-
 typedef struct nl_matching_options {
     double weight;                        /* of the term beside the target's; 0: no matching */
     double from;                          /* part of the run that lies before it */

@@ -94,6 +94,8 @@ nl_config nl_state_fake_config(const nl_config *student)
     config.flow_map = 0;
     config.internal_guidance = 0;
     config.guided = false;
+    if (config.middle_head)
+        config.middle_head = NL_MIN(student->flow_map, student->depth - 1);
     return config;
 }
 

@@ -44,7 +44,8 @@ nl_status nl_state_take_weights(nl_train_state *state, const nl_checkpoint *chec
 nl_status nl_state_start(nl_train_state *state);
 /* inherit.c: from a teacher of another network, what fits in place and shape; says what does not. */
 nl_status nl_state_inherit(nl_train_state *state, const nl_checkpoint *checkpoint);
-/* Of the fake: the configuration of a network of one time beside this student. Shares what that owns. */
+/* Of the fake: the configuration of a network of one time beside this student. Shares what that owns. Its middle head, the
+ * discriminator's, stands deeper, behind the blocks that see t in the student: there it tells more apart. */
 nl_config nl_state_fake_config(const nl_config *student);
 
 /* Queues the optimiser's step: norm, AdamW, averages. hyper: see NL_HYPER_COLUMNS, already on the device. */
