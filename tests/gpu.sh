@@ -176,7 +176,10 @@ if wanted speed; then
         "$build/bench/nl_bench_startup" >"$out/empty.txt" || status=1
         middle=$(now)
         "$build/nalagen" sample --class 1 --sampler heun --steps 25 --force -q --device cuda --out "$out/first.png" \
-            >"$out/last.txt" 2>&1 || report "first picture: exit $?: $(tail -n 1 "$out/last.txt")"
+            >"$out/last.txt" 2>&1 || {
+            report "first picture: exit $?: $(tail -n 1 "$out/last.txt")" >&2
+            status=1
+        }
         echo "$((middle - begin)) $(($(now) - middle))"
     done >"$out/start.txt"
     median() { awk -v column="$1" '{ print $column }' "$out/start.txt" | sort -n | sed -n 3p; }
