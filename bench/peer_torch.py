@@ -18,11 +18,11 @@ tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_
 torch.compile works for a minute or more on the processor, so each row in each mode is a process (a job) and --jobs of them compile at the same
 time, the most important first. Now and then all of them are stopped, what is ready is measured alone, and they go on. After
 --seconds everything has ended; what was not reached is named on standard error, and so is what fails, with its reason. With --wait
-nothing but attention is measured before --seconds or until all is compiled ("# compiling" is said between the two), then "# ready" is said and a line on standard input awaited.
+nothing but attention is measured before --seconds or until as much is compiled as is there at a time ("# compiling" is said between the
+two), then "# ready" is said and a line on standard input awaited; what is left of --seconds goes to the rest.
 --device cpu: tiny sizes in fp32, to see that every row runs; its figures mean nothing.
 """
 import copy
-import itertools
 import json
 import math
 import multiprocessing
@@ -445,7 +445,7 @@ def row_name(row):
 
 # ---- Jobs: a row in one mode, a process each. It says "ready" when it has compiled, and its results when it has measured.
 
-MOST_JOBS = 24  # that are there at a time: each takes some gigabytes of the host's memory
+MOST_JOBS = 32  # that are there at a time, all rows in one mode among them: each takes some gigabytes of the host's memory
 
 
 def configure(device, tiny, first_mode):
@@ -531,14 +531,15 @@ class Job:
 
 def rounds(jobs, best, seconds, limit, wait):
     """Compiles as many as `limit` at a time and measures what is ready, in rounds, until `seconds` from the start have passed."""
-    begin = time.monotonic()
-    deadline = begin + seconds
-    times = [deadline] if wait else [begin + part * seconds for part in (0.5, 0.75, 0.9)] + [deadline]
-    jobs, compiling, ready = iter(jobs), [], []
+    def rounds_from(begin):
+        return [begin + part * (deadline - begin) for part in (0.5, 0.75, 0.9, 1)]
+
+    deadline = time.monotonic() + seconds
+    times = [deadline] if wait else rounds_from(time.monotonic())
+    jobs, compiling, ready = list(jobs), [], []
     while True:
-        room = min(limit - len(compiling), MOST_JOBS - len(compiling) - len(ready))
-        for make in itertools.islice(jobs, max(room, 0)):
-            compiling.append(make())
+        while jobs and len(compiling) < limit and len(compiling) + len(ready) < MOST_JOBS:
+            compiling.append(jobs.pop(0)())
             compiling[-1].tell(best)
         now = time.monotonic()
         if compiling and now < times[0]:
@@ -554,19 +555,22 @@ def rounds(jobs, best, seconds, limit, wait):
             continue
         for job in compiling:
             job.signal(signal.SIGSTOP)
+        last = deadline
         if wait:
             print("# ready", flush=True)
             sys.stdin.readline()
-            deadline = time.monotonic() + 60 * len(ready)
+            last = time.monotonic() + 60 * len(ready)
         for job in ready:
-            left = deadline - time.monotonic()
+            left = last - time.monotonic()
             if left > 0:
                 job.measure(min(60, left))
             else:
                 job.end("no time left to measure")
         ready = []
-        times = [at for at in times if at > time.monotonic()]
-        if wait or not compiling or not times:
+        if wait:
+            times, wait = rounds_from(time.monotonic()), False
+        times = [at for at in times if time.monotonic() < at <= deadline]
+        if not times or not (compiling or jobs):
             break
         for job in compiling:
             job.signal(signal.SIGCONT)

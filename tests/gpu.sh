@@ -160,16 +160,17 @@ if [ "$peer" ]; then
     grep 'gave up' "$out/peer.txt"
 fi
 
+"$build/nalagen" info --device cuda --json >"$out/device.json" || status=1
+report "$(cat "$out/device.json")"
+
 if wanted speed || wanted forward; then # XL/2, B/2 and S/2 with either attention
     "$build/bench/nl_bench_forward" --device cuda --dtype bf16 >>"$out/ours.tsv" || status=1
-    "$build/bench/nl_bench_forward" --device cuda --dtype fp8 >>"$out/ours.tsv" 2>"$out/fp8.txt" ||
-        report "no figures in fp8: $(tail -n 1 "$out/fp8.txt")"
+    "$build/bench/nl_bench_forward" --device cuda --dtype fp8 >>"$out/ours.tsv" 2>"$out/forward-fp8.txt" ||
+        report "no figures in fp8: $(tail -n 1 "$out/forward-fp8.txt")"
 fi
 
 if wanted speed; then
     started=$(now)
-    "$build/nalagen" info --device cuda --json >"$out/device.json" || status=1
-    report "$(cat "$out/device.json")"
     # The first picture: from the start of the process to the file, less what an empty program takes; in turns.
     for _ in 1 2 3 4 5; do
         begin=$(now)
@@ -249,7 +250,7 @@ result=${RESULT:-$root/bench/results/$(date -u +%F)-$(printf '%s' "$card" | tr '
 {
     printf '{"card": "%s", "driver": "%s", "date": "%s", "commit": "%s",\n "peer": "%s",\n "device": %s,\n "figures": ' \
         "$card" "$driver" "$(date -u +%F)" "$commit" "$(sed -n 's/^# .*, \(PyTorch .*\)/\1/p' "$out/peer.tsv")" \
-        "$(cat "$out/device.json" 2>/dev/null || echo null)"
+        "$(grep . "$out/device.json" || echo null)"
     awk -v json=1 -f "$root/bench/figures.awk" "$out/ours.tsv" "$out/peer.tsv"
     printf '}\n'
 } >"$result"
