@@ -5,7 +5,7 @@
 # Logs go to $OUT (default out/gpu), figures to bench/results/DATE-CARD.json ($RESULT names another file).
 #   PARTS="correctness peer speed training sanitizers"; forward: of speed the networks alone, in bf16 and fp8
 #   PYTHON=python3                with PyTorch, for the peer
-#   PEER="attention forward train decode limits"     its rows; PEER_SECONDS=300: what is not compiled by then is left out
+#   PEER="attention forward train decode inception limits"   its rows; PEER_SECONDS=300: what is not compiled by then is left out
 #   PEER_ONLY="XL,fp8" PEER_MODES="default"          of these the rows with such a name; of torch.compile these modes
 #   SANITIZER_SECONDS=200         at most as long for each tool
 set -u
@@ -121,7 +121,7 @@ elif wanted peer; then
     rm -f "$peer"
     mkfifo "$peer"
     # shellcheck disable=SC2086
-    "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward train decode limits} --seconds "${PEER_SECONDS:-300}" --wait \
+    "$python" "$root/bench/peer_torch.py" ${PEER:-attention forward train decode inception limits} --seconds "${PEER_SECONDS:-300}" --wait \
         ${PEER_ONLY:+--only "$PEER_ONLY"} ${PEER_MODES:+--modes "$PEER_MODES"} <"$peer" >"$out/peer.tsv" 2>"$out/peer.txt" &
     peer_process=$!
     exec 3>"$peer"
