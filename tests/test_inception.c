@@ -79,7 +79,9 @@ static void test_features(void **state)
         assert_ok(context, nl_inception_set_precision(net, p));
         assert_ok(context, nl_inception_run(net, &nl_preprocessings[0], rgb, COUNT, HEIGHT, WIDTH,
                                             features));
-        assert_close(features[NL_FEATURE_SPATIAL], spatial, COUNT * 2023, 2e-3);
+        /* Rounding the factors of every convolution to 10 bits gives 2.7e-3 on a CPU, cutting them off 7.7e-3
+         * (bench/results/gpu-sh.md). */
+        assert_close(features[NL_FEATURE_SPATIAL], spatial, COUNT * 2023, 4e-3);
         assert_close(features[NL_FEATURE_MIXED_7], mixed_7, COUNT * 768, 2e-3);
     }
     assert_ok(context, nl_inception_set_precision(net, NL_PRECISION_FP32));
