@@ -338,8 +338,12 @@ static nl_status run(nl_command_line *line, nl_eval_options *options, const char
     NL_TRY(evaluate(&work, samples));
 cleanup:
     status = nl_group_agree(work.group, status);
-    if (work.group && work.group->failed) /* by the one that failed first */
+    if (work.group && work.group->failed) { /* said by the one that failed first */
         line->reported |= work.group->failed != 1 + work.group->rank;
+        nl_command_report(line, status);
+        /* Before any process goes: a launcher then ends the others, whatever they have to say. */
+        (void)nl_group_barrier(work.group);
+    }
     nl_fid_network_close(&work.network);
     nl_group_destroy(work.group);
     return status;

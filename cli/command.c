@@ -72,6 +72,13 @@ static nl_status check_operands(const nl_command_line *line, const nl_command *c
                    command->operands, count, command->name);
 }
 
+void nl_command_report(nl_command_line *line, nl_status status)
+{
+    if (!line->reported)
+        nl_console_error(&line->console, line->context, status);
+    line->reported = true;
+}
+
 nl_status nl_command_main(const nl_command *command, int argc, char **argv, void *values,
                           nl_status (*work)(nl_command_line *line, void *values))
 {
@@ -98,8 +105,7 @@ nl_status nl_command_main(const nl_command *command, int argc, char **argv, void
     NL_TRY(work(&line, values));
 cleanup:
     nl_release_interrupt();
-    if (!line.reported)
-        nl_console_error(&line.console, line.context, status);
+    nl_command_report(&line, status);
     if (line.context != line.first)
         nl_context_destroy(line.context);
     nl_core_context_destroy(line.first);

@@ -43,6 +43,9 @@ nl_status nl_output_check(nl_context *context, const char *path, bool overwrite,
 nl_status nl_command_main(const nl_command *command, int argc, char **argv, void *values,
                           nl_status (*work)(nl_command_line *line, void *values));
 
+/* Says what went wrong, if that has not been said; main says it otherwise when all is put away. */
+void nl_command_report(nl_command_line *line, nl_status status);
+
 /* line->context becomes one on the device, whose work Ctrl-C cancels. progress: as in nl_context_options, or NULL. */
 nl_status nl_command_take_device(nl_command_line *line, const nl_machine_options *machine,
                                  bool (*progress)(void *user, const nl_progress *progress),
