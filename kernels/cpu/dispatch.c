@@ -75,11 +75,6 @@ static nl_status cpu_copy(nl_device *device, void *to, const void *from, int64_t
     return nl_host_copy(device, to, from, bytes);
 }
 
-static nl_status cpu_upload(nl_device *device, void *to, const void *from, int64_t bytes)
-{
-    return cpu_copy(device, to, from, bytes);
-}
-
 static void cpu_destroy(nl_device *device)
 {
     nl_cpu_state *state = device->state;
@@ -143,7 +138,7 @@ const nl_ops nl_cpu_ops = {.name = "cpu",
                            .create = cpu_create,
                            .alloc = cpu_alloc,
                            .free = cpu_free,
-                           .upload = cpu_upload,
+                           .upload = cpu_copy,
                            .download = nl_host_download,
                            .copy = cpu_copy,
                            .sync = nl_host_sync,
