@@ -184,7 +184,7 @@ static nl_status run_product(nl_device *device, const nl_conv_problem *p, const 
     product.x_stride = product.w_stride = p->channels, product.y_stride = p->y_pixel;
     product.x_type = product.w_type = product.y_type = p->type;
     product.bias = p->bias, product.relu = p->activation == NL_ACT_RELU, product.tf32 = p->tf32;
-    product.alpha = 1.f, product.alone = p->batch == 1;
+    product.alpha = 1.f, product.alone = nl_conv_is_alone(p);
     return nl_cuda_product(device, &product, a->x.data, weight, bias, a->y.data);
 }
 

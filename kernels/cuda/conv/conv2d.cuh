@@ -34,6 +34,17 @@ inline int nl_conv_round_up(int count, int unit)
     return (count + unit - 1) / unit * unit;
 }
 
+/* A picture by itself is there before cuDNN and cuBLASLt are loaded, which takes 0.3 s, unless it is so large that the work
+ * without them takes as long soon: in AutoencoderKL from 1,024 px on. By the shape alone, so that a picture has the same bits
+ * whenever it is decoded. In strict fp32 cuDNN gains nothing. */
+inline bool nl_conv_is_alone(const nl_conv_problem *p)
+{
+    const int64_t taps = p->doubled ? 9 : p->kernel_height * p->kernel_width;
+    const int64_t pixels = p->out_height * (int64_t)p->out_width, most = INT64_C(1) << 38;
+    return p->batch == 1 &&
+           ((p->type == NL_F32 && !p->tf32) || pixels * p->outputs < most / (taps * p->channels));
+}
+
 /* x with its padding in `to`, as `padded` has it: maybe with more channels, which are 0. */
 void nl_conv_pad(const nl_conv_problem *problem, const nl_conv_problem *padded, const void *x,
                  void *to, cudaStream_t stream);

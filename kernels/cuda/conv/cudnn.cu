@@ -163,17 +163,11 @@ static nl_status run_route(nl_device *device, const nl_conv_cache *entry,
     return NL_CUDA_LAUNCHED(device, "conv2d");
 }
 
-/* A single picture is there before cuDNN is loaded and has compiled a kernel for each shape, which takes seconds. */
-static bool is_alone(const nl_conv_problem *p)
-{
-    return p->batch == 1;
-}
-
 bool nl_conv_doubles(nl_device *device, const nl_conv_problem *p)
 {
     nl_cuda *cuda = nl_cuda_of(device);
     nl_conv_cache *entry;
-    return !is_alone(p) && open_library(cuda) == CUDNN_STATUS_SUCCESS &&
+    return !nl_conv_is_alone(p) && open_library(cuda) == CUDNN_STATUS_SUCCESS &&
            find(cuda, p, &entry) == CUDNN_STATUS_SUCCESS;
 }
 
@@ -183,11 +177,13 @@ nl_status nl_conv_run(nl_device *device, const nl_conv_problem *p, const nl_tens
     nl_cuda *cuda = nl_cuda_of(device);
     nl_conv_cache *entry = NULL;
     nl_status status = NL_OK;
-    if (is_alone(p))
+    if (nl_conv_is_alone(p))
         return nl_conv_gather(device, p, weight, operands);
     cudnnStatus_t error = open_library(cuda);
     if (error == CUDNN_STATUS_SUCCESS)
         error = find(cuda, p, &entry);
+    if (error != CUDNN_STATUS_SUCCESS && p->batch == 1) /* none for a picture of 2^31 numbers */
+        return nl_conv_gather(device, p, weight, operands);
     if (error == CUDNN_STATUS_SUCCESS) {
         const nl_conv_order order = {p->type, entry->inner.outputs, entry->inner.channels,
                                      p->doubled != 0};

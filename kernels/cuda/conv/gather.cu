@@ -92,7 +92,7 @@ nl_status nl_conv_gather(nl_device *device, const nl_conv_problem *p, const nl_t
     product.columns = bare.outputs, product.depth = depth;
     product.x_stride = product.w_stride = depth, product.y_stride = bare.y_pixel;
     product.x_type = product.w_type = product.y_type = p->type, product.alpha = 1.f;
-    product.alone = p->batch == 1, product.tf32 = p->tf32;
+    product.alone = nl_conv_is_alone(p), product.tf32 = p->tf32;
     product.bias = bias != NULL, product.relu = whole && p->activation == NL_ACT_RELU;
     for (int64_t first = 0; first < lines && status == NL_OK; first += part) {
         const int64_t count = NL_MIN(part, lines - first);
