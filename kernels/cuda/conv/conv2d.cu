@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* y = activation(conv(x) + bias + residual), NHWC: strict fp32 of several pictures by a kernel of our own (direct.cu),
- * otherwise through cuDNN where this build has it (cudnn.cu), or gathered patches through cuBLASLt (gather.cu).
- * A 3 x 3 convolution of a picture that is doubled first is a transposed one of the picture as it is: 4 / 9 of the
- * multiplications and no doubled picture. */
+/* y = activation(conv(x) + bias + residual), NHWC, by the first of these that serves. Shapes, types, the card and the build
+ * decide, never what has run before, so that a picture always has the same bits.
+ *
+ * - implicit_sm90.cu, on Hopper: 3 x 3 in bf16 of one picture, in a build without cuDNN of any number.
+ * - A product over pixels: 1 x 1 of x and y as they lie.
+ * - Strict fp32 of several pictures: direct.cu, where sums are long gather.cu.
+ * - gather.cu, patches through cuBLASLt or our own product: 1 x 1 of pixels that are not whole 16 bytes, and one picture of
+ *   little work (nl_conv_is_alone), which is there before cuDNN is loaded.
+ * - cuDNN (cudnn.cu), in a build without it gather.cu: the rest, large single pictures on cards before Hopper among it.
+ *
+ * A 3 x 3 convolution of a picture that is doubled first reads the picture as it is in implicit_sm90.cu and through cuDNN: 4 / 9
+ * of the multiplications and no doubled picture. */
 #include "direct.cuh"
+#include "implicit_sm90.cuh"
 #include "product/product.cuh"
 
 /* A thread for V outputs of a pixel; pixels of x and y are x_pixel and y_pixel elements apart. x may be y. */
@@ -116,6 +125,7 @@ static nl_conv_problem problem_of(const nl_conv2d_args *a)
     p.type = a->x.dtype;
     p.activation = a->activation;
     p.tf32 = a->tf32 && a->x.dtype == NL_F32;
+    p.doubled = a->doubled.data != NULL;
     p.bias = a->bias.data != NULL, p.residual = a->residual.data != NULL;
     p.apart = unaligned(a->y.data) || unaligned(a->bias.data) || unaligned(a->residual.data);
     p.batch = a->x.shape[0], p.height = (int)a->x.shape[1], p.width = (int)a->x.shape[2];
@@ -127,15 +137,13 @@ static nl_conv_problem problem_of(const nl_conv2d_args *a)
     return p;
 }
 
-/* A 3 x 3 convolution of a doubled picture as one of the picture as it is; false: it is not such a one. Weights that meet the
- * same pixel are summed before they are rounded to the type, where the plain way rounds each. */
-static bool fold(const nl_conv2d_args *a, nl_conv_problem *p)
+/* A 3 x 3 convolution of a doubled picture as cuDNN's transposed one of the picture as it is; false: it is not such a one.
+ * Weights that meet the same pixel are summed before they are rounded to the type, where the plain way rounds each. */
+static bool fold(nl_conv_problem *p)
 {
-    *p = problem_of(a);
     const bool usual = p->kernel_height == 3 && p->kernel_width == 3 && p->stride == 1 &&
                        p->pad_top == 1 && p->pad_left == 1 && p->pad_bottom == 1 &&
                        p->pad_right == 1;
-    p->doubled = 1;
     p->kernel_height = p->kernel_width = 4;
     return usual;
 }
@@ -162,6 +170,16 @@ static bool is_product(const nl_conv_problem *p, const void *x)
            p->y_pixel % unit == 0 && p->activation != NL_ACT_SILU;
 }
 
+/* With cuDNN several pictures are its. */
+static bool is_implicit(nl_device *device, const nl_conv_problem *p, const void *x)
+{
+#ifdef NL_CUDNN
+    if (p->batch > 1)
+        return false;
+#endif
+    return nl_conv_implicit_serves(device, p, x);
+}
+
 /* Where cuBLASLt gains more on the direct kernel than writing and reading patches takes (bench/results/evaluation.md). */
 static bool is_deep(const nl_conv_problem *p)
 {
@@ -171,7 +189,7 @@ static bool is_deep(const nl_conv_problem *p)
 /* The bias is kept in y's type, as a weight is. */
 static nl_status run_product(nl_device *device, const nl_conv_problem *p, const nl_conv2d_args *a)
 {
-    const nl_conv_order order = {p->type, p->outputs, p->channels, false};
+    const nl_conv_order order = {p->type, p->outputs, p->channels, NL_CONV_PLAIN};
     const void *weight, *bias = NULL;
     nl_status status = nl_cuda_conv_weight(device, &a->weight, &order, &weight);
     if (status == NL_OK && p->bias)
@@ -191,13 +209,15 @@ static nl_status run_product(nl_device *device, const nl_conv_problem *p, const 
 extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *args)
 {
     nl_conv2d_args a = *args;
-    nl_conv_problem p;
+    nl_conv_problem p = problem_of(&a);
     const nl_conv_operands operands = {a.x.data, NULL, a.bias.data, a.residual.data, a.y.data};
     if (nl_tensor_count(&a.y) == 0)
         return NL_OK;
-    if (a.doubled.data && fold(&a, &p) && nl_conv_doubles(device, &p))
-        return nl_conv_run(device, &p, &a.weight, &operands);
-    if (a.doubled.data) {
+    if (is_implicit(device, &p, a.x.data))
+        return nl_conv_implicit(device, &p, &a.weight, &operands);
+    if (p.doubled) {
+        if (fold(&p) && nl_conv_doubles(device, &p))
+            return nl_conv_run(device, &p, &a.weight, &operands);
         nl_upsample2x_args up = {a.x, a.doubled};
         nl_status status = nl_cuda_upsample2x(device, &up);
         if (status != NL_OK)
@@ -206,7 +226,6 @@ extern "C" nl_status nl_cuda_conv2d(nl_device *device, const nl_conv2d_args *arg
         a.doubled.data = NULL;
         return nl_cuda_conv2d(device, &a);
     }
-    p = problem_of(&a);
     if (is_product(&p, a.x.data))
         return run_product(device, &p, &a);
     if (p.batch > 1 && nl_conv_direct_serves(&p, a.x.data))

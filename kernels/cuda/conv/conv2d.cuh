@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the ways of a convolution share (cuDNN, gathered patches, the direct kernel): its shape, and the passes before and
+/* What the ways of a convolution share (conv2d.cu chooses): its shape, and the passes before and
  * after it. */
 #ifndef NL_CUDA_CONV2D_CUH
 #define NL_CUDA_CONV2D_CUH
@@ -14,7 +14,7 @@ struct nl_conv_problem {
     int64_t batch;
     nl_dtype type;
     nl_activation activation;
-    int doubled; /* of x twice as high and wide: a transposed convolution of 4 x 4, stride 2 (weight.cuh) */
+    int doubled; /* of x twice as high and wide; for cuDNN a transposed one of 4 x 4, stride 2 (weight.cuh) */
     int tf32; /* F32 only: factors may be rounded to TF32 */
     int bias, residual;
     int apart; /* y, bias or residual does not start at 16 bytes */
@@ -34,9 +34,8 @@ inline int nl_conv_round_up(int count, int unit)
     return (count + unit - 1) / unit * unit;
 }
 
-/* A picture by itself is there before cuDNN and cuBLASLt are loaded, which takes 0.3 s, unless it is so large that the work
- * without them takes as long soon: in AutoencoderKL from 1,024 px on. By the shape alone, so that a picture has the same bits
- * whenever it is decoded. In strict fp32 cuDNN gains nothing. */
+/* Whether a picture by itself is not to wait for cuDNN and cuBLASLt, which take 0.3 s to load: unless it is so large that the
+ * work without them takes longer than that soon, in AutoencoderKL from 1,024 px on. In strict fp32 cuDNN gains nothing. */
 inline bool nl_conv_is_alone(const nl_conv_problem *p)
 {
     const int64_t taps = p->doubled ? 9 : p->kernel_height * p->kernel_width;

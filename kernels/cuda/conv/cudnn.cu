@@ -186,7 +186,7 @@ nl_status nl_conv_run(nl_device *device, const nl_conv_problem *p, const nl_tens
         return nl_conv_gather(device, p, weight, operands);
     if (error == CUDNN_STATUS_SUCCESS) {
         const nl_conv_order order = {p->type, entry->inner.outputs, entry->inner.channels,
-                                     p->doubled != 0};
+                                     p->doubled ? NL_CONV_FOLDED : NL_CONV_PLAIN};
         nl_conv_operands o = *operands;
         const void *bias = o.bias;
         status = nl_cuda_conv_weight(device, weight, &order, &o.weight);

@@ -179,7 +179,7 @@ static cudaError_t launch(const nl_conv_problem *p, const nl_conv_operands *o, c
 nl_status nl_conv_direct(nl_device *device, const nl_conv_problem *p, const nl_tensor *weight,
                          const nl_conv_operands *operands)
 {
-    const nl_conv_order order = {NL_F32, p->outputs, p->channels, false};
+    const nl_conv_order order = {NL_F32, p->outputs, p->channels, NL_CONV_PLAIN};
     nl_conv_operands o = *operands;
     nl_status status = nl_cuda_conv_weight(device, weight, &order, &o.weight);
     if (status != NL_OK)

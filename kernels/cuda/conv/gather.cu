@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions without cuDNN: products of the weight with gathered patches, through cuBLASLt. For single pictures, long
- * sums in strict fp32 and 1 x 1 of pixels that are not whole 16 bytes in every build, for all in one without cuDNN. */
+/* Convolutions without cuDNN: products of the weight with gathered patches, through cuBLASLt or, of a single picture, our own
+ * product. conv2d.cu says which convolutions. */
 #include "conv2d.cuh"
 #include "product/product.cuh"
 
@@ -73,7 +73,7 @@ nl_status nl_conv_gather(nl_device *device, const nl_conv_problem *p, const nl_t
     bare.outputs = nl_conv_round_up(p->outputs, unit);
     bare.y_pixel = whole ? p->y_pixel : bare.outputs;
     const int64_t depth = (int64_t)p->kernel_height * p->kernel_width * bare.channels;
-    const nl_conv_order order = {p->type, bare.outputs, bare.channels, false};
+    const nl_conv_order order = {p->type, bare.outputs, bare.channels, NL_CONV_PLAIN};
     const int64_t part = NL_MAX(1, NL_MIN(lines, MOST_PATCHES / (p->out_width * depth * size)));
     const int64_t patch_bytes = (part * p->out_width * depth * size + 255) / 256 * 256;
     const int64_t y_bytes = whole ? 0 : lines * p->out_width * bare.outputs * size;

@@ -48,6 +48,56 @@ __global__ void fold_kernel(const W *from, T *to, weight_shape shape, int output
     }
 }
 
+/* Output of a row of NL_CONV_TILED. */
+__device__ __forceinline__ int64_t output_of_row(int64_t row)
+{
+    const int r = row % NL_CONV_TILED_RUN;
+    return row - r + r % 8 / 2 * 8 + r / 8 * 2 + r % 2;
+}
+
+/* i walks [outputs, kh, kw, channels]. */
+template <typename W, typename T>
+__global__ void tile_kernel(const W *from, T *to, weight_shape shape, int outputs, int channels)
+{
+    const int taps = shape.height * shape.width;
+    NL_GRID_LOOP(i, (int64_t)outputs * taps * channels)
+    {
+        const int c = i % channels, tap = i / channels % taps;
+        const int64_t o = output_of_row(i / channels / taps);
+        const bool inside = c < shape.channels && o < shape.outputs;
+        nl_put(to + i, inside ? nl_get(from + (o * shape.channels + c) * taps + tap) : 0.f);
+    }
+}
+
+/* Which of three taps on the doubled picture fall on tap 0 or 1 of a phase. */
+__device__ __forceinline__ int first_tap(int phase, int tap)
+{
+    return tap ? 1 + phase : 0;
+}
+__device__ __forceinline__ int last_tap(int phase, int tap)
+{
+    return tap ? 2 : phase;
+}
+
+/* i walks [2, 2, outputs, 2, 2, channels]. */
+template <typename W, typename T>
+__global__ void tile_phases_kernel(const W *from, T *to, weight_shape shape, int outputs,
+                                   int channels)
+{
+    NL_GRID_LOOP(i, (int64_t)16 * outputs * channels)
+    {
+        const int c = i % channels, tap_x = i / channels % 2, tap_y = i / channels / 2 % 2;
+        const int64_t row = i / channels / 4, o = output_of_row(row % outputs);
+        const int phase_x = row / outputs % 2, phase_y = row / outputs / 2;
+        float sum = 0.f;
+        if (c < shape.channels && o < shape.outputs)
+            for (int y = first_tap(phase_y, tap_y); y <= last_tap(phase_y, tap_y); y++)
+                for (int x = first_tap(phase_x, tap_x); x <= last_tap(phase_x, tap_x); x++)
+                    sum += nl_get(from + ((o * shape.channels + c) * 3 + y) * 3 + x);
+        nl_put(to + i, sum);
+    }
+}
+
 static void fill(nl_cuda *cuda, const nl_conv_weights *w)
 {
     const weight_shape shape = {(int)w->source.shape[0], (int)w->source.shape[1],
@@ -61,10 +111,19 @@ static void fill(nl_cuda *cuda, const nl_conv_weights *w)
                             (const W *)w->source.data, (T *)w->data, shape, w->order.outputs,
                             w->order.channels);
                     };
-                    if (w->order.folded)
+                    switch (w->order.layout) {
+                    case NL_CONV_FOLDED:
                         run(fold_kernel<W, T>);
-                    else
+                        break;
+                    case NL_CONV_TILED:
+                        run(tile_kernel<W, T>);
+                        break;
+                    case NL_CONV_TILED_PHASES:
+                        run(tile_phases_kernel<W, T>);
+                        break;
+                    default:
                         run(order_kernel<W, T>);
+                    }
                 }));
 }
 
@@ -73,7 +132,7 @@ static bool same(const nl_conv_weights *w, const nl_tensor *source, const nl_con
     return w->source.data == source->data && w->source.dtype == source->dtype &&
            nl_tensor_same_shape(&w->source, source) && w->order.type == order->type &&
            w->order.outputs == order->outputs && w->order.channels == order->channels &&
-           w->order.folded == order->folded;
+           w->order.layout == order->layout;
 }
 
 nl_status nl_cuda_conv_weight(nl_device *device, const nl_tensor *weight,
@@ -88,7 +147,9 @@ nl_status nl_cuda_conv_weight(nl_device *device, const nl_tensor *weight,
         if (!w)
             return nl_fail(device->context, NL_ERROR_MEMORY,
                            "a convolution's weight: out of host memory");
-        const int64_t taps = order->folded ? 16 : weight->shape[2] * weight->shape[3];
+        const bool doubled =
+            order->layout == NL_CONV_FOLDED || order->layout == NL_CONV_TILED_PHASES;
+        const int64_t taps = doubled ? 16 : weight->shape[2] * weight->shape[3];
         w->source = *weight;
         w->order = *order;
         w->bytes = taps * order->outputs * order->channels * nl_dtype_size(order->type);
@@ -111,7 +172,7 @@ nl_status nl_cuda_conv_weight(nl_device *device, const nl_tensor *weight,
 nl_status nl_cuda_conv_bias(nl_device *device, const void *bias, nl_dtype type, int outputs,
                             const void **typed)
 {
-    const nl_conv_order order = {type, outputs, 1, false};
+    const nl_conv_order order = {type, outputs, 1, NL_CONV_PLAIN};
     const int64_t shape[] = {outputs, 1, 1, 1};
     const nl_tensor column = nl_tensor_of((void *)bias, NL_F32, 4, shape);
     return nl_cuda_conv_weight(device, &column, &order, typed);
