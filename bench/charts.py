@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RECORD = "2026-11-28-nvidia-h200-2.json"  # of tests/gpu.sh
+RECORD = "2026-11-30-nvidia-h200.json"  # of tests/gpu.sh
 
 
 def record(name):
