@@ -45,6 +45,19 @@ def minute(training):
     return {"log": [{"step": step, "seconds": seconds, "loss": loss} for seconds, step, loss in training["loss"]]}
 
 
+def four_minutes(runs):
+    """Held-out losses at 256 tokens by seconds. A conversion's own loss is the distance to its teacher: its end alone has one of the data."""
+    curves = {}
+    for kind in "SiT", "NaLaSiT with lepe":
+        training = runs[f"{kind}, 4 minutes, 256 tokens"]
+        seconds = {step: seconds for seconds, step, _ in training["loss"]}
+        curves[kind] = [{"seconds": seconds[step], "held-out loss": loss} for step, loss in training["held_out"]]
+    curves["NaLaSiT with lepe converted from that SiT: two runs' ends"] = [
+        {"seconds": training["seconds"], "held-out loss": training["held_out_of_the_data"]}
+        for name, training in runs.items() if " from " in name]
+    return {name: {"metrics": lines} for name, lines in curves.items()}
+
+
 def tokens(figures):
     """({name: [line]} of attention alone, the same of whole backbones), milliseconds by tokens."""
     alone, whole = {}, {}
@@ -117,6 +130,8 @@ def main():
     for count in "1024", "4096":
         some = {name.split(",")[0]: minute(run) for name, run in minutes.items() if name.endswith(f", {count} tokens")}
         draw(nalagen, f"results/minutes-{count}.svg", some, "--over seconds --smoothing 0.3 --log-scale --size 380x560".split())
+    draw(nalagen, "results/minutes-256.svg", four_minutes(record("2026-11-30-h200-equal-minutes.json")["runs"]),
+         ["--value", "held-out loss", *"--over seconds --smoothing 0 --size 380x560".split()])
     large = record("2026-11-29-h200-large.json")["runs"]["NaLaSiT with lepe, 16,384 tokens"]
     # The first losses, from 2 downwards, would press the rest into a line.
     large = {**large, "loss": [line[1:] for line in large["loss"] if line[1] >= 250]}

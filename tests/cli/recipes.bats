@@ -144,7 +144,7 @@ docs/evaluation.md|eval.bats; published references
 docs/performance.md|a GPU: tests/gpu.sh
 docs/python.md|python.bats
 docs/questions.md|docs/published-numbers.md and docs/your-own-pictures.md run the same commands
-docs/results.md|hours on a GPU: bench/compare_models.sh
+docs/results.md|hours on a GPU: bench/compare_models.sh; bench/large_sampling.sh is run below, small
 docs/samplers.md|sample.bats
 docs/serve.md|serve.bats
 docs/testing.md|the tests themselves
@@ -167,4 +167,15 @@ bench/results/training.md|a GPU"
         fi
     done
     [ -z "$unknown" ] || { echo "$unknown"; false; }
+}
+
+@test "bench/large_sampling.sh: a line for each kind of attention, tokens counted, all files there" {
+    need_model
+    NALAGEN=$NALAGEN DEVICE=cpu SIZE=1x32x2 TURNS=1 CASES="64:1:2:1 128:2:1:1" "$NL_SOURCE_DIR/bench/large_sampling.sh" -t 2 >lines
+    json_lines "x['tokens'] == 64 and x['seconds'] > 0 and x['bytes'] > 8000 * x['pictures'] and
+        (x['model'], x['picture'], x['pictures'], x['batch']) == (('lepe', 'nala', 'softmax')[i % 3], *((64, 2, 1), (128, 1, 1))[i // 3])" <lines
+    [ "$(wc -l <lines)" -eq 6 ]
+    run env DEVICE=cpu SIZE=1x32x2 TURNS=1 CASES=64:1:1:1 NALAGEN=$NALAGEN "$NL_SOURCE_DIR/bench/large_sampling.sh" --misspelt
+    [ "$status" -eq 2 ]
+    [[ $output == *--misspelt* && $output != *seconds* ]]
 }
