@@ -36,10 +36,7 @@ __global__ void finish_kernel(const T *x, int64_t x_pixel, T *y, int64_t y_pixel
                 v[j] += bias[c + j];
             if (residual)
                 v[j] += r[j];
-            if (activation == NL_ACT_RELU)
-                v[j] = v[j] < 0.f ? 0.f : v[j];
-            else if (activation == NL_ACT_SILU)
-                v[j] = nl_silu(v[j]);
+            v[j] = nl_conv_activate(v[j], activation);
         }
         nl_store(y + pixel * y_pixel + c, v);
     }

@@ -44,6 +44,15 @@ inline bool nl_conv_is_alone(const nl_conv_problem *p)
            ((p->type == NL_F32 && !p->tf32) || pixels * p->outputs < most / (taps * p->channels));
 }
 
+__device__ __forceinline__ float nl_conv_activate(float v, nl_activation activation)
+{
+    if (activation == NL_ACT_RELU)
+        v = v < 0.f ? 0.f : v;
+    else if (activation == NL_ACT_SILU)
+        v = nl_silu(v);
+    return v;
+}
+
 /* x with its padding in `to`, as `padded` has it: maybe with more channels, which are 0. */
 void nl_conv_pad(const nl_conv_problem *problem, const nl_conv_problem *padded, const void *x,
                  void *to, cudaStream_t stream);

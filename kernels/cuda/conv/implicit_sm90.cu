@@ -203,13 +203,6 @@ template <int N> __device__ __forceinline__ float sum_at(const float (&d)[N], in
     return d[(run * 4 + i / 2) * 4 + 2 * r + i % 2];
 }
 
-__device__ __forceinline__ float activate(float v, nl_activation activation)
-{
-    if (activation == NL_ACT_RELU)
-        return v < 0.f ? 0.f : v;
-    return activation == NL_ACT_SILU ? nl_silu(v) : v;
-}
-
 /* y = activation(v + bias + residual) of eight outputs from `output` on, as many as there are. pixel: of y. */
 __device__ __forceinline__ void finish(const implicit_params &p, int64_t pixel, int output,
                                        float (&v)[8])
@@ -232,7 +225,7 @@ __device__ __forceinline__ void finish(const implicit_params &p, int64_t pixel, 
         }
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v[i] = activate(v[i], p.activation);
+            v[i] = nl_conv_activate(v[i], p.activation);
         nl_store8(y, v);
         return;
     }
@@ -241,7 +234,7 @@ __device__ __forceinline__ void finish(const implicit_params &p, int64_t pixel, 
         if (output + i < p.outputs) {
             const float sum = v[i] + (p.bias ? p.bias[output + i] : 0.f) +
                               (p.residual ? nl_get(residual + i) : 0.f);
-            nl_put(y + i, activate(sum, p.activation));
+            nl_put(y + i, nl_conv_activate(sum, p.activation));
         }
 }
 

@@ -17,15 +17,22 @@ struct weight_shape {
     int outputs, channels, height, width;
 };
 
+/* Output of a row of NL_CONV_TILED. */
+__device__ __forceinline__ int64_t output_of_row(int64_t row)
+{
+    const int r = row % NL_CONV_TILED_RUN;
+    return row - r + r % 8 / 2 * 8 + r / 8 * 2 + r % 2;
+}
+
 /* i walks [outputs, kh, kw, channels] of the order. */
-template <typename W, typename T>
+template <bool TILED, typename W, typename T>
 __global__ void order_kernel(const W *from, T *to, weight_shape shape, int outputs, int channels)
 {
     const int taps = shape.height * shape.width;
     NL_GRID_LOOP(i, (int64_t)outputs * taps * channels)
     {
         const int c = i % channels, tap = i / channels % taps;
-        const int64_t o = i / channels / taps;
+        const int64_t row = i / channels / taps, o = TILED ? output_of_row(row) : row;
         const bool inside = c < shape.channels && o < shape.outputs;
         nl_put(to + i, inside ? nl_get(from + (o * shape.channels + c) * taps + tap) : 0.f);
     }
@@ -45,27 +52,6 @@ __global__ void fold_kernel(const W *from, T *to, weight_shape shape, int output
                 for (int column = max(2 - s, 0); column <= min(3 - s, 2); column++)
                     sum += nl_get(from + ((o * shape.channels + c) * 3 + row) * 3 + column);
         nl_put(to + i, sum);
-    }
-}
-
-/* Output of a row of NL_CONV_TILED. */
-__device__ __forceinline__ int64_t output_of_row(int64_t row)
-{
-    const int r = row % NL_CONV_TILED_RUN;
-    return row - r + r % 8 / 2 * 8 + r / 8 * 2 + r % 2;
-}
-
-/* i walks [outputs, kh, kw, channels]. */
-template <typename W, typename T>
-__global__ void tile_kernel(const W *from, T *to, weight_shape shape, int outputs, int channels)
-{
-    const int taps = shape.height * shape.width;
-    NL_GRID_LOOP(i, (int64_t)outputs * taps * channels)
-    {
-        const int c = i % channels, tap = i / channels % taps;
-        const int64_t o = output_of_row(i / channels / taps);
-        const bool inside = c < shape.channels && o < shape.outputs;
-        nl_put(to + i, inside ? nl_get(from + (o * shape.channels + c) * taps + tap) : 0.f);
     }
 }
 
@@ -116,13 +102,13 @@ static void fill(nl_cuda *cuda, const nl_conv_weights *w)
                         run(fold_kernel<W, T>);
                         break;
                     case NL_CONV_TILED:
-                        run(tile_kernel<W, T>);
+                        run(order_kernel<true, W, T>);
                         break;
                     case NL_CONV_TILED_PHASES:
                         run(tile_phases_kernel<W, T>);
                         break;
                     default:
-                        run(order_kernel<W, T>);
+                        run(order_kernel<false, W, T>);
                     }
                 }));
 }
