@@ -208,7 +208,13 @@ nl_status nl_cuda_scratch(nl_device *device, const char *what, int64_t bytes, vo
         cuda->scratch_bytes = bytes;
     }
     *scratch = cuda->scratch;
-    return NL_OK;
+    /* For tests: what an operation reads of it and has not written there becomes NaN. */
+    static const bool poisoned = getenv("NL_CUDA_POISON") != NULL;
+    return poisoned
+               ? nl_cuda_check(device,
+                               cudaMemsetAsync(cuda->scratch, 0xff, (size_t)bytes, cuda->stream),
+                               "poisoning scratch memory")
+               : NL_OK;
 }
 
 static void cuda_destroy(nl_device *device)
