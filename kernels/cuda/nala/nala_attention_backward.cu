@@ -97,12 +97,12 @@ __device__ __forceinline__ void load_queries(const tile_gradient &p, const head_
             for (int e = 0; e < E; e++)
                 dz[0][e] = fmaf(-product, f[0][e], dz[0][e]),
                 dz[1][e] = fmaf(-product, f[1][e], dz[1][e]);
+            if (FEATURES) /* a token beyond the last has no angles, and zeros must stay zeros */
+                nl_turn_row(p.map, first + t, 1.f, f);
         }
         nl_store_row(m.vectors + t * l.stride, l.padded, u);
-        if (FEATURES) {
-            nl_turn_row(p.map, first + t, 1.f, f);
+        if (FEATURES)
             nl_store_halves<MAP>(l, m.features + t * l.feature_stride, f);
-        }
     }
     __syncthreads();
 }
