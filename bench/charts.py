@@ -127,8 +127,10 @@ def main():
     draw(nalagen, "results/evaluations.svg", sweep, [*axes, "evaluations"])
     draw(nalagen, "results/seconds.svg", seconds(rows, record("2026-11-29-cpu-steps.json")["rows"]), [*axes, "seconds a picture"])
     minutes = record("2026-11-29-h200-equal-minutes.json")["runs"]
+    minutes |= record("2026-11-30-h200-equal-minutes-2.json")["runs"]
+    kinds = "SiT", "NaLaSiT", "NaLaSiT with lepe"  # in this order everywhere, so that a kind has one colour
     for count in "1024", "4096":
-        some = {name.split(",")[0]: minute(run) for name, run in minutes.items() if name.endswith(f", {count} tokens")}
+        some = {kind: minute(minutes[f"{kind}, {count} tokens"]) for kind in kinds}
         draw(nalagen, f"results/minutes-{count}.svg", some, "--over seconds --smoothing 0.3 --log-scale --size 380x560".split())
     draw(nalagen, "results/minutes-256.svg", four_minutes(record("2026-11-30-h200-equal-minutes.json")["runs"]),
          ["--value", "held-out loss", *"--over seconds --smoothing 0 --size 380x560".split()])
