@@ -227,28 +227,32 @@ static void numbers_of_draws(void **state)
     enum { COUNT = 20000 };
     static int64_t samples[COUNT];
     static int32_t labels[COUNT], both[2 * COUNT];
-    static float first[2 * COUNT], last[2 * COUNT], t[2 * COUNT];
-    static float start[COUNT][NL_LOSS_COLUMNS], end[COUNT][NL_LOSS_COLUMNS];
+    static float jump[NL_MATCHING_JUMPS][2 * COUNT], last[2 * COUNT], t[2 * COUNT];
+    static float move[NL_MATCHING_JUMPS][COUNT][NL_LOSS_COLUMNS], end[COUNT][NL_LOSS_COLUMNS];
     static float mix[COUNT][NL_LOSS_COLUMNS], guide[COUNT][NL_LOSS_COLUMNS];
     nl_matching_options options = {.weight = 2, .guidance = 3, .low = 0.1, .high = 0.9, .seed = 7};
-    nl_matching_rows rows = {.first = first,
+    nl_matching_rows rows = {.jump = {jump[0], jump[1]},
                              .last = last,
                              .t = t,
                              .labels = both,
-                             .start = start[0],
+                             .move = {move[0][0], move[1][0]},
                              .end = end[0],
                              .mix = mix[0],
                              .guide = guide[0]};
     double mean = 0;
-    int halves = 0;
+    int from[4] = {0}; /* quarters */
     for (int i = 0; i < COUNT; i++)
         samples[i] = i, labels[i] = i % 3;
     nl_matching_fill(&options, samples, labels, 3, COUNT, 1, &rows);
     for (int i = 0; i < COUNT; i++) {
         float t0 = last[i];
-        assert_true(t0 == 0 || t0 == 0.5f);
-        assert_true(first[i] == 0 && first[COUNT + i] == t0 && last[COUNT + i] == 1);
-        assert_true(start[i][NL_LOSS_DATA] == 1 && start[i][NL_LOSS_NOISE] == t0);
+        assert_true(t0 == 0 || t0 == 0.5f || t0 == 0.75f);
+        assert_true(jump[0][i] == 0 && jump[0][COUNT + i] == fminf(t0, 0.5f));
+        assert_true(jump[1][i] == jump[0][COUNT + i] && jump[1][COUNT + i] == t0);
+        for (int j = 0; j < NL_MATCHING_JUMPS; j++)
+            assert_true(move[j][i][NL_LOSS_DATA] == 1 &&
+                        move[j][i][NL_LOSS_NOISE] == jump[j][COUNT + i] - jump[j][i]);
+        assert_true(last[COUNT + i] == 1);
         assert_true(end[i][NL_LOSS_DATA] == 1 && end[i][NL_LOSS_NOISE] == 1 - t0);
         assert_true(end[i][NL_LOSS_WEIGHT] == 2 * (1 - t0));
         assert_true(t[i] >= 0.02f && t[i] <= 0.98f && t[COUNT + i] == t[i]);
@@ -258,10 +262,12 @@ static void numbers_of_draws(void **state)
         assert_true(mix[i][NL_LOSS_WEIGHT] == 1);
         assert_true(guide[i][NL_LOSS_DATA] == (t[i] >= 0.1f && t[i] <= 0.9f ? 3 : 1));
         assert_true(both[i] == labels[i] && both[COUNT + i] == 3);
-        halves += t0 == 0.5f;
+        from[(int)(4 * t0)]++;
         mean += t[i] / COUNT;
     }
-    assert_true(fabs(halves / (double)COUNT - 0.5) < 0.018); /* five standard deviations */
+    assert_true(fabs(from[0] / (double)COUNT - 0.5) < 0.018); /* five standard deviations */
+    assert_true(fabs(from[2] / (double)COUNT - 0.25) < 0.0154);
+    assert_true(fabs(from[3] / (double)COUNT - 0.25) < 0.0154);
     assert_true(fabs(mean - 0.5) < 0.01);
     float one_t = t[100], others[2];
     rows.t = others;
@@ -326,7 +332,7 @@ static void open_matching(matching *m, double guidance, double adversarial)
                                    .channels = 3,
                                    .updates = 1,
                                    .size = N,
-                                   .seed = 3,
+                                   .seed = 4,
                                    .gradient_scale = 1.0f / N};
     nl_dit *student = model_of(STUDENT, 0.12f);
     nl_dit *fake = model_of(adversarial > 0 ? TWO_HEADS : TEACHER, 0.11f);
@@ -354,6 +360,22 @@ static void close_matching(matching *m)
     nl_state_free(&m->student);
     nl_state_free(&m->fake);
     nl_dit_destroy(m->teacher);
+}
+
+/* Where the last jump of a sample begins: one step of `flow` there from noise where it is 1/2, two of unequal length to 3/4. */
+static void check_beginning(const matching *m, int sample)
+{
+    float x[E], u[E], t0 = ((float *)m->matcher.last.data)[sample];
+    float times[] = {0, fminf(t0, 0.5f), t0};
+    memcpy(x, (float *)m->matched.noise.data + sample * E, sizeof(x));
+    for (int step = 0; step < 2 && times[step] < t0; step++) {
+        ask(m->student.model, x, times + step, 2, ((int32_t *)m->matcher.labels.data)[sample], 0,
+            u);
+        for (int j = 0; j < E; j++)
+            x[j] += (times[step + 1] - times[step]) * u[j];
+    }
+    for (int j = 0; j < E; j++)
+        assert_true(fabsf(x[j] - ((float *)m->matched.start.data)[sample * E + j]) < 1e-5f);
 }
 
 /* The student's samples with its present weights, from where the last jump begins, times `direction`: mean over the
@@ -407,9 +429,14 @@ static void moves_along_the_gradient(double adversarial)
 {
     matching m;
     static float direction[N * E];
-    double difference = 0, norm = 0;
+    double difference = 0, norm = 0, farthest = 0;
     open_matching(&m, 3, adversarial);
     assert_ok(context, nl_match_student(&m.matcher, context->device, &m.matched, &m.losses, NULL));
+    for (int i = 0; i < N; i++) {
+        check_beginning(&m, i);
+        farthest = fmax(farthest, ((float *)m.matcher.last.data)[i]);
+    }
+    assert_true(farthest == 0.75);
     for (int i = 0; i < N; i++) { /* g, by the two predictions of data */
         const float *x = (float *)m.matched.x.data + i * E;
         const float *at = (float *)m.matched.mixed.data + i * E;

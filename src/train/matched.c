@@ -24,16 +24,25 @@ nl_status nl_matched_take(const nl_matcher *matcher, nl_device *device, nl_match
     return nl_guided_take(matcher->options.guidance, device, &m->x, &m->guided);
 }
 
+/* y = from + (to - from) u: jump `j` of the way. */
+static nl_status jump(const nl_matcher *matcher, nl_device *device, int j, const nl_tensor *from,
+                      const nl_tensor *u, const nl_tensor *y)
+{
+    nl_tensor labels = nl_matcher_labels(matcher);
+    NL_CHECK(nl_dit_forward(matcher->student->model, device, from, &matcher->jump[j], &labels, NULL,
+                            u, NULL));
+    return NL_OP(device, diffuse, .data = *from, .noise = *u, .coefficients = matcher->move[j],
+                 .y = *y);
+}
+
 /* x and its noisy one from the student; saved: what the backward pass of the last jump needs, or NULL. */
 static nl_status generate(const nl_matcher *matcher, nl_device *device, const nl_matched *m,
                           nl_dit_saved *saved)
 {
     const nl_dit *student = matcher->student->model;
     nl_tensor labels = nl_matcher_labels(matcher);
-    NL_CHECK(
-        nl_dit_forward(student, device, &m->noise, &matcher->first, &labels, NULL, &m->u, NULL));
-    NL_CHECK(NL_OP(device, diffuse, .data = m->noise, .noise = m->u, .coefficients = matcher->start,
-                   .y = m->start));
+    NL_CHECK(jump(matcher, device, 0, &m->noise, &m->u, &m->x));
+    NL_CHECK(jump(matcher, device, 1, &m->x, &m->u, &m->start));
     NL_CHECK(saved
                  ? nl_dit_forward_saving(student, device, &m->start, &matcher->last, &labels, NULL,
                                          matcher->options.checkpointing, NULL, &m->u, NULL, saved)

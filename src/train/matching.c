@@ -2,6 +2,7 @@
 /* Distribution matching: what is drawn for it, on its way to the device, in a ring of pinned slots. */
 #include "matching.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "nl_random.h"
@@ -42,15 +43,19 @@ void nl_matching_fill(const nl_matching_options *o, const int64_t *samples, cons
         uint32_t words[4];
         int64_t at = i * NL_LOSS_COLUMNS;
         nl_philox(o->seed, (uint64_t)samples[i], stream_of(draw, 0), 0, words);
-        double t0 = words[0] >> 31 ? 0.5 : 0;
+        double t0 = words[0] >> 31 ? words[0] >> 30 & 1 ? 0.75 : 0.5 : 0;
         double t = least_time + (most_time - least_time) * ((words[1] + 0.5) * 0x1p-32);
-        rows->first[i] = 0;
-        rows->first[count + i] = rows->last[i] = (float)t0;
+        double way[NL_MATCHING_JUMPS + 1] = {0, fmin(t0, 0.5), t0};
+        for (int j = 0; j < NL_MATCHING_JUMPS; j++) {
+            rows->jump[j][i] = (float)way[j];
+            rows->jump[j][count + i] = (float)way[j + 1];
+            set_row(rows->move[j] + at, 1, way[j + 1] - way[j], 1);
+        }
+        rows->last[i] = (float)t0;
         rows->last[count + i] = 1;
         rows->t[i] = rows->t[count + i] = (float)t;
         rows->labels[i] = labels[i];
         rows->labels[count + i] = null_class;
-        set_row(rows->start + at, 1, t0, 1);
         set_row(rows->end + at, 1, 1 - t0, o->weight * (1 - t0));
         set_row(rows->mix + at, t, 1 - t, 1);
         nl_guided_row(o->guidance, o->low, o->high, t, rows->guide + at);
@@ -75,8 +80,9 @@ static void place(nl_tensor *tensor, nl_dtype dtype, int ndim, const int64_t *sh
 static int64_t lay_out(nl_matcher *m, char *base)
 {
     int64_t used = 0, n = m->options.size, pairs[] = {2, n}, twice = 2 * n;
-    nl_tensor *rows[] = {&m->start, &m->end, &m->mix, &m->guide};
-    place(&m->first, NL_F32, 2, pairs, base, &used);
+    nl_tensor *rows[] = {&m->move[0], &m->move[1], &m->end, &m->mix, &m->guide};
+    for (int j = 0; j < NL_MATCHING_JUMPS; j++)
+        place(&m->jump[j], NL_F32, 2, pairs, base, &used);
     place(&m->last, NL_F32, 2, pairs, base, &used);
     place(&m->t, NL_F32, 1, &twice, base, &used);
     place(&m->labels, NL_I32, 1, &twice, base, &used);
@@ -177,11 +183,11 @@ nl_status nl_matcher_next(nl_matcher *m, const int64_t *samples, const int32_t *
         NL_CHECK(device->ops->sync(device));
         m->slot = 0;
     }
-    nl_matching_rows rows = {.first = in_slot(m, &m->first),
+    nl_matching_rows rows = {.jump = {in_slot(m, &m->jump[0]), in_slot(m, &m->jump[1])},
                              .last = in_slot(m, &m->last),
                              .t = in_slot(m, &m->t),
                              .labels = in_slot(m, &m->labels),
-                             .start = in_slot(m, &m->start),
+                             .move = {in_slot(m, &m->move[0]), in_slot(m, &m->move[1])},
                              .end = in_slot(m, &m->end),
                              .mix = in_slot(m, &m->mix),
                              .guide = in_slot(m, &m->guide)};

@@ -44,21 +44,24 @@ typedef enum nl_matching_stage {
 } nl_matching_stage;
 nl_matching_stage nl_matching_stage_at(const nl_matching_options *options, double done);
 
+/* Of the way to t0; one that leads nowhere, from a time to itself, leaves its sample as it is. */
+enum { NL_MATCHING_JUMPS = 2 };
+
 /* Numbers of a draw of n samples, on the host. Rows have NL_LOSS_COLUMNS. */
 typedef struct nl_matching_rows {
-    float *first, *last; /* [2, n]: 0 and t0, t0 and 1 */
-    float *t;            /* [2 n]: t twice */
-    int32_t *labels;     /* [2 n]: the labels, then the null class */
-    float *start,
-        *end;   /* start = noise + t0 u; x = start + (1 - t0) u, weight of the term times 1 - t0 */
-    float *mix; /* t x + (1 - t) noise', target x - noise' */
+    float *jump[NL_MATCHING_JUMPS], *last; /* [2, n]: times from and to; t0 and 1 */
+    float *t;                              /* [2 n]: t twice */
+    int32_t *labels;                       /* [2 n]: the labels, then the null class */
+    float *move[NL_MATCHING_JUMPS];        /* y = x + (to - from) u */
+    float *end;   /* x = start + (1 - t0) u, weight of the term times 1 - t0 */
+    float *mix;   /* t x + (1 - t) noise', target x - noise' */
     float *guide; /* as nl_distill_rows */
     /* With the adversarial term: targets of scores, 1 and -1 times a tensor of ones; its weight times (1 - t0) t. */
     float *real, *generated, *fool;
 } nl_matching_rows;
 
-/* Numbers of draw `draw` of a step (0: the student's; 1, ...: the fake's), by (seed, sample number, draw): t0 = 0 or 1/2
- * as often as each other, t uniform in [0.02, 0.98]. samples, labels [count]. */
+/* Numbers of draw `draw` of a step (0: the student's; 1, ...: the fake's), by (seed, sample number, draw): t0 = 0 for
+ * half of the samples, 1/2 and 3/4 for a quarter each, t uniform in [0.02, 0.98]. samples, labels [count]. */
 void nl_matching_fill(const nl_matching_options *options, const int64_t *samples,
                       const int32_t *labels, int32_t null_class, int64_t count, int draw,
                       const nl_matching_rows *rows);
@@ -74,11 +77,11 @@ typedef struct nl_matcher {
     int64_t slot_bytes;
     void *memory; /* on the device: one slot, and constants */
     int64_t bytes;
-    nl_tensor first, last, t, labels; /* as nl_matching_rows */
-    nl_tensor start, end, mix, guide; /* [n, NL_LOSS_COLUMNS] */
-    nl_tensor real, generated, fool;  /* the same, with the adversarial term */
-    nl_tensor data;                   /* [n, K, H, W]: samples of the data set, as encoded */
-    nl_tensor ones, zeros;            /* [n, C, H, W] */
+    nl_tensor jump[NL_MATCHING_JUMPS], last, t, labels; /* as nl_matching_rows */
+    nl_tensor move[NL_MATCHING_JUMPS], end, mix, guide; /* [n, NL_LOSS_COLUMNS] */
+    nl_tensor real, generated, fool;                    /* the same, with the adversarial term */
+    nl_tensor data;        /* [n, K, H, W]: samples of the data set, as encoded */
+    nl_tensor ones, zeros; /* [n, C, H, W] */
 } nl_matcher;
 
 /* The states outlive it. */
