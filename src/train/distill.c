@@ -11,7 +11,7 @@
 /* Of the normal numbers before the logistic function: t and s of a step, and t where s = t. */
 static const double t_mean = -0.4, s_mean = 1.2, same_mean = 0;
 /* Shares of the samples; the rest are steps between two drawn times. */
-static const double same = 0.25, to_the_end = 0.075, on_a_grid = 0.225;
+static const double same = 0.4, to_the_end = 0.075, on_a_grid = 0.225;
 enum { GRIDS = 3 }; /* of 1, 2 and 4 steps */
 
 double nl_distill_alpha(const nl_distill_options *options, double done)

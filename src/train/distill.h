@@ -38,7 +38,7 @@ typedef struct nl_distill_rows {
 /* a at this part of the run, 0 to 1. */
 double nl_distill_alpha(const nl_distill_options *options, double done);
 
-/* Times of samples by (seed, sample number), Philox stream NL_STREAM_TIME: a quarter with s = t, t logit-normal; of the
+/* Times of samples by (seed, sample number), Philox stream NL_STREAM_TIME: two fifths with s = t, t logit-normal; of the
  * others 10 % with s = 1 and 30 % on the grids of 1, 2 and 4 equal steps, the rest two logit-normal times in order.
  * t, s [count]. */
 void nl_distill_times(uint64_t seed, const int64_t *samples, int64_t count, double *t, double *s);
