@@ -9,13 +9,13 @@
 #             bench/duplicates.py. val is held out: the loss on it is measured, and pictures are compared with it
 # OUT         a folder for data, references, runs, samples and models; what is there already is not made again, and
 #             a run that was stopped goes on
-# MINUTES     of training; the learning rate follows them. Distillation takes DISTILL minutes more
+# MINUTES     of training; the learning rate follows them. Distillation takes DISTILL minutes more, and ROUND for each of ROUNDS
 #
 # OUT gets teacher.safetensors (many steps, guided) and model.safetensors (what ships: four steps, guidance inside), both int8,
 # NAME-PART.json (what nalagen eval says of "few", the model's four steps, "many", its ten of Heun, "teacher" and "other"),
 # nearest.json, nearest.png. Classes that are judged: Imagenette's ten.
 #
-# The recipe, for two cards (20 minutes of training on H200s; eleven of distillation, on one):
+# The recipe, for two cards (20 minutes of training on H200s; on one eleven of distillation, then nine for each round):
 # - lepe, for its lower loss (docs/results.md).
 # - 18,486 pictures are few for 34 million parameters: ten samples of each (the whole, nine parts of it) whose places the
 #   network is told, all mirrored at random, dropout 0.1, decay 0.05.
@@ -27,11 +27,13 @@
 # - Times logit-normal: the middle of the path is where classes and shapes are decided, and errors are largest.
 # - Internal guidance alone, of 2, is the best for the teacher and costs no second pass. The student keeps the middle head and
 #   has it from the first step. It learns from whole pictures; from 30 % of the run on distribution matching and a
-#   discriminator sharpen one and two steps (bench/results/few-steps.md). The one that ships was made before that: its card
-#   says how.
+#   discriminator sharpen one to four steps (bench/results/few-steps.md).
+# - Then rounds at a third of the rate, which the discriminator can follow, each from the student before and with a fresh
+#   discriminator: one that has seen every photograph a hundred times knows them by heart, and does harm.
+# - The one that ships grew with this recipe over several days, a run at a time: its card says how.
 #
-# From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (10), BATCH (512), DISTILL (11), TRAIN, STUDENT,
-# EVAL (further options), ENCODE (arithmetic of the autoencoder, bf16), WEIGHTS (of the FID network), OTHER (a model to judge in
+# From the environment: CARDS (GPUs, all; 0: none), MODEL (NaLaSiT-S/2), CROPS (10), BATCH (512), DISTILL (11), ROUNDS (4), ROUND (9), TRAIN,
+# STUDENT, EVAL (further options), ENCODE (arithmetic of the autoencoder, bf16), WEIGHTS (of the FID network), OTHER (a model to judge in
 # the same way, with its default sampler), PICTURES (judged by so many, 10000), UNTIL (data, train: ends there).
 set -eu
 [ $# -eq 3 ] || {
@@ -97,12 +99,21 @@ join
 [ -e "$out/teacher.safetensors" ] || "$nalagen" convert "$out/run/model.safetensors" "$out/teacher.safetensors" --dtype int8 -q
 [ "${UNTIL:-}" != train ] || exit 0
 # shellcheck disable=SC2086
-[ -e "$out/few/done" ] || "$nalagen" distill --teacher "$out/teacher.safetensors" --vae none --out "$out/few" \
-    --data "$out/whole" --minutes "${DISTILL:-11}" --batch 256 --teacher-cfg 1 --teacher-internal 2 \
-    --match 1 --match-from 0.3 --adversarial 0.5 --fake-updates 2 --fake-lr 3e-4 \
-    --lr 3e-4 --beta2 0.95 --clip 1 --warmup 100 --schedule cooldown --cooldown 0.4 --ema 0.999 --ema-warmup \
-    --save-every 1000 --sample-every 0 ${STUDENT:-}
-[ -e "$out/model.safetensors" ] || "$nalagen" convert "$out/few/model.safetensors" "$out/model.safetensors" --dtype int8 -q
+student() { # RUN MINUTES [OPTION]...
+    run=$out/$1 length=$2
+    shift 2
+    [ -e "$run/done" ] || "$nalagen" distill --teacher "$out/teacher.safetensors" --vae none --out "$run" \
+        --data "$out/whole" --minutes "$length" --batch 256 --teacher-cfg 1 --teacher-internal 2 \
+        --match 1 --adversarial 0.5 --fake-updates 2 --beta2 0.95 --clip 1 --warmup 100 --schedule cooldown --cooldown 0.4 \
+        --ema 0.999 --ema-warmup --save-every 1000 --sample-every 0 "$@" ${STUDENT:-}
+}
+student few-0 "${DISTILL:-11}" --match-from 0.3 --lr 3e-4 --fake-lr 3e-4
+rounds=${ROUNDS:-4} round=1
+while [ "$round" -le "$rounds" ]; do
+    student few-$round "${ROUND:-9}" --init "$out/few-$((round - 1))/model.safetensors" --match-from 0 --lr 1e-4 --fake-lr 1e-4
+    round=$((round + 1))
+done
+[ -e "$out/model.safetensors" ] || "$nalagen" convert "$out/few-$rounds/model.safetensors" "$out/model.safetensors" --dtype int8 -q
 
 # ---- Judgement, the same for all
 # shellcheck disable=SC2086

@@ -18,15 +18,21 @@ import nala_torch  # noqa: E402
 SEEING_T = 2
 
 
-def flow_map(model, x, t, s, y, seeing_t):
+def flow_map(model, x, t, s, y, seeing_t, middle=0, scale=1):
+    """u(x, t, s); with a middle head, which stands behind `middle` blocks and sees s: middle + scale (head - middle)."""
     label = model.y_embedder(y)
     conditions = [model.t_embedder(time) + label for time in (t, s)]
     batch, _, height, width = x.shape
     patch, channels = model.patch, model.out_channels
     h = model.x_embedder(x) + model.pos_embed
     for i, block in enumerate(model.blocks):
+        if middle and i == middle:
+            below = model.middle_layer(h, conditions[1])
         h = block(h, conditions[i >= seeing_t])
-    h = model.final_layer(h, conditions[1]).reshape(batch, height // patch, width // patch, patch, patch, channels)
+    h = model.final_layer(h, conditions[1])
+    if middle:
+        h = below + scale * (h - below)
+    h = h.reshape(batch, height // patch, width // patch, patch, patch, channels)
     return h.permute(0, 5, 1, 3, 2, 4).reshape(batch, channels, height, width)
 
 

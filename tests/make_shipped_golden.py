@@ -30,25 +30,28 @@ def configuration(path):
 
 
 def load(path):
-    """The network, the number of its blocks that see t."""
+    """The network; what flow_map wants to know of it: blocks that see t, blocks before the middle head, its scale."""
     config = configuration(path)
     model = nala_torch.Backbone("S", 2, "nala", classes=config["num_classes"], learn_sigma=False, lepe=config["lepe"])
+    middle = config.get("middle_head", 0)
+    if middle:
+        model.middle_layer = nala_torch.FinalLayer(model.pos_embed.shape[2], 2, 4)
     file = load_file(path)
     weights = {name: w.double() * file[name + ".scale"].double()[:, None] if w.dtype == torch.int8 else w.double()
                for name, w in file.items() if not name.endswith(".scale")}
     model.load_state_dict({"pos_embed": model.pos_embed, **weights})
-    return model.double().eval(), config["flow_map"]
+    return model.double().eval(), (config["flow_map"], middle, config.get("internal_guidance", 1))
 
 
 def main():
     path, out = sys.argv[2:]
     nala_torch.timestep_features = (lambda original: lambda t: original(t).double())(nala_torch.timestep_features)
-    model, seeing_t = load(path)
+    model, heads = load(path)
     torch.Tensor.float = lambda self: self  # NaLaAttention takes q, k, v in float32: here all is double
 
     def u(x, t, s, y):
         t, s = (torch.as_tensor(v, dtype=torch.float64).expand(len(x)) for v in (t, s))
-        return flow_map(model, x, t, s, y, seeing_t)
+        return flow_map(model, x, t, s, y, *heads)
 
     draw = torch.Generator().manual_seed(7)
     x, noise = (torch.randn(2, 4, 32, 32, generator=draw).double() for _ in range(2))  # exact in fp32

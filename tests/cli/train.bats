@@ -302,14 +302,17 @@ assert config["model"]["hidden_size"] == 64 and config["training"]["lr"] == 1e-3
     cmp led.png again.png
     echo '{"class": 3, "steps": 2, "internal_guidance": 1.4, "out": "line.png"}' | "$NALAGEN" sample -m run/model.safetensors --requests - --device cpu -q
     cmp led.png line.png
-    run "$NALAGEN" sample -c church --internal-guidance 1.4 -o no.png
-    [ "$status" -eq 2 ]
-    [[ $output == *'has no middle head'* ]]
     run "$NALAGEN" convert run/model.safetensors no.safetensors --format dit
     [ "$status" -eq 2 ]
     [[ $output == *'"middle_head"'* ]]
     "$NALAGEN" distill --teacher run/model.safetensors -d data -o student --steps 2 --batch 8 --device cpu -q
     "$NALAGEN" info --json student/model.safetensors | json_lines "'middle_head' not in x['config'] and x['complete']"
+    run -2 "$NALAGEN" sample -m student/model.safetensors -c 3 --internal-guidance 1.4 --device cpu -o no.png
+    [[ $output == *'has no middle head'* ]]
+    if [ -f "$model" ]; then # its own is inside
+        run -2 "$NALAGEN" sample -c church --internal-guidance 1.4 -o no.png
+        [[ $output == *'cannot be had twice'* ]]
+    fi
 }
 
 @test "classes are compared by name: --init keeps the rows of those that both have, likelihood refuses others" {
