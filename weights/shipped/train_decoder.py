@@ -88,17 +88,27 @@ class Inception:
         return x.float().mean((2, 3))
 
 
+def strength(x, side):
+    """[B, C, H, W] -> [B, C, H/side, W/side]: root mean squares of patches."""
+    return (F.avg_pool2d(x.square(), side) + 1e-6).sqrt()
+
+
 def detail(x):
     """[B, 3, H, W] -> [B, 3, H/8, W/8]: how much fine detail a patch of 8 x 8 pixels has, whatever it is."""
-    fine = x - F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)
-    return (F.avg_pool2d(fine.square(), 8) + 1e-6).sqrt()
+    return strength(x - F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), 8)
 
 
 def amounts(features):
     """Of feature maps [B, C, h, w]: means and root mean squares of patches of 4 x 4: how much there is, wherever it stands."""
     for f in features:
         yield F.avg_pool2d(f.float(), 4)
-        yield (F.avg_pool2d(f.float().square(), 4) + 1e-6).sqrt()
+        yield strength(f.float(), 4)
+
+
+def difference(found, wanted):
+    """Of maps that are nowhere negative, in parts of what is wanted; the mean over the pairs."""
+    each = [(a.float() - b.float()).abs().mean() / b.float().mean() for a, b in zip(found, wanted)]
+    return sum(each) / len(each)
 
 
 def frechet(a, b):
@@ -205,19 +215,16 @@ def main():
         with autocast:
             y = tae.forward("decoder", decoder, z)
         y = y.float()
-        seen = y.detach().requires_grad_()
-        near = (seen - x).abs().mean()
-        found = inception.early(seen.to(fast))
-        texture = sum((a.float() - b.float()).abs().mean() / b.float().abs().mean() for a, b in zip(found, wanted)) / 3
-        amount = sum((a - b).abs().mean() / b.mean() for a, b in zip(amounts(found), amounts(wanted))) / 6
-        wrong = seen - x
+        wrong = y - x
+        near = wrong.abs().mean()
         edges = wrong.diff(dim=2).abs().mean() + wrong.diff(dim=3).abs().mean()
-        had = detail(x)
-        energy = (detail(seen) - had).abs().mean() / had.mean()
+        energy = difference([detail(y)], [detail(x)])
+        found = inception.early(y.to(fast))
+        texture = difference(found, wanted)
+        amount = difference(amounts(found), amounts(wanted))
         loss = near + args.features * texture + args.edges * edges + args.energy * energy + args.amounts * amount
-        pull, = torch.autograd.grad(loss, seen)
         learner.zero_grad(set_to_none=True)
-        y.backward(pull)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(list(decoder.values()), 1.0)
         learner.step()
         with torch.no_grad():
