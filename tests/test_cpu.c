@@ -257,6 +257,34 @@ static void test_order_of_sums(void **unused)
     free(weight);
 }
 
+/* The same in fp32, of every row: for any number of threads, and for any rows beside where a product is cut into tiles here. */
+static void test_order_of_sums_f32(void **unused)
+{
+    (void)unused;
+    enum { M = 513, K = 300, N = 200 };
+    static const int rows[] = {M, 9, 77, 96, 101, 102, 325, 512}, threads[] = {1, 2, 3, 5};
+    static float x[M * K], weight[N * K], y[M * N], whole[M * N];
+    for (int i = 0; i < M * K; i++)
+        x[i] = nl_philox_uniform(1, 0, 0, (uint64_t)i) - 0.5f;
+    for (int i = 0; i < N * K; i++)
+        weight[i] = nl_philox_uniform(1, 1, 0, (uint64_t)i) - 0.5f;
+    for (int m = 0; m < NL_COUNT(rows); m++)
+        for (int t = 0; t < NL_COUNT(threads); t++) {
+            nl_context *context = NULL;
+            nl_context_options options = {.device = "cpu", .dtype = "f32", .threads = threads[t]};
+            assert_int_equal(nl_context_create(&options, &context), NL_OK);
+            assert_ok(context, NL_OP(context->device, linear,
+                                     .x = nl_tensor_of(x, NL_F32, 2, (int64_t[]){rows[m], K}),
+                                     .weight = nl_tensor_of(weight, NL_F32, 2, (int64_t[]){N, K}),
+                                     .y = nl_tensor_of(y, NL_F32, 2, (int64_t[]){rows[m], N})));
+            const nl_cpu_state *state = context->device->state;
+            if (t == 0 && (m == 0 || nl_dnnl_has_blocks(state->dnnl)))
+                memcpy(whole, y, sizeof(float) * (size_t)rows[m] * N);
+            assert_memory_equal(whole, y, sizeof(float) * (size_t)rows[m] * N);
+            nl_context_destroy(context);
+        }
+}
+
 /* One thread, two of which each has rows of its own, and three that share every product. In fp32 the bits are the same; in bf16
  * oneDNN may sum in another order. */
 static void test_threads_linear(void **unused)
@@ -600,21 +628,14 @@ static void test_few_addresses(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accuracy),
-        cmocka_unit_test(test_sincos),
-        cmocka_unit_test(test_special_values),
-        cmocka_unit_test(test_normal),
-        cmocka_unit_test(test_many_shapes),
-        cmocka_unit_test(test_bf16_linear),
-        cmocka_unit_test(test_order_of_sums),
-        cmocka_unit_test(test_threads_linear),
-        cmocka_unit_test(test_frozen_products),
-        cmocka_unit_test(test_frozen_writes),
-        cmocka_unit_test(test_frozen_memory_again),
-        cmocka_unit_test(test_frozen_memory),
-        cmocka_unit_test(test_few_addresses),
-        cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_mean_between_floats),
+        cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_sincos),
+        cmocka_unit_test(test_special_values), cmocka_unit_test(test_normal),
+        cmocka_unit_test(test_many_shapes),    cmocka_unit_test(test_bf16_linear),
+        cmocka_unit_test(test_order_of_sums),  cmocka_unit_test(test_order_of_sums_f32),
+        cmocka_unit_test(test_threads_linear), cmocka_unit_test(test_frozen_products),
+        cmocka_unit_test(test_frozen_writes),  cmocka_unit_test(test_frozen_memory_again),
+        cmocka_unit_test(test_frozen_memory),  cmocka_unit_test(test_few_addresses),
+        cmocka_unit_test(test_levels),         cmocka_unit_test(test_mean_between_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

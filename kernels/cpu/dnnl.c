@@ -183,6 +183,7 @@ struct nl_dnnl {
     kept kept[KEPT];
     known known[KNOWN];
     unsigned next_known;
+    bool has_blocks;
     void *scratch; /* scratchpad, then reordered weight; or one scratchpad for each thread */
     int64_t scratch_bytes;
     int64_t stride; /* of the latter, in bytes */
@@ -476,11 +477,33 @@ cleanup:
     return status;
 }
 
+enum { MANY_ROWS = 256 };
+
+static bool find_blocks(nl_dnnl *dnnl)
+{
+    enum { SIZE = 384 };
+    const nl_dnnl_product typical = {
+        .m = MANY_ROWS, .n = SIZE, .k = SIZE, .dtype = NL_F32, .x_stride = SIZE, .y_stride = SIZE};
+    dnnl_primitive_desc_t made = NULL;
+    description weight = {0};
+    bool found = describe_weight(&weight, NL_F32, SIZE, SIZE, SIZE) == dnnl_success &&
+                 describe_matmul(dnnl, &typical, REF(weight), &made) == dnnl_success &&
+                 is_of_blocks(made);
+    if (made)
+        dnnl_primitive_desc_destroy(made);
+    forget(&weight);
+    return found;
+}
+
+bool nl_dnnl_has_blocks(const nl_dnnl *dnnl)
+{
+    return dnnl->has_blocks;
+}
+
 /* ---- Weights arranged once */
 
 static int64_t find_arranged_bytes(nl_dnnl *dnnl, int64_t n, int64_t k)
 {
-    enum { MANY_ROWS = 256 };
     const nl_dnnl_product typical = {
         .m = MANY_ROWS, .n = n, .k = k, .dtype = NL_BF16, .x_stride = k, .y_stride = n};
     dnnl_status_t status;
@@ -655,8 +678,9 @@ cleanup:
 
 bool nl_dnnl_multiply(const nl_dnnl_gemm *g)
 {
-    return dnnl_sgemm(g->a_transposed ? 'T' : 'N', 'N', g->m, g->n, g->k, 1, g->a, g->a_stride,
-                      g->b, g->b_stride, g->add ? 1 : 0, g->c, g->c_stride) == dnnl_success;
+    return dnnl_sgemm(g->a_transposed ? 'T' : 'N', g->b_transposed ? 'T' : 'N', g->m, g->n, g->k, 1,
+                      g->a, g->a_stride, g->b, g->b_stride, g->add ? 1 : 0, g->c,
+                      g->c_stride) == dnnl_success;
 }
 
 /* ---- Convolutions, NHWC */
@@ -784,6 +808,7 @@ nl_status nl_dnnl_create(nl_device *device, nl_dnnl **dnnl)
         *dnnl = NULL;
         return nl_fail(device->context, NL_ERROR_DEVICE, "oneDNN does not start on this processor");
     }
+    (*dnnl)->has_blocks = find_blocks(*dnnl);
     return NL_OK;
 }
 

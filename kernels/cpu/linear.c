@@ -14,6 +14,9 @@ enum {
     FEW_ROWS = 8,
     BLOCK_ROWS =
         256, /* rows of one product of oneDNN, for each 4 threads; or for one that works alone */
+    TILE_ROWS =
+        96, /* where products are not made of blocks; oneDNN cuts more than 144 into parts of its own */
+    TILE_COLUMNS = 96,
     ALONE_ROWS = 192,        /* with fewer a thread would spend too long on arranging weights */
     ARRANGED_ALONE_ROWS = 64 /* the same where they are arranged already */
 };
@@ -107,6 +110,7 @@ static void finish(nl_device *device, const nl_linear_args *args, int64_t first,
 
 /* Working memory of a call. */
 typedef struct work {
+    bool tiled;    /* one thread makes a tile of a product: nl_dnnl_has_blocks */
     bool alone;    /* each thread makes products of its own */
     int64_t block; /* rows of a product: so few that it is still in the cache for the epilogue */
     uint16_t *
@@ -124,7 +128,7 @@ static void choose_blocks(const nl_device *device, const nl_linear_args *args, w
 {
     int64_t share = args->x.shape[0] / device->threads;
     int64_t parts = (share + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    made->alone = device->threads > 1 && args->weight.dtype != NL_F8 &&
+    made->alone = device->threads > 1 && args->weight.dtype != NL_F8 && !made->tiled &&
                   share >= (made->arranged.data ? ARRANGED_ALONE_ROWS : ALONE_ROWS) &&
                   args->x.shape[0] % (device->threads * parts) == 0;
     made->block = made->alone ? share / parts : BLOCK_ROWS * NL_MAX(1, device->threads / 4);
@@ -160,12 +164,14 @@ static void arrange(nl_device *device, const nl_linear_args *args, work *memory)
 
 static nl_status reserve(nl_device *device, const nl_linear_args *args, work *made)
 {
-    *made = (work){.arranged = nl_cpu_arranged(device, &args->weight)};
+    const nl_cpu_state *state = device->state;
+    bool half = args->weight.dtype == NL_BF16, f8 = args->weight.dtype == NL_F8;
+    bool fast = half && nl_cpu_multiplies_bf16(device);
+    *made = (work){.arranged = nl_cpu_arranged(device, &args->weight),
+                   .tiled = !fast && !nl_dnnl_has_blocks(state->dnnl)};
     choose_blocks(device, args, made);
     int64_t rows = NL_MIN(args->x.shape[0], made->block), k = args->x.shape[1];
     int64_t n = args->weight.shape[0];
-    bool half = args->weight.dtype == NL_BF16, f8 = args->weight.dtype == NL_F8;
-    bool fast = half && nl_cpu_multiplies_bf16(device);
     int64_t x_bytes = fast || f8 ? nl_cpu_pad(rows * k * (f8 ? 4 : 2), 64) : 0;
     int64_t weight_bytes = f8 || (half && !fast) ? nl_cpu_pad(n * k * 4, 64) : 0;
     if (made->alone)
@@ -229,6 +235,55 @@ static nl_dnnl_product product_of(const nl_linear_args *args, const work *memory
     };
 }
 
+/* Rows [first, first + rows) of the outputs from `output` on, by the thread that calls. Rows beyond whole groups are made once more
+ * with those before them. */
+static bool tile(const nl_dnnl_product *p, int64_t first, int64_t rows, int64_t output)
+{
+    int64_t outputs = NL_MIN(TILE_COLUMNS, p->n - output), whole = rows / NL_DNNL_GROUP;
+    nl_dnnl_gemm gemm = {
+        .b_transposed = true,
+        .m = whole > 0 ? whole * NL_DNNL_GROUP : rows,
+        .n = outputs,
+        .k = p->k,
+        .a = (const float *)p->x + first * p->x_stride,
+        .a_stride = p->x_stride,
+        .b = (const float *)p->weight + output * p->weight_stride,
+        .b_stride = p->weight_stride,
+        .c = p->y + first * p->y_stride + output,
+        .c_stride = p->y_stride,
+    };
+    bool done = nl_dnnl_multiply(&gemm);
+    if (rows > gemm.m) {
+        gemm.m = NL_DNNL_GROUP;
+        gemm.a += (rows - NL_DNNL_GROUP) * p->x_stride;
+        gemm.c += (rows - NL_DNNL_GROUP) * p->y_stride;
+        done = nl_dnnl_multiply(&gemm) && done;
+    }
+    for (int64_t row = first; p->bias && row < first + rows; row++)
+        for (int64_t i = output; i < output + outputs; i++)
+            p->y[row * p->y_stride + i] += p->bias[i];
+    return done;
+}
+
+/* The last tile of a column has what would be less than a group, too. */
+static nl_status product_in_tiles(nl_device *device, const nl_dnnl_product *p)
+{
+    int64_t down = NL_MAX(1, (p->m + TILE_ROWS - NL_DNNL_GROUP) / TILE_ROWS);
+    int64_t across = (p->n + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    bool done = true;
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1); /* oneDNN's, within a tile */
+#pragma omp parallel for num_threads(device->threads) schedule(dynamic) reduction(&& : done)
+    for (int64_t i = 0; i < down * across; i++) {
+        int64_t first = i / across * TILE_ROWS;
+        int64_t rows = i / across == down - 1 ? p->m - first : TILE_ROWS;
+        done = tile(p, first, rows, i % across * TILE_COLUMNS) && done;
+    }
+    omp_set_num_threads(threads);
+    return done ? NL_OK
+                : nl_fail(device->context, NL_ERROR_DEVICE, "oneDNN refuses a matrix product");
+}
+
 static nl_status product_block(nl_device *device, const nl_linear_args *args, const work *memory,
                                int64_t first, int64_t rows)
 {
@@ -248,7 +303,8 @@ static nl_status product_block(nl_device *device, const nl_linear_args *args, co
     nl_status status = NL_OK;
     for (int part = 0; part < parts_of(memory, k) && status == NL_OK; part++) {
         nl_dnnl_product product = product_of(args, memory, first, rows, x, part);
-        status = nl_dnnl_matmul(state->dnnl, &product);
+        status = memory->tiled ? product_in_tiles(device, &product)
+                               : nl_dnnl_matmul(state->dnnl, &product);
     }
     if (status == NL_OK)
         finish(device, args, first, rows);

@@ -17,6 +17,11 @@ void nl_dnnl_destroy(nl_dnnl *dnnl); /* NULL is allowed */
 /* Whether bf16 products are faster than fp32 ones on this processor (AVX512-BF16, AMX). */
 bool nl_dnnl_has_bf16(void);
 
+/* Whether F32 products are made of blocks, one order of sums for all m, n and numbers of threads. That takes AVX-512, or a newer
+ * oneDNN than 2.6; without it only those of nl_dnnl_multiply by one thread have it, in whole groups of NL_DNNL_GROUP rows. */
+enum { NL_DNNL_GROUP = 6 };
+bool nl_dnnl_has_blocks(const nl_dnnl *dnnl);
+
 /* y [m, n] = x [m, k] weight [n, k]^T + bias, fp32 sums, added to what is there if `add`; x and weight of one dtype, F32 or
  * BF16. In BF16 the order of the sums is the same for all m, n and numbers of threads up to k = NL_DNNL_K, and not beyond. */
 enum { NL_DNNL_K = 768 };
@@ -55,10 +60,10 @@ bool nl_dnnl_matmul_alone(nl_dnnl *dnnl, void *prepared, const nl_dnnl_product *
                           int thread);
 
 /* c [m, n] = a b, added to what is there if `add`; all F32 with elements between rows. a is [m, k], or [k, m] when
- * a_transposed; b is [k, n]. Runs on omp_get_max_threads() threads: 1 in a
+ * a_transposed; b is [k, n], or [n, k] when b_transposed. Runs on omp_get_max_threads() threads: 1 in a
  * team whose members each call it. */
 typedef struct nl_dnnl_gemm {
-    bool add, a_transposed;
+    bool add, a_transposed, b_transposed;
     int64_t m, n, k;
     const float *a;
     int64_t a_stride;
