@@ -121,7 +121,7 @@ static void check_softmax_attention(nl_arguments *a, const nl_softmax_attention_
     TENSOR(out, NL_ARG_OUTPUT, rows, hidden);
     TENSOR(lse, NL_ARG_OPTIONAL | NL_ARG_OUTPUT | NL_ARG_F32, args->batch * args->heads,
            args->tokens);
-    nl_check(a, isfinite(args->scale), "scale is not finite");
+    check_attention_scale(a, args->scale);
 }
 
 static void check_mediator_attention(nl_arguments *a, const nl_mediator_attention_args *args)
@@ -136,7 +136,7 @@ static void check_mediator_attention(nl_arguments *a, const nl_mediator_attentio
     TENSOR(mediators, NL_ARG_OUTPUT | NL_ARG_F32, pairs, count, sizes->head_size);
     TENSOR(values, NL_ARG_OUTPUT | NL_ARG_F32, pairs, count, sizes->head_size);
     TENSOR(lse, NL_ARG_OUTPUT | NL_ARG_F32, pairs, count);
-    nl_check(a, isfinite(args->scale), "scale is not finite");
+    check_attention_scale(a, args->scale);
 }
 
 static void check_gated_linear_attention(nl_arguments *a,

@@ -34,6 +34,12 @@ static inline void check_eps(nl_arguments *a, float eps)
     nl_check(a, eps > 0 && isfinite(eps), "eps is %g, expected more than 0", (double)eps);
 }
 
+/* Kernels look for the largest score before it is scaled. */
+static inline void check_attention_scale(nl_arguments *a, float scale)
+{
+    nl_check(a, scale > 0 && isfinite(scale), "scale is not above 0");
+}
+
 static inline bool check_feature_map(nl_arguments *a, nl_feature_map map)
 {
     bool known = (unsigned)map < NL_FEATURE_MAP_COUNT;

@@ -147,7 +147,7 @@ static void check_softmax_attention_backward(nl_arguments *a,
     TENSOR(dout, 0, rows, hidden);
     TENSOR(lse, NL_ARG_F32, args->batch * args->heads, args->tokens);
     TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, NL_MAX(args->dqkv.shape[1], 3 * hidden));
-    nl_check(a, isfinite(args->scale), "scale is not finite");
+    check_attention_scale(a, args->scale);
 }
 
 static void check_mediator_attention_backward(nl_arguments *a,
@@ -164,7 +164,7 @@ static void check_mediator_attention_backward(nl_arguments *a,
     TENSOR(lse, NL_ARG_F32, pairs, count);
     TENSOR(dout, 0, rows, hidden);
     TENSOR(dqkv, NL_ARG_STRIDED | NL_ARG_OUTPUT, rows, NL_MAX(args->dqkv.shape[1], 3 * hidden));
-    nl_check(a, isfinite(args->scale), "scale is not finite");
+    check_attention_scale(a, args->scale);
 }
 
 static void

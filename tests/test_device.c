@@ -493,6 +493,9 @@ static void test_checks_of_backbone(void **state)
     assert_refused(NL_OP(device, softmax_attention, .qkv = qkv, .out = out, .batch = INT64_MAX,
                          .tokens = INT64_MAX, .heads = 2, .head_size = 4, .scale = 0.5f),
                    "no attention of");
+    assert_refused(NL_OP(device, softmax_attention, .qkv = qkv, .out = out, .batch = 2, .tokens = 3,
+                         .heads = 2, .head_size = 4, .scale = -0.5f),
+                   "scale is not above 0");
 
     assert_refused(NL_OP(device, depthwise_conv, .x = x, .weight = TAKEN(8, 1, 2, 2), .bias = one,
                          .out = y, .batch = 1, .grid_height = 2, .grid_width = 3),

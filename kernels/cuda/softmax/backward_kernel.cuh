@@ -10,7 +10,7 @@
  * in registers, where their fp32 accumulators are the A fragments of the next product, beside the fragments of its own rows
  * and the sums of their gradients. In shared memory are the block's own two tiles (q and do, or k and v), read once, and two
  * stages of the opposite two. More than 32 rows at a time would not leave registers for three blocks a multiprocessor. Rows
- * that are not there are zeros, and so is all that they add.
+ * that are not there are zeros; such a query adds zeros, such a key has no weight (exp(0 - log sum) may be infinite).
  */
 #ifndef NL_SOFTMAX_BACKWARD_CUH
 #define NL_SOFTMAX_BACKWARD_CUH
@@ -184,6 +184,7 @@ __global__ void __launch_bounds__(THREADS, D <= 64 ? 3 : 1) query_kernel(const n
         for (int step = 0; step < TILE; step += STEP) {
             float s[STEP / 8][4], ds[STEP / 8][4];
             scores<D>(s, q, kt + step * S::STRIDE);
+            leave_out(s, t * TILE + step, p.tokens);
             scores<D>(ds, d, vt + step * S::STRIDE);
 #pragma unroll
             for (int n = 0; n < STEP / 8; n++)

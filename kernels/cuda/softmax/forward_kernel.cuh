@@ -71,6 +71,19 @@ __device__ __forceinline__ void load_tile(__nv_bfloat16 *tile, const __nv_bfloat
     }
 }
 
+/* Scores of 16 queries with keys from `first` on: -infinity where there is no such key, so that it has no weight. */
+template <int N> __device__ __forceinline__ void leave_out(float (&s)[N][4], int first, int tokens)
+{
+    if (first + N * 8 <= tokens)
+        return;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (first + n * 8 + (int)threadIdx.x % 4 * 2 + i % 2 >= tokens)
+                s[n][i] = -INFINITY;
+}
+
 /* One tile of 64 keys for 16 queries: scores to exponentials, the sums so far to the new maximum. */
 template <int NT>
 __device__ __forceinline__ void online_softmax(float (&s)[TILE / 8][4], float (&acc)[NT][4],
@@ -160,18 +173,11 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) kernel(const 
                     mma_m16n8k16(s[m][n + 1], q[m][c], b[2], b[3]);
                 }
             }
-        if ((tile + 1) * TILE > p.tokens)
 #pragma unroll
-            for (int n = 0; n < TILE / 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (tile * TILE + n * 8 + lane % 4 * 2 + i % 2 >= p.tokens)
-#pragma unroll
-                        for (int m = 0; m < M; m++)
-                            s[m][n][i] = -INFINITY;
-#pragma unroll
-        for (int m = 0; m < M; m++)
+        for (int m = 0; m < M; m++) {
+            leave_out(s[m], tile * TILE, p.tokens);
             online_softmax<S::NT>(s[m], acc[m], row_max[m], row_sum[m], p.scale_log2);
+        }
 #pragma unroll
         for (int c = 0; c < TILE / 16; c++) {
             uint32_t a[M][4];
