@@ -689,6 +689,10 @@ static const struct depthwise_conv_backward_case {
     CASE(.batch = 2, .grid_height = 4, .grid_width = 16, .d = 384, .kernel = 5),
     CASE(.batch = 1, .grid_height = 37, .grid_width = 18, .d = 72, .kernel = 5, .gap = 8),
     CASE(.batch = 2, .grid_height = 21, .grid_width = 33, .d = 24, .kernel = 3, .gap = 8),
+    /* Several tiles either way, an odd number of them in all, the last ones not full; rows of no whole vectors. */
+    CASE(.batch = 1, .grid_height = 40, .grid_width = 35, .d = 136, .kernel = 5, .gap = 16),
+    CASE(.batch = 3, .grid_height = 55, .grid_width = 17, .d = 72, .kernel = 3, .gap = 8),
+    CASE(.batch = 2, .grid_height = 6, .grid_width = 19, .d = 24, .kernel = 5, .gap = 4),
     CASE(.batch = 3, .grid_height = 5, .grid_width = 3, .d = 33, .kernel = 3, .gap = 5),
     CASE(.batch = 2, .grid_height = 7, .grid_width = 9, .d = 256, .kernel = 3),
     CASE(.batch = 1, .grid_height = 3, .grid_width = 5, .d = 8, .kernel = 1),

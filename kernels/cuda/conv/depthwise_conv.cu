@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* out = addend + depthwise convolution over the token grid: depthwise_mma.cuh, in fp32 depthwise_conv.cuh. */
-#include "depthwise_mma.cuh"
+#include "depthwise_sm90.cuh"
 
 enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a block */
 enum { MAX_ROWS = 16 };                            /* of a tile, without those it reaches */
@@ -85,6 +85,23 @@ static cudaError_t launch_tiles(const nl_token_grid &grid, const nl_depthwise_co
     return error;
 }
 
+static cudaError_t launch_mma(const nl_token_grid &grid, const nl_depthwise_conv_args *a,
+                              const nl_tensor &base, const nl_cuda *cuda)
+{
+    using namespace nl_depthwise;
+    const int64_t kernel = a->weight.shape[2];
+    const conv_args<nl_tensor> args = {a->x,
+                                       base,
+                                       a->out,
+                                       grid,
+                                       conv_tiling(kernel, grid, cuda->multiprocessors),
+                                       (const float *)a->weight.data,
+                                       (const float *)a->bias.data};
+    const cudaError_t error = conv_sm90(kernel, args, cuda->stream);
+    return error == cudaErrorNotSupported ? run_conv<token_rows>(kernel, args, cuda->stream)
+                                          : error;
+}
+
 extern "C" nl_status nl_cuda_depthwise_conv(nl_device *device, const nl_depthwise_conv_args *a)
 {
     nl_cuda *cuda = nl_cuda_of(device);
@@ -98,15 +115,7 @@ extern "C" nl_status nl_cuda_depthwise_conv(nl_device *device, const nl_depthwis
     if (nl_tensor_count(&a->out) == 0)
         return NL_OK;
     if (vectors && a->x.dtype == NL_BF16 && nl_depthwise::serves(kernel))
-        error = nl_depthwise::run_conv<false>(kernel,
-                                              {grid,
-                                               {},
-                                               nl_depthwise::rows_in(a->x),
-                                               nl_depthwise::rows_in(base),
-                                               nl_depthwise::rows_in(a->out),
-                                               (const float *)a->weight.data,
-                                               (const float *)a->bias.data},
-                                              cuda->multiprocessors, cuda->stream);
+        error = launch_mma(grid, a, base, cuda);
     else if (vectors && a->x.dtype == NL_F32 && kernel == NL_SIDE)
         error = launch_tiles(grid, a, base, cuda);
     else

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Gradients of depthwise_conv: dx += dout convolved with the turned kernel; dW and db in parts of fixed tiles, then the
- * parts in their order. In bf16 3 x 3 and 5 x 5 on tensor cores: depthwise_weight_mma.cuh. In fp32 5 x 5 with tiles of x and dout in
+ * parts in their order. In bf16 3 x 3 and 5 x 5 on tensor cores: depthwise_backward_mma.cuh. In fp32 5 x 5 with tiles of x and dout in
  * shared memory and the kernel's sums in registers: depthwise_conv.cuh. Other sizes element by element. */
 #include "column_sums.cuh"
-#include "depthwise_weight_mma.cuh"
+#include "depthwise_sm90.cuh"
 
 enum { COLUMNS = 16, WARPS = COLUMNS / NL_STRIP }; /* of a tile; as many warps for dx and for dW */
 enum { BLOCKS = 2 };                               /* at a time on a multiprocessor */
@@ -167,17 +167,14 @@ static cudaError_t launch_tiles(const nl_token_grid &grid, const nl_tiling &tili
 
 static cudaError_t launch_mma(const nl_token_grid &grid, const nl_depthwise::weight_parts &cut,
                               const nl_depthwise_conv_backward_args *a, float *parts,
-                              const nl_cuda *cuda)
+                              cudaStream_t stream)
 {
     using namespace nl_depthwise;
     const int64_t kernel = a->weight.shape[3];
-    const rows_of x = rows_in(a->x), dout = rows_in(a->dout), dx = rows_in(a->dx);
-    const cudaError_t error =
-        run_weight(kernel, cut, {grid, cut.tiling, x, dout, parts, cut.tiles}, cuda->stream);
-    if (error != cudaSuccess)
-        return error;
-    return run_conv<true>(kernel, {grid, {}, dout, dx, dx, (const float *)a->weight.data, NULL},
-                          cuda->multiprocessors, cuda->stream);
+    const gradient_args<nl_tensor> args = {
+        a->dout, a->x, a->dx, grid, cut.tiling, cut.tiles, (const float *)a->weight.data, parts};
+    const cudaError_t error = gradients_sm90(kernel, args, stream);
+    return error == cudaErrorNotSupported ? run_gradients<token_rows>(kernel, args, stream) : error;
 }
 
 template <typename T>
@@ -219,7 +216,7 @@ extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
     float *parts = (float *)scratch;
     cudaError_t error = cudaSuccess;
     if (mma)
-        error = launch_mma(grid, cut, a, parts, cuda);
+        error = launch_mma(grid, cut, a, parts, cuda->stream);
     else if (tiles)
         error = launch_tiles(grid, tiling, a, parts, cuda->stream);
     else
