@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The gradients of depthwise_mma.cuh, all from one slab of dout: what was convolved has dout convolved with the kernel turned half
- * a circle; a tap's is the diagonal of a product over tokens, of dout and of x. Two neighbouring taps are one of 16 x 8 x 16,
- * [2 taps, 8 channels; 16 tokens] times [16 tokens, 8 channels]. */
+ * a circle; a tap's is the diagonal of a product over tokens, [8 channels of dout, 16 tokens] times [16 tokens, 8 of x]. The first
+ * factor of 16 x 8 x 16 has two of these: dout at a tap and at its mirror in the row of the kernel, for a row of x; or two rows of
+ * x for dout at the middle tap, for which a row of ones after the last of x makes the bias's. */
 #ifndef NL_CUDA_DEPTHWISE_BACKWARD_MMA_CUH
 #define NL_CUDA_DEPTHWISE_BACKWARD_MMA_CUH
 
@@ -12,31 +13,28 @@ namespace nl_depthwise
 
 enum { GRADIENT_BLOCKS = 2 }; /* at a time on a multiprocessor */
 
-/* Sums of a warp's channels over the tiles of a block: rows of a product are channels at a tap, then at the next. Of dout it
- * reaches tap s = SIDE - 1 - the column of the kernel. */
+/* Sums of a warp's channels over the tiles of a block. Of dout it reaches tap s = SIDE - 1 - the column of the kernel. */
 template <int SIDE> struct weight_sums {
-    float taps[SIDE][nl_depthwise::taps<SIDE>::PAIRS][4], bias[4];
+    static constexpr int REACH = taps<SIDE>::REACH;
+    float sides[SIDE][REACH][4]; /* by rows: taps s and SIDE - 1 - s */
+    float middle[REACH + 1][4];  /* rows of the kernel 2 i and 2 i + 1, the bias after the last */
 };
 
 template <int SIDE>
 __device__ __forceinline__ void correlate(const nl_token_grid &grid, const nl_tile &tile,
                                           uint32_t x, uint32_t dout, weight_sums<SIDE> &sums)
 {
-    constexpr int REACH = taps<SIDE>::REACH, PAIRS = taps<SIDE>::PAIRS;
-    constexpr uint32_t ONES = 0x3f803f80;
+    constexpr int REACH = taps<SIDE>::REACH;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int begin = max(tile.first - REACH, 0), end = min(tile.last + REACH, grid.height);
     uint32_t window[SIDE][2]; /* x of rows r - REACH to r + REACH, in place (row - begin) % SIDE */
-    uint32_t at[PAIRS];       /* tokens 0-7 at a tap, at the next, then tokens 8-15 */
+    uint32_t sides[REACH];    /* tokens 0-7 at a tap, at its mirror, then tokens 8-15 */
 #pragma unroll
-    for (int pair = 0; pair < PAIRS; pair++) {
-        const bool whole = taps<SIDE>::whole(pair);
-        at[pair] =
-            dout + unit_at<SLAB_COLUMNS>(0,
-                                         whole ? lane % 8 + lane / 16 * 8 + 2 * pair + lane / 8 % 2
-                                               : lane % 16 + 2 * pair,
-                                         warp);
+    for (int s = 0; s < REACH; s++) {
+        const int tap = lane / 8 % 2 ? SIDE - 1 - s : s;
+        sides[s] = dout + unit_at<SLAB_COLUMNS>(0, lane % 8 + lane / 16 * 8 + tap, warp);
     }
+    uint32_t middle = dout + unit_at<SLAB_COLUMNS>(0, lane % 16 + REACH, warp);
     const uint32_t x_at = x + unit_at<MMA_COLUMNS>(0, lane % 16, warp);
     auto take = [&](uint32_t(&row)[2], int y) {
         row[0] = row[1] = 0;
@@ -54,20 +52,27 @@ __device__ __forceinline__ void correlate(const nl_token_grid &grid, const nl_ti
                 break;
             take(window[(u + REACH) % SIDE], r + REACH);
 #pragma unroll
-            for (int pair = 0; pair < PAIRS; pair++) {
-                uint32_t a[4] = {};
-                if (taps<SIDE>::whole(pair))
-                    ldmatrix_x4_trans(a, at[pair]);
-                else
-                    ldmatrix_x2_trans(a[0], a[2], at[pair]);
-                at[pair] = next_row(at[pair]);
+            for (int s = 0; s < REACH; s++) {
+                uint32_t a[4];
+                ldmatrix_x4_trans(a, sides[s]);
+                sides[s] = next_row(sides[s]);
 #pragma unroll
                 for (int y = 0; y < SIDE; y++) {
                     const uint32_t(&b)[2] = window[(u + SIDE + y - REACH) % SIDE];
-                    mma_m16n8k16(sums.taps[y][pair], a, b[0], b[1]);
+                    mma_m16n8k16(sums.sides[y][s], a, b[0], b[1]);
                 }
-                if (pair == REACH / 2 && r >= tile.first && r < tile.last)
-                    mma_m16n8k16(sums.bias, a, ONES, ONES);
+            }
+            uint32_t b[2];
+            ldmatrix_x2_trans(b[0], b[1], middle);
+            middle = next_row(middle);
+            const uint32_t ones = r >= tile.first && r < tile.last ? 0x3f803f80 : 0;
+#pragma unroll
+            for (int y = 0; y < SIDE; y += 2) {
+                const uint32_t(&one)[2] = window[(u + SIDE + y - REACH) % SIDE];
+                const uint32_t(&next)[2] = window[(u + SIDE + y + 1 - REACH) % SIDE];
+                const bool last = y + 1 == SIDE;
+                const uint32_t a[] = {one[0], last ? ones : next[0], one[1], last ? ones : next[1]};
+                mma_m16n8k16(sums.middle[y / 2], a, b[0], b[1]);
             }
         }
 }
@@ -77,6 +82,7 @@ __device__ __forceinline__ void correlate(const nl_token_grid &grid, const nl_ti
 template <int SIDE>
 __device__ __forceinline__ void put_sums(const weight_sums<SIDE> &sums, float *memory)
 {
+    constexpr int REACH = taps<SIDE>::REACH;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = lane / 4;
     if (channel / 2 != lane % 4)
         return;
@@ -86,10 +92,12 @@ __device__ __forceinline__ void put_sums(const weight_sums<SIDE> &sums, float *m
     for (int y = 0; y < SIDE; y++)
 #pragma unroll
         for (int s = 0; s < SIDE; s++) {
-            const float(&c)[4] = sums.taps[y][s / 2];
-            mine[y * SIDE + SIDE - 1 - s] = odd ? c[s % 2 * 2 + 1] : c[s % 2 * 2];
+            const float(&c)[4] =
+                s == REACH ? sums.middle[y / 2] : sums.sides[y][s < REACH ? s : SIDE - 1 - s];
+            const int half = s == REACH ? y % 2 : s > REACH;
+            mine[y * SIDE + SIDE - 1 - s] = odd ? c[2 * half + 1] : c[2 * half];
         }
-    mine[taps<SIDE>::COUNT] = sums.bias[taps<SIDE>::REACH % 2 * 2];
+    mine[taps<SIDE>::COUNT] = odd ? sums.middle[REACH][3] : sums.middle[REACH][2];
 }
 
 /* dx += dout convolved with the turned kernel; the weights' sums in parts. Tokens: nl_tensor, or a tensor as a kernel has it. */
