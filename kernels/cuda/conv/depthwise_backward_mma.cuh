@@ -161,17 +161,19 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
 
 /* ---- Launches */
 
-/* How the gradients are cut: by the grid and the card alone, as the weights' sums depend on it. */
+/* How the gradients are cut: by the grid and the card alone, as the weights' sums depend on it. A part is what a block does
+ * while all that the card takes are there. */
 struct weight_parts {
     mma_tiling tiling;
     int tiles; /* of a part */
     int64_t count;
 };
-inline weight_parts weight_parts_of(int64_t kernel, const nl_token_grid &grid)
+inline weight_parts weight_parts_of(int64_t kernel, const nl_token_grid &grid, int multiprocessors)
 {
-    enum { MOST = 2 };
     const mma_tiling tiling = tallest_tiling(grid, 2, (int)kernel / 2, GRADIENT_BLOCKS);
-    return {tiling, MOST, (tiling.count + MOST - 1) / MOST};
+    const int tiles =
+        (int)nl_blocks(tiling.count * channel_groups(grid), GRADIENT_BLOCKS * multiprocessors);
+    return {tiling, tiles, nl_blocks(tiling.count, tiles)};
 }
 
 template <int SIDE, typename Tokens>
