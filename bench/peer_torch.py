@@ -17,7 +17,8 @@ tests/gpu.sh runs this and our benchmarks in one go; the names are those of `nl_
 
 torch.compile works for a minute or more on the processor, so each row in each mode is a process (a job) and --jobs of them compile at the same
 time, the most important first. Now and then all of them are stopped, what is ready is measured alone, and they go on. After
---seconds everything has ended; what was not reached is named on standard error, and so is what fails, with its reason. With --wait
+--seconds everything has ended; what was not reached is named on standard error, and so is what fails, with its reason; what finds no memory on the
+card beside the others begins once more when these have ended. With --wait
 nothing but attention is measured before --seconds or until as much is compiled as is there at a time ("# compiling" is said between the
 two), then "# ready" is said and a line on standard input awaited; what is left of --seconds goes to the rest.
 --device cpu: tiny sizes in fp32, to see that every row runs; its figures mean nothing.
@@ -303,6 +304,8 @@ def both_ways(model, mode, run, what, with_eager):
         call = compiled(model, mode)
         run(call)
         calls["compiled " + mode] = call
+    except torch.cuda.OutOfMemoryError:
+        raise
     except Exception as error:
         complain(f"{what} compiled {mode}", error)
     return calls
@@ -368,7 +371,7 @@ def train(name, nala, batch, tokens, mode, best):
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
             note(f"{what} {kind}", 1e3 * batch / milliseconds(lambda: step(call)), "images/s")
-            if DEVICE == "cuda":
+            if DEVICE == "cuda" and mode != "reduce-overhead":  # whose graphs have memory that is not counted
                 note(f"{what} memory {kind}", torch.cuda.max_memory_allocated() / 2**20, "MiB")
 
 
@@ -472,15 +475,21 @@ def work(row, mode, settings, pipe):
         pipe.recv()
         next(measure, None)
         pipe.send((RESULTS, best))
+    except torch.cuda.OutOfMemoryError:
+        pipe.send(NO_MEMORY)
     except BaseException as error:
         complain(f"{row_name(row)} {mode or ''}", error)
         pipe.send((RESULTS, {}))
 
 
+NO_MEMORY = "no memory"  # for a job, while others have it
+
+
 class Job:
     started = []
 
-    def __init__(self, row, mode, settings):
+    def __init__(self, row, mode, settings, is_again=False):
+        self.is_again, self.again = is_again, Waiting(row, mode, settings, again=True)
         self.name = f"{row_name(row)} {mode or ''}"
         spawn = multiprocessing.get_context("spawn")
         self.pipe, there = spawn.Pipe()
@@ -517,7 +526,12 @@ class Job:
         self.process.join(5)
         Job.started.remove(self)
 
-    def measure(self, seconds):
+    def end_for_memory(self, later):
+        """It is to begin once more."""
+        self.end("out of memory twice" if self.is_again else None)
+        later += [] if self.is_again else [self.again]
+
+    def measure(self, seconds, later):
         """What it has found by itself, and which back ends are best. It ends."""
         self.tell("go")
         answer = self.answer(seconds)
@@ -525,7 +539,10 @@ class Job:
             RESULTS.update(answer[0])
             self.end()
             return answer[1]
-        self.end("measuring took too long")
+        if answer == NO_MEMORY:
+            self.end_for_memory(later)
+        else:
+            self.end("measuring took too long")
         return {}
 
 
@@ -536,7 +553,7 @@ def rounds(jobs, best, seconds, limit, wait):
 
     deadline = time.monotonic() + seconds
     times = [deadline] if wait else rounds_from(time.monotonic())
-    jobs, compiling, ready = list(jobs), [], []
+    jobs, compiling, ready, later = list(jobs), [], [], []
     while True:
         while jobs and len(compiling) < limit and len(compiling) + len(ready) < MOST_JOBS:
             compiling.append(jobs.pop(0)())
@@ -549,6 +566,8 @@ def rounds(jobs, best, seconds, limit, wait):
                 answer = job.answer(0)
                 if answer == "ready":
                     ready.append(job)
+                elif answer == NO_MEMORY:
+                    job.end_for_memory(later)
                 else:  # it has said why
                     RESULTS.update(answer[0] if isinstance(answer, tuple) else {})
                     job.end(None if answer else "it ended")
@@ -563,10 +582,11 @@ def rounds(jobs, best, seconds, limit, wait):
         for job in ready:
             left = last - time.monotonic()
             if left > 0:
-                job.measure(min(60, left))
+                job.measure(min(60, left), later)
             else:
                 job.end("no time left to measure")
-        ready = []
+        jobs += later  # there is memory again
+        ready, later = [], []
         if wait:
             times, wait = rounds_from(time.monotonic()), False
         times = [at for at in times if time.monotonic() < at <= deadline]
@@ -583,8 +603,8 @@ def rounds(jobs, best, seconds, limit, wait):
 class Waiting:
     """A job that is not begun."""
 
-    def __init__(self, row, mode, settings):
-        self.name, self.begin = f"{row_name(row)} {mode or ''}", lambda: Job(row, mode, settings)
+    def __init__(self, row, mode, settings, again=False):
+        self.name, self.begin = f"{row_name(row)} {mode or ''}", lambda: Job(row, mode, settings, again)
 
     def __call__(self):
         return self.begin()
@@ -619,7 +639,7 @@ def main():
             job = Job((softmax,), None, settings)
             job.tell(best)
             if job.answer(end - time.monotonic()) == "ready":
-                best = job.measure(min(60, end - time.monotonic()))
+                best = job.measure(min(60, end - time.monotonic()), [])
             else:
                 job.end()
         print("# compiling", flush=True)
