@@ -124,8 +124,7 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
     const uint32_t dout = x + a.tiling.tile_bytes();
     const int channel = first + threadIdx.x / 32 * 8;
     const bool mine = channel < a.grid.channels;
-    const int chunks = a.tiling.chunks;
-    typename Tokens::arrivals arrivals(memory + a.tiling.token_bytes(2), chunks + 1);
+    typename Tokens::arrivals arrivals(memory + a.tiling.token_bytes(2));
     weight_sums<SIDE> sums = {};
     for (int i = 0; i < a.tiles; i++) {
         const int64_t index = block.tile * a.tiles + i;
@@ -133,17 +132,18 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
             break;
         const nl_tile tile = nl_tile_at(a.tiling, a.grid, MMA_COLUMNS, index);
         const token_place place = {tile.image, tile.first, tile.column, first};
-        load_reached<SIDE>(a.grid, a.tiling, place, a.dx, dx, a.dout, dout, arrivals);
-        arrivals.expect(chunks, a.tiling.tile_bytes());
-        a.x.template load<MMA_COLUMNS>(x, a.grid, place, rows, arrivals, chunks);
+        arrivals.expect(a.tiling.token_bytes(2));
+        a.dout.template load<SLAB_COLUMNS>(dout, a.grid, reached<SIDE>(tile, first),
+                                           a.tiling.slab_rows, arrivals);
+        a.dx.template load<MMA_COLUMNS>(dx, a.grid, place, rows, arrivals);
+        a.x.template load<MMA_COLUMNS>(x, a.grid, place, rows, arrivals);
         uint32_t diagonal[COUNT];
         if (mine)
             load_diagonals<SIDE, true>(diagonal, a.weight + channel * COUNT);
-        arrivals.wait_for_copies();
+        arrivals.wait();
         if (mine)
-            convolve<SIDE>(a.grid, tile, diagonal, make_float2(0.f, 0.f), dout, memory, arrivals);
+            convolve<SIDE>(a.grid, tile, diagonal, make_float2(0.f, 0.f), dout, memory);
         a.dx.store(memory, a.grid, place, rows);
-        arrivals.wait_for_all();
         if (mine)
             correlate<SIDE>(a.grid, tile, x, dout, sums);
         a.dx.stored();
@@ -185,7 +185,7 @@ cudaError_t launch_gradients(const gradient_args<nl_tensor> &p, cudaStream_t str
     const unsigned blocks = nl_blocks(p.tiling.count, p.tiles) * channel_groups(p.grid);
     const int bytes = p.tiling.shared_bytes(2);
     gradient_args<Tokens> a = {{}, {}, {}, p.grid, p.tiling, p.tiles, p.weight, p.parts};
-    if (!a.dout.set(p.dout, p.grid, SLAB_COLUMNS, CHUNK_ROWS) ||
+    if (!a.dout.set(p.dout, p.grid, SLAB_COLUMNS, p.tiling.slab_rows) ||
         !a.x.set(p.x, p.grid, MMA_COLUMNS, p.tiling.rows) ||
         !a.dx.set(p.dx, p.grid, MMA_COLUMNS, p.tiling.rows))
         return cudaErrorNotSupported;

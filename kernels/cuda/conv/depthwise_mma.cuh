@@ -29,7 +29,6 @@ using namespace nl_prim;
 enum { MMA_COLUMNS = 16, MMA_CHANNELS = 64, MMA_WARPS = MMA_CHANNELS / 8 };
 enum { MMA_THREADS = 32 * MMA_WARPS, TOKEN_BYTES = 2 * MMA_CHANNELS };
 enum { SLAB_COLUMNS = MMA_COLUMNS + 4 }; /* of a tile with what it reaches */
-enum { CHUNK_ROWS = 2 };                 /* of a slab, which come together */
 enum { CONV_BLOCKS = 3 };                /* at a time on a multiprocessor */
 
 template <int SIDE> struct taps {
@@ -58,17 +57,14 @@ __device__ __forceinline__ uint32_t next_row(uint32_t at)
     return (at ^ 4 << 4) + SLAB_COLUMNS * TOKEN_BYTES;
 }
 
-enum { CHUNK_BYTES = CHUNK_ROWS * SLAB_COLUMNS * TOKEN_BYTES };
-
-/* A block's shared memory has `tiles` tiles, a slab with the rows that any tile reaches, and barriers: of each chunk of the slab and
- * one more. */
+/* A block's shared memory has `tiles` tiles, a slab with the rows that any tile reaches, and a barrier. */
 struct mma_tiling : nl_tiling {
-    int chunks;
+    int slab_rows;
 
-    mma_tiling(const nl_tiling &tiling, const nl_token_grid &grid, int reach) : nl_tiling(tiling)
+    mma_tiling(const nl_tiling &tiling, const nl_token_grid &grid, int reach)
+        : nl_tiling(tiling), slab_rows(rows + reach * (down < 3 ? down - 1 : 2))
     {
-        const int reached = rows + reach * (down < 3 ? down - 1 : 2);
-        chunks = (int)nl_blocks(reached < grid.height ? reached : grid.height, CHUNK_ROWS);
+        slab_rows = slab_rows < grid.height ? slab_rows : grid.height;
     }
     __host__ __device__ int tile_bytes() const
     {
@@ -76,11 +72,11 @@ struct mma_tiling : nl_tiling {
     }
     __host__ __device__ int token_bytes(int tiles) const
     {
-        return tiles * tile_bytes() + chunks * CHUNK_BYTES;
+        return tiles * tile_bytes() + slab_rows * SLAB_COLUMNS * TOKEN_BYTES;
     }
     int shared_bytes(int tiles) const
     {
-        return token_bytes(tiles) + (chunks + 1) * (int)sizeof(uint64_t);
+        return token_bytes(tiles) + (int)sizeof(uint64_t);
     }
 };
 
@@ -90,8 +86,7 @@ struct token_place {
     int row, column, channel;
 };
 
-/* A tensor of tokens as a block's threads copy it. Its arrivals are what the block waits for: once for what its own threads copy, then
- * for what was expected of each barrier. */
+/* A tensor of tokens as a block's threads copy it; its arrivals are what the block waits for. */
 struct token_rows {
     __nv_bfloat16 *at;
     int64_t stride;
@@ -103,15 +98,13 @@ struct token_rows {
     }
 
     struct arrivals {
-        __device__ __forceinline__ arrivals(void *, int) {}
-        __device__ __forceinline__ void expect(int, int) {}
-        __device__ __forceinline__ void wait_for_copies() const
+        __device__ __forceinline__ arrivals(void *) {}
+        __device__ __forceinline__ void expect(int) {}
+        __device__ __forceinline__ void wait()
         {
             asm volatile("cp.async.wait_all;" ::: "memory");
             __syncthreads();
         }
-        __device__ __forceinline__ void wait(int) const {}
-        __device__ __forceinline__ void wait_for_all() {}
     };
 
     /* use(row, column, unit, where it lies) for each unit of the grid's tokens and channels, use(row, column, unit, NULL)
@@ -134,8 +127,7 @@ struct token_rows {
     /* Queues copies of `rows` rows, zeros where the grid has no column or no channel. */
     template <int COLUMNS>
     __device__ __forceinline__ void load(uint32_t to, const nl_token_grid &grid,
-                                         const token_place &place, int rows, const arrivals &,
-                                         int) const
+                                         const token_place &place, int rows, const arrivals &) const
     {
         for_units<COLUMNS>(
             grid, place, rows, [&](int row, int column, int unit, const __nv_bfloat16 *from) {
@@ -174,30 +166,18 @@ __device__ __forceinline__ void load_diagonals(uint32_t (&diagonal)[taps<SIDE>::
     }
 }
 
-/* Queues a tile, and the slab of another tensor that it reaches: the tile with the slab's first chunk. */
-template <int SIDE, typename Tokens>
-__device__ __forceinline__ void load_reached(const nl_token_grid &grid, const mma_tiling &tiling,
-                                             const token_place &place, const Tokens &tile,
-                                             uint32_t tile_to, const Tokens &slab, uint32_t slab_to,
-                                             typename Tokens::arrivals &arrivals)
+/* Where a tile's slab begins. */
+template <int SIDE> __device__ __forceinline__ token_place reached(const nl_tile &tile, int channel)
 {
     constexpr int REACH = taps<SIDE>::REACH;
-    token_place at = {place.image, max(place.row - REACH, 0), place.column - REACH, place.channel};
-    for (int i = 0; i < tiling.chunks; i++, at.row += CHUNK_ROWS, slab_to += CHUNK_BYTES) {
-        arrivals.expect(i, CHUNK_BYTES + (i == 0 ? tiling.tile_bytes() : 0));
-        slab.template load<SLAB_COLUMNS>(slab_to, grid, at, CHUNK_ROWS, arrivals, i);
-        if (i == 0)
-            tile.template load<MMA_COLUMNS>(tile_to, grid, place, tiling.rows, arrivals, i);
-    }
+    return {tile.image, max(tile.first - REACH, 0), tile.column - REACH, channel};
 }
 
-/* A warp's eight channels of a tile: base + bias + convolution to the place of base, [rows, MMA_COLUMNS]. Waits for the slab, chunk by
- * chunk, and so for the tile. */
-template <int SIDE, typename Arrivals>
+/* A warp's eight channels of a tile: base + bias + convolution to the place of base, [rows, MMA_COLUMNS]. */
+template <int SIDE>
 __device__ __forceinline__ void convolve(const nl_token_grid &grid, const nl_tile &tile,
                                          const uint32_t (&diagonal)[taps<SIDE>::COUNT], float2 bias,
-                                         uint32_t slab, unsigned char *base,
-                                         const Arrivals &arrivals)
+                                         uint32_t slab, unsigned char *base)
 {
     constexpr int REACH = taps<SIDE>::REACH, PAIRS = taps<SIDE>::PAIRS;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -221,8 +201,6 @@ __device__ __forceinline__ void convolve(const nl_token_grid &grid, const nl_til
             if (r >= end)
                 break;
             if (r < grid.height) {
-                if ((r - begin) % CHUNK_ROWS == 0)
-                    arrivals.wait((r - begin) / CHUNK_ROWS);
                 float(&fresh)[4] = sum[(u + REACH) % SIDE]; /* the first of row r + REACH */
                 fresh[0] = fresh[2] = bias.x, fresh[1] = fresh[3] = bias.y;
 #pragma unroll
@@ -287,11 +265,13 @@ __global__ void __launch_bounds__(MMA_THREADS, CONV_BLOCKS)
     const block_place block(a.grid.channels);
     const nl_tile tile = nl_tile_at(a.tiling, a.grid, MMA_COLUMNS, block.tile);
     const token_place place = {tile.image, tile.first, tile.column, block.channel};
-    const int channel = block.channel + threadIdx.x / 32 * 8;
+    const int rows = a.tiling.rows, channel = block.channel + threadIdx.x / 32 * 8;
     const uint32_t slab = shared_address(memory) + a.tiling.tile_bytes();
-    typename Tokens::arrivals arrivals(memory + a.tiling.token_bytes(1), a.tiling.chunks);
-    load_reached<SIDE>(a.grid, a.tiling, place, a.base, shared_address(memory), a.x, slab,
-                       arrivals);
+    typename Tokens::arrivals arrivals(memory + a.tiling.token_bytes(1));
+    arrivals.expect(a.tiling.token_bytes(1));
+    a.x.template load<SLAB_COLUMNS>(slab, a.grid, reached<SIDE>(tile, block.channel),
+                                    a.tiling.slab_rows, arrivals);
+    a.base.template load<MMA_COLUMNS>(shared_address(memory), a.grid, place, rows, arrivals);
     const bool mine = channel < a.grid.channels;
     uint32_t diagonal[taps<SIDE>::COUNT];
     float2 bias = make_float2(0.f, 0.f);
@@ -300,11 +280,10 @@ __global__ void __launch_bounds__(MMA_THREADS, CONV_BLOCKS)
         load_diagonals<SIDE, false>(diagonal, a.weight + channel * taps<SIDE>::COUNT);
         bias = make_float2(a.bias[two], a.bias[two + 1]);
     }
-    arrivals.wait_for_copies();
+    arrivals.wait();
     if (mine)
-        convolve<SIDE>(a.grid, tile, diagonal, bias, slab, memory, arrivals);
-    arrivals.wait_for_all();
-    a.out.store(memory, a.grid, place, a.tiling.rows);
+        convolve<SIDE>(a.grid, tile, diagonal, bias, slab, memory);
+    a.out.store(memory, a.grid, place, rows);
     a.out.stored();
 }
 
@@ -347,7 +326,7 @@ cudaError_t launch_conv(const conv_args<nl_tensor> &p, cudaStream_t stream)
     const unsigned blocks = (unsigned)p.tiling.count * channel_groups(p.grid);
     const int bytes = p.tiling.shared_bytes(1);
     conv_args<Tokens> a = {{}, {}, {}, p.grid, p.tiling, p.weight, p.bias};
-    if (!a.x.set(p.x, p.grid, SLAB_COLUMNS, CHUNK_ROWS) ||
+    if (!a.x.set(p.x, p.grid, SLAB_COLUMNS, p.tiling.slab_rows) ||
         !a.base.set(p.base, p.grid, MMA_COLUMNS, p.tiling.rows) ||
         !a.out.set(p.out, p.grid, MMA_COLUMNS, p.tiling.rows))
         return cudaErrorNotSupported;

@@ -30,48 +30,39 @@ struct token_boxes {
                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
     }
 
-    /* Each phase of a barrier is of one expect. */
+    /* Each phase of the barrier is of one expect. */
     struct arrivals {
-        uint64_t *barriers;
-        int count;
+        uint64_t *barrier;
         uint32_t parity;
 
-        __device__ __forceinline__ arrivals(void *at, int barriers_there)
-            : barriers((uint64_t *)at), count(barriers_there), parity(0)
+        __device__ __forceinline__ arrivals(void *at) : barrier((uint64_t *)at), parity(0)
         {
             if (threadIdx.x == 0) {
-                for (int i = 0; i < count; i++)
-                    mbarrier_init(barriers + i, 1);
+                mbarrier_init(barrier, 1);
                 fence_mbarrier_init();
             }
             __syncthreads();
         }
-        __device__ __forceinline__ void expect(int i, int bytes)
+        __device__ __forceinline__ void expect(int bytes)
         {
             if (threadIdx.x == 0)
-                mbarrier_arrive_expect_tx(barriers + i, bytes);
+                mbarrier_arrive_expect_tx(barrier, bytes);
         }
-        __device__ __forceinline__ void wait_for_copies() const {}
-        __device__ __forceinline__ void wait(int i) const
+        __device__ __forceinline__ void wait()
         {
-            mbarrier_wait_parity(barriers + i, parity);
-        }
-        __device__ __forceinline__ void wait_for_all()
-        {
-            for (int i = 0; i < count; i++)
-                wait(i);
+            mbarrier_wait_parity(barrier, parity);
             parity ^= 1;
         }
     };
 
     template <int COLUMNS>
     __device__ __forceinline__ void load(uint32_t to, const nl_token_grid &,
-                                         const token_place &place, int, const arrivals &arrivals,
-                                         int barrier) const
+                                         const token_place &place, int,
+                                         const arrivals &arrivals) const
     {
         if (threadIdx.x == 0)
             tma_load(to, &map, place.channel, place.column, place.row, (int)place.image,
-                     shared_address(arrivals.barriers + barrier));
+                     shared_address(arrivals.barrier));
     }
 
     __device__ __forceinline__ void store(const unsigned char *tile, const nl_token_grid &,
