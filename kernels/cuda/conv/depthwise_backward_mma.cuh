@@ -141,6 +141,13 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
         if (mine)
             load_diagonals<SIDE, true>(diagonal, a.weight + channel * COUNT);
         arrivals.wait();
+        if (i + 1 < a.tiles && index + 1 < a.tiling.count) {
+            const nl_tile next = nl_tile_at(a.tiling, a.grid, MMA_COLUMNS, index + 1);
+            const token_place later = {next.image, next.first, next.column, first};
+            a.dout.prefetch(reached<SIDE>(next, first));
+            a.dx.prefetch(later);
+            a.x.prefetch(later);
+        }
         if (mine)
             convolve<SIDE>(a.grid, tile, diagonal, make_float2(0.f, 0.f), dout, memory);
         a.dx.store(memory, a.grid, place, rows);

@@ -135,6 +135,9 @@ struct token_rows {
             });
     }
 
+    /* What is loaded later may come to the L2 cache. */
+    __device__ __forceinline__ void prefetch(const token_place &) const {}
+
     /* What all threads have written to the tile; until it is `stored` it stays there. */
     __device__ __forceinline__ void store(const unsigned char *tile, const nl_token_grid &grid,
                                           const token_place &place, int rows) const

@@ -65,6 +65,12 @@ struct token_boxes {
                      shared_address(arrivals.barrier));
     }
 
+    __device__ __forceinline__ void prefetch(const token_place &place) const
+    {
+        if (threadIdx.x == 0)
+            tma_prefetch(&map, place.channel, place.column, place.row, (int)place.image);
+    }
+
     __device__ __forceinline__ void store(const unsigned char *tile, const nl_token_grid &,
                                           const token_place &place, int) const
     {
