@@ -17,8 +17,9 @@ void nl_dnnl_destroy(nl_dnnl *dnnl); /* NULL is allowed */
 /* Whether bf16 products are faster than fp32 ones on this processor (AVX512-BF16, AMX). */
 bool nl_dnnl_has_bf16(void);
 
-/* Whether F32 products are made of blocks, one order of sums for all m, n and numbers of threads. That takes AVX-512, or a newer
- * oneDNN than 2.6; without it only those of nl_dnnl_multiply by one thread have it, in whole groups of NL_DNNL_GROUP rows. */
+/* Whether F32 products are made of blocks, whose sums have one order for any number of threads. That takes AVX-512, or a newer oneDNN
+ * than 2.6. Without it those of nl_dnnl_multiply have one order where one thread makes at most 144 rows in whole groups of
+ * NL_DNNL_GROUP. */
 enum { NL_DNNL_GROUP = 6 };
 bool nl_dnnl_has_blocks(const nl_dnnl *dnnl);
 
