@@ -476,7 +476,7 @@ def work(row, mode, settings, pipe):
         next(measure, None)
         pipe.send((RESULTS, best))
     except torch.cuda.OutOfMemoryError:
-        pipe.send(NO_MEMORY)
+        pipe.send((RESULTS, NO_MEMORY))
     except BaseException as error:
         complain(f"{row_name(row)} {mode or ''}", error)
         pipe.send((RESULTS, {}))
@@ -526,24 +526,21 @@ class Job:
         self.process.join(5)
         Job.started.remove(self)
 
-    def end_for_memory(self, later):
-        """It is to begin once more."""
+    def finish(self, answer, why, later):
+        """Ends it. Keeps what it has found, or says why there is nothing; what had no memory is to begin once more. Returns which back ends are best."""
+        results, best = answer or ({}, {})
+        RESULTS.update(results)
+        if best != NO_MEMORY:
+            self.end(None if answer else why)
+            return best
         self.end("out of memory twice" if self.is_again else None)
         later += [] if self.is_again else [self.again]
+        return {}
 
     def measure(self, seconds, later):
-        """What it has found by itself, and which back ends are best. It ends."""
+        """As finish does."""
         self.tell("go")
-        answer = self.answer(seconds)
-        if isinstance(answer, tuple):
-            RESULTS.update(answer[0])
-            self.end()
-            return answer[1]
-        if answer == NO_MEMORY:
-            self.end_for_memory(later)
-        else:
-            self.end("measuring took too long")
-        return {}
+        return self.finish(self.answer(seconds), "measuring took too long", later)
 
 
 def rounds(jobs, best, seconds, limit, wait):
@@ -566,11 +563,8 @@ def rounds(jobs, best, seconds, limit, wait):
                 answer = job.answer(0)
                 if answer == "ready":
                     ready.append(job)
-                elif answer == NO_MEMORY:
-                    job.end_for_memory(later)
                 else:  # it has said why
-                    RESULTS.update(answer[0] if isinstance(answer, tuple) else {})
-                    job.end(None if answer else "it ended")
+                    job.finish(answer, "it ended", later)
             continue
         for job in compiling:
             job.signal(signal.SIGSTOP)
