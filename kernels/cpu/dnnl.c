@@ -183,7 +183,7 @@ struct nl_dnnl {
     kept kept[KEPT];
     known known[KNOWN];
     unsigned next_known;
-    bool has_blocks;
+    bool asked_for_blocks, has_blocks;
     void *scratch; /* scratchpad, then reordered weight; or one scratchpad for each thread */
     int64_t scratch_bytes;
     int64_t stride; /* of the latter, in bytes */
@@ -495,8 +495,11 @@ static bool find_blocks(nl_dnnl *dnnl)
     return found;
 }
 
-bool nl_dnnl_has_blocks(const nl_dnnl *dnnl)
+bool nl_dnnl_has_blocks(nl_dnnl *dnnl)
 {
+    if (!dnnl->asked_for_blocks)
+        dnnl->has_blocks = find_blocks(dnnl);
+    dnnl->asked_for_blocks = true;
     return dnnl->has_blocks;
 }
 
@@ -808,7 +811,6 @@ nl_status nl_dnnl_create(nl_device *device, nl_dnnl **dnnl)
         *dnnl = NULL;
         return nl_fail(device->context, NL_ERROR_DEVICE, "oneDNN does not start on this processor");
     }
-    (*dnnl)->has_blocks = find_blocks(*dnnl);
     return NL_OK;
 }
 

@@ -14,8 +14,7 @@ enum {
     FEW_ROWS = 8,
     BLOCK_ROWS =
         256, /* rows of one product of oneDNN, for each 4 threads; or for one that works alone */
-    TILE_ROWS =
-        96, /* where products are not made of blocks; oneDNN cuts more than 144 into parts of its own */
+    TILE_ROWS = 96, /* of a product that is not made of blocks; oneDNN cuts more than 144 itself */
     TILE_COLUMNS = 96,
     ALONE_ROWS = 192,        /* with fewer a thread would spend too long on arranging weights */
     ARRANGED_ALONE_ROWS = 64 /* the same where they are arranged already */

@@ -21,7 +21,7 @@ bool nl_dnnl_has_bf16(void);
  * than 2.6. Without it those of nl_dnnl_multiply have one order where one thread makes at most 144 rows in whole groups of
  * NL_DNNL_GROUP. */
 enum { NL_DNNL_GROUP = 6 };
-bool nl_dnnl_has_blocks(const nl_dnnl *dnnl);
+bool nl_dnnl_has_blocks(nl_dnnl *dnnl);
 
 /* y [m, n] = x [m, k] weight [n, k]^T + bias, fp32 sums, added to what is there if `add`; x and weight of one dtype, F32 or
  * BF16. In BF16 the order of the sums is the same for all m, n and numbers of threads up to k = NL_DNNL_K, and not beyond. */
