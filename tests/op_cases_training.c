@@ -527,8 +527,8 @@ static const struct softmax_attention_backward_case {
     const char *text;
     int64_t batch, tokens, heads, d, gap;
     bool gpu; /* op_left_out */
-    bool
-        low; /* scores of about -100, exponents to 1e-5; the sum of their exponentials is no number of fp32 */
+    /* Scores of about -100, exponents to 1e-5; the sum of their exponentials is no number of fp32. */
+    bool low;
 } softmax_attention_backward_cases[] = {
     CASE(.batch = 1, .tokens = 1, .heads = 1, .d = 8),
     CASE(.batch = 3, .tokens = 2, .heads = 2, .d = 64),
