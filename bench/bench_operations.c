@@ -305,8 +305,6 @@ static void bench_fp8(bench *b)
                     .branch = ACTIVATION(m, d), .gate = ACTIVATION(images, d),
                     .shift = ACTIVATION(images, d), .scale = ACTIVATION(images, d),
                     .y = TENSOR(y, m, d), .rows_per_image = T, .eps = 1e-6f);
-            MEASURE(layernorm_gate, ROW(.shape = shape), .x = ACTIVATION(m, d), .weight = F32(d),
-                    .bias = F32(d), .g = ACTIVATION(m, d), .y = TENSOR(y, m, d), .eps = 1e-5f);
         }
     }
 }

@@ -108,7 +108,7 @@ static void check_layernorm_gate(nl_arguments *a, const nl_layernorm_gate_args *
     TENSOR(weight, 0, hidden);
     TENSOR(bias, 0, hidden);
     TENSOR(g, NL_ARG_OPTIONAL | NL_ARG_STRIDED, rows, hidden);
-    TENSOR(y, NL_ARG_OUTPUT | NL_ARG_MAYBE_F8, rows, hidden);
+    TENSOR(y, NL_ARG_OUTPUT, rows, hidden);
     check_eps(a, args->eps);
 }
 

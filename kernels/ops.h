@@ -127,7 +127,7 @@ typedef struct nl_layernorm_gate_args {
     nl_tensor x;            /* [M, D] */
     nl_tensor weight, bias; /* [D] */
     nl_tensor g;            /* [M, D], rows may be strided; left out: no gate */
-    nl_tensor y;            /* [M, D]; may be x (in place); or F8 */
+    nl_tensor y;            /* [M, D]; may be x (in place) */
     float eps;
 } nl_layernorm_gate_args;
 

@@ -19,11 +19,11 @@ static const struct model {
     const char *json;
     int in_fp8; /* weights of three of the five blocks */
 } models[] = {
-    {MODEL(""), 12},
-    {MODEL(", \"attention\": \"nala\""), 12},
-    {MODEL(", \"attention\": \"nala\", \"gate\": false, \"lepe\": true, \"mlp\": \"mix\""), 12},
-    {MODEL(", \"attention\": \"gla\", \"dw_conv\": true"), 12},
-    {MODEL(", \"mlp\": \"swiglu\", \"norm\": \"rms\", \"rope\": true, \"qk_norm\": true"), 12},
+    {MODEL(""), 9},
+    {MODEL(", \"attention\": \"nala\""), 9},
+    {MODEL(", \"attention\": \"nala\", \"gate\": false, \"lepe\": true, \"mlp\": \"mix\""), 9},
+    {MODEL(", \"attention\": \"gla\", \"dw_conv\": true"), 9},
+    {MODEL(", \"mlp\": \"swiglu\", \"norm\": \"rms\", \"rope\": true, \"qk_norm\": true"), 9},
 };
 
 static nl_context *context_of(const char *device, const char *dtype)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* LayerNorm with weight and bias, times SiLU(g): what follows NaLa attention. */
-#include "f8.h"
 #include "layernorm.h"
+#include "nl_cpu.h"
 #include "vector_math.h"
 
 /* x [M, D], weight and bias [D], g [M, D] or left out -> y [M, D] */
@@ -9,14 +9,10 @@ nl_status NL_CPU(layernorm_gate)(nl_device *device, const nl_layernorm_gate_args
 {
     int64_t rows = args->x.shape[0], size = args->x.shape[1];
     const float *weight = args->weight.data, *bias = args->bias.data;
-    float *room;
-    nl_status status = nl_cpu_f8_room(device, &args->y, &room);
-    if (status != NL_OK)
-        return status;
 #pragma omp parallel for num_threads(nl_cpu_team(device, rows *size)) schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         const float *x = nl_cpu_row(&args->x, row);
-        float *y = nl_cpu_row_before_f8(&args->y, row, room);
+        float *y = nl_cpu_row_out(&args->y, row);
         nl_moments m = nl_row_moments(x, size, args->eps);
         if (args->g.data) {
             const float *g = nl_cpu_row(&args->g, row);
@@ -29,8 +25,6 @@ nl_status NL_CPU(layernorm_gate)(nl_device *device, const nl_layernorm_gate_args
             for (int64_t i = 0; i < size; i++)
                 y[i] = ((x[i] - m.center) * m.scale + m.offset) * weight[i] + bias[i];
         }
-        if (room)
-            nl_cpu_put_f8(&args->y, row, y);
     }
     return NL_OK;
 }

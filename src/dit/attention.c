@@ -82,8 +82,8 @@ nl_status nl_attention_turn(nl_device *device, const nl_dit *dit, const nl_tenso
 
 nl_status nl_attention_leave(nl_stream *stream, const nl_branch_at *at, const nl_tensor *x)
 {
-    return nl_product(stream, x, &at->params[NL_PROJ_WEIGHT], &at->params[NL_PROJ_BIAS],
-                      &at->saved->out);
+    return NL_OP(stream->device, linear, .x = *x, .weight = at->params[NL_PROJ_WEIGHT],
+                 .bias = at->params[NL_PROJ_BIAS], .y = at->saved->out);
 }
 
 nl_tensor nl_attention_dqkv(const nl_pass *pass, const nl_branch_at *at)

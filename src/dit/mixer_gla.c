@@ -90,7 +90,7 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
                    .normalizer = NORMALIZER));
     NL_CHECK(NL_OP(device, head_norm_gate, .x = kept[OUT], .weight = params[NORM_WEIGHT],
                    .g = nl_tensor_columns(&kept[IN], 2 * d, d), .y = stream->h, .eps = norm_eps));
-    return nl_product(stream, &stream->h, &params[OUT_WEIGHT], &(nl_tensor){0}, &at->saved->out);
+    return NL_OP(device, linear, .x = stream->h, .weight = params[OUT_WEIGHT], .y = at->saved->out);
 }
 
 static nl_status backward(nl_pass *pass, const nl_branch_at *at,

@@ -90,12 +90,11 @@ static nl_status forward(nl_stream *stream, const nl_branch_at *at)
                      .addend = mixed->data == out->data ? (nl_tensor){0} : *out, .out = *mixed,
                      .batch = stream->batch, .grid_height = sizes.grid_height,
                      .grid_width = sizes.grid_width));
-    nl_tensor gated = nl_product_input(stream, &at->params[NL_PROJ_WEIGHT], &stream->h);
     NL_TRY(NL_OP(device, layernorm_gate, .x = *mixed, .weight = at->params[LN_WEIGHT],
                  .bias = at->params[LN_BIAS],
-                 .g = config->gate ? nl_tensor_columns(qkvg, 3 * d, d) : (nl_tensor){0}, .y = gated,
-                 .eps = 1e-5f));
-    NL_TRY(nl_attention_leave(stream, at, &gated));
+                 .g = config->gate ? nl_tensor_columns(qkvg, 3 * d, d) : (nl_tensor){0},
+                 .y = stream->h, .eps = 1e-5f));
+    NL_TRY(nl_attention_leave(stream, at, &stream->h));
 cleanup:
     return status;
 }

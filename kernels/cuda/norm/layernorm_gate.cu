@@ -3,8 +3,7 @@
  * of its lanes (layernorm.cuh), or where it is too wide is walked over three times by a warp; nothing lies in shared memory. */
 #include "layernorm.cuh"
 
-/* F8: of y. */
-template <typename T, typename S, bool F8> struct gate_rows {
+template <typename T, typename S> struct gate_rows {
     static constexpr int CHUNKS = S::CHUNKS, VEC = S::VEC;
     static constexpr int RESIDENT = sizeof(T) > 2 ? 1 : S::SHORT ? 5 : 4; /* blocks */
     struct Raw {
@@ -13,8 +12,7 @@ template <typename T, typename S, bool F8> struct gate_rows {
     const T *x, *g;
     const float *weight,
         *bias; /* read for each row: they stay in L1, and leave registers for rows */
-    void *y;
-    float *y_scale; /* of F8 */
+    T *y;
     int width;
     int64_t g_stride;
 
@@ -39,7 +37,7 @@ template <typename T, typename S, bool F8> struct gate_rows {
     __device__ __forceinline__ void finish(int64_t row, const Raw &raw,
                                            const float (&v)[CHUNKS][VEC], nl_moments moments) const
     {
-        nl_put_row<S, F8, T>(y, y_scale, row, width, [&](int c, float(&out)[VEC]) {
+        nl_put_row<S, false, T>(y, NULL, row, width, [&](int c, float(&out)[VEC]) {
             float gate[VEC], w[VEC], b[VEC];
             nl_piece_at<float, VEC>(weight + S::at(c)).unpack(w);
             nl_piece_at<float, VEC>(bias + S::at(c)).unpack(b);
@@ -56,20 +54,19 @@ template <typename T, typename S, bool F8> struct gate_rows {
 };
 
 /* x may be y: a row is read whole before it is written. */
-template <typename T, typename S, bool F8>
-__global__ void __launch_bounds__(S::THREADS, gate_rows<T, S, F8>::RESIDENT)
-    gate_kernel(const T *x, const float *weight, const float *bias, const T *g, void *y,
-                float *y_scale, int64_t rows, int count, int width, int64_t g_stride, float eps)
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::THREADS, gate_rows<T, S>::RESIDENT)
+    gate_kernel(const T *x, const float *weight, const float *bias, const T *g, T *y, int64_t rows,
+                int count, int width, int64_t g_stride, float eps)
 {
-    gate_rows<T, S, F8> operation = {x, g, weight, bias, y, y_scale, width, g_stride};
+    gate_rows<T, S> operation = {x, g, weight, bias, y, width, g_stride};
     nl_normalise_rows<S>(operation, rows, count, width, eps);
 }
 
 /* Any width: a warp a row, which is read three times. */
 template <typename T>
 __global__ void gate_any_kernel(const T *x, const float *weight, const float *bias, const T *g,
-                                void *y, float *y_scale, int64_t rows, int width, int64_t g_stride,
-                                float eps)
+                                T *y, int64_t rows, int width, int64_t g_stride, float eps)
 {
     const int lane = threadIdx.x % 32;
     const int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32;
@@ -86,24 +83,10 @@ __global__ void gate_any_kernel(const T *x, const float *weight, const float *bi
     }
     const nl_moments moments =
         nl_moments_of(center, nl_warp_sum(rest), nl_warp_sum(squares), (float)width, eps);
-    const auto out = [&](int i) {
+    for (int i = lane; i < width; i += 32) {
         const float normal = fmaf(moments(nl_get(x + row * width + i)), weight[i], bias[i]);
-        return g ? normal * nl_silu(nl_get(g + row * g_stride + i)) : normal;
-    };
-    if (!y_scale) {
-        for (int i = lane; i < width; i += 32)
-            nl_put((T *)y + row * width + i, out(i));
-        return;
+        nl_put(y + row * width + i, g ? normal * nl_silu(nl_get(g + row * g_stride + i)) : normal);
     }
-    uint32_t largest = 0;
-    float inverse;
-    for (int i = lane; i < width; i += 32)
-        largest = max(largest, nl_prim::magnitude_of(out(i)));
-    const float factor = nl_prim::e4m3_scale(nl_prim::lanes_max<32>(largest), &inverse);
-    if (lane == 0)
-        y_scale[row] = factor;
-    for (int i = lane; i < width; i += 32)
-        nl_put((__nv_fp8_e4m3 *)y + row * width + i, out(i) * inverse);
 }
 
 template <typename T> static void choose(nl_cuda *cuda, const nl_layernorm_gate_args *a)
@@ -112,17 +95,16 @@ template <typename T> static void choose(nl_cuda *cuda, const nl_layernorm_gate_
     const int width = (int)a->x.shape[1];
     const T *x = (const T *)a->x.data, *g = (const T *)a->g.data;
     const float *weight = (const float *)a->weight.data, *bias = (const float *)a->bias.data;
-    constexpr bool HALF = sizeof(T) == 2; /* F8 of others is rare */
-    if (!nl_row_vectors(width) || stride % 8 || (uintptr_t)g % 16 || (!HALF && a->y.scale)) {
+    T *y = (T *)a->y.data;
+    if (!nl_row_vectors(width) || stride % 8 || (uintptr_t)g % 16) {
         gate_any_kernel<T><<<nl_blocks(rows, 8), 256, 0, cuda->stream>>>(
-            x, weight, bias, g, a->y.data, a->y.scale, rows, width, stride, a->eps);
+            x, weight, bias, g, y, rows, width, stride, a->eps);
         return;
     }
     NL_FOR_ROW_SHAPE(width, S, {
         const int count = nl_rows_of_group(rows, S::GROUPS, cuda->multiprocessors);
-        auto kernel = HALF && a->y.scale ? gate_kernel<T, S, HALF> : gate_kernel<T, S, false>;
-        kernel<<<nl_blocks(rows, S::GROUPS * count), S::THREADS, 0, cuda->stream>>>(
-            x, weight, bias, g, a->y.data, a->y.scale, rows, count, width, stride, a->eps);
+        gate_kernel<T, S><<<nl_blocks(rows, S::GROUPS * count), S::THREADS, 0, cuda->stream>>>(
+            x, weight, bias, g, y, rows, count, width, stride, a->eps);
     });
 }
 
