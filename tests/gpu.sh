@@ -145,13 +145,17 @@ if wanted correctness; then
         begin operations-poisoned-$dtype env NL_TEST_DTYPE=$dtype NL_CUDA_POISON=1 "$build/tests/test_operations"
     done
     begin operations-99k env NL_TEST_DTYPE=bf16 NL_CUDA_SHARED_MEMORY=99 "$build/tests/test_operations"
-    if command -v bats >/dev/null 2>&1; then
-        for suite in gpu gpus device batch interrupt; do
-            begin cli-$suite env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" MAKE_MODEL="$build/tests/make_model" \
+    suite() {
+        ! command -v bats >/dev/null 2>&1 ||
+            begin "cli-$1" env NALAGEN="$build/nalagen" NL_SOURCE_DIR="$root" MAKE_MODEL="$build/tests/make_model" \
                 MAKE_INCEPTION="$build/tests/make_inception" FORK_FAILS_LIBRARY="$build/tests/libfork_fails.so" \
-                bats "$root/tests/cli/$suite.bats"
-        done
-    fi
+                bats "$root/tests/cli/$1.bats"
+    }
+    for name in gpu gpus device batch; do
+        suite $name
+    done
+    end
+    suite interrupt # how soon a processor at work is heard wants that processor
     end
 fi
 
