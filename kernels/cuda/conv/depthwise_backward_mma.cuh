@@ -16,6 +16,9 @@ enum { GRADIENT_BLOCKS = 2 }; /* at a time on a multiprocessor */
 /* Sums of a warp's channels over the tiles of a block. Of dout it reaches tap s = SIDE - 1 - the column of the kernel. */
 template <int SIDE> struct weight_sums {
     static constexpr int REACH = taps<SIDE>::REACH;
+    static_assert(4 * MMA_CHANNELS * (taps<SIDE>::COUNT + 1) <=
+                      TOKEN_BYTES * (SLAB_COLUMNS + 2 * MMA_COLUMNS),
+                  "they fit where tokens were");
     float sides[SIDE][REACH][4]; /* by rows: taps s and SIDE - 1 - s */
     float middle[REACH + 1][4];  /* rows of the kernel 2 i and 2 i + 1, the bias after the last */
 };
@@ -25,7 +28,7 @@ __device__ __forceinline__ void correlate(const nl_token_grid &grid, const nl_ti
                                           uint32_t x, uint32_t dout, weight_sums<SIDE> &sums)
 {
     constexpr int REACH = taps<SIDE>::REACH;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = warp_unit(), lane = threadIdx.x % 32;
     const int begin = max(tile.first - REACH, 0), end = min(tile.last + REACH, grid.height);
     uint32_t window[SIDE][2]; /* x of rows r - REACH to r + REACH, in place (row - begin) % SIDE */
     uint32_t sides[REACH];    /* tokens 0-7 at a tap, at its mirror, then tokens 8-15 */
@@ -83,7 +86,7 @@ template <int SIDE>
 __device__ __forceinline__ void put_sums(const weight_sums<SIDE> &sums, float *memory)
 {
     constexpr int REACH = taps<SIDE>::REACH;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, channel = lane / 4;
+    const int warp = warp_unit(), lane = threadIdx.x % 32, channel = lane / 4;
     if (channel / 2 != lane % 4)
         return;
     float *mine = memory + (warp * 8 + channel) * (taps<SIDE>::COUNT + 1);
@@ -110,6 +113,20 @@ template <typename Tokens> struct gradient_args {
     float *parts; /* [parts, channels (taps + 1)]: taps of all channels, then biases */
 };
 
+/* Sums as put_sums leaves them, by all threads of the block. */
+template <int SIDE, typename Tokens>
+__device__ __forceinline__ void write_part(const gradient_args<Tokens> &a, const block_place &block,
+                                           const float *sums)
+{
+    constexpr int COUNT = taps<SIDE>::COUNT;
+    const int first = block.channel, channels = min((int)MMA_CHANNELS, a.grid.channels - first);
+    float *part = a.parts + block.tile * a.grid.channels * (COUNT + 1);
+    for (int i = threadIdx.x; i < channels * COUNT; i += blockDim.x)
+        part[first * COUNT + i] = sums[i / COUNT * (COUNT + 1) + i % COUNT];
+    for (int i = threadIdx.x; i < channels; i += blockDim.x)
+        part[(int64_t)a.grid.channels * COUNT + first + i] = sums[i * (COUNT + 1) + COUNT];
+}
+
 /* grid (parts times groups of channels) */
 template <int SIDE, typename Tokens>
 __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
@@ -119,7 +136,6 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
     extern __shared__ __align__(1024) unsigned char memory[];
     const block_place block(a.grid.channels); /* of a part */
     const int rows = a.tiling.rows, first = block.channel;
-    const int channels = min((int)MMA_CHANNELS, a.grid.channels - first);
     const uint32_t dx = shared_address(memory), x = dx + a.tiling.tile_bytes();
     const uint32_t dout = x + a.tiling.tile_bytes();
     const int channel = first + threadIdx.x / 32 * 8;
@@ -141,13 +157,6 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
         if (mine)
             load_diagonals<SIDE, true>(diagonal, a.weight + channel * COUNT);
         arrivals.wait();
-        if (i + 1 < a.tiles && index + 1 < a.tiling.count) {
-            const nl_tile next = nl_tile_at(a.tiling, a.grid, MMA_COLUMNS, index + 1);
-            const token_place later = {next.image, next.first, next.column, first};
-            a.dout.prefetch(reached<SIDE>(next, first));
-            a.dx.prefetch(later);
-            a.x.prefetch(later);
-        }
         if (mine)
             convolve<SIDE>(a.grid, tile, diagonal, make_float2(0.f, 0.f), dout, memory);
         a.dx.store(memory, a.grid, place, rows);
@@ -158,37 +167,28 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
     }
     put_sums<SIDE>(sums, (float *)memory);
     __syncthreads();
-    float *part = a.parts + block.tile * a.grid.channels * (COUNT + 1);
-    const float *all = (const float *)memory;
-    for (int i = threadIdx.x; i < channels * COUNT; i += MMA_THREADS)
-        part[first * COUNT + i] = all[i / COUNT * (COUNT + 1) + i % COUNT];
-    for (int i = threadIdx.x; i < channels; i += MMA_THREADS)
-        part[(int64_t)a.grid.channels * COUNT + first + i] = all[i * (COUNT + 1) + COUNT];
+    write_part<SIDE>(a, block, (const float *)memory);
 }
 
 /* ---- Launches */
 
 /* How the gradients are cut: by the grid and the card alone, as the weights' sums depend on it. A part is what a block does
- * while all that the card takes are there. */
+ * while all `blocks` that the card takes are there. */
 struct weight_parts {
     mma_tiling tiling;
     int tiles; /* of a part */
     int64_t count;
 };
-inline weight_parts weight_parts_of(int64_t kernel, const nl_token_grid &grid, int multiprocessors)
+inline weight_parts weight_parts_of(int64_t kernel, const nl_token_grid &grid, int blocks)
 {
     const mma_tiling tiling = tallest_tiling(grid, 2, (int)kernel / 2, GRADIENT_BLOCKS);
-    const int tiles =
-        (int)nl_blocks(tiling.count * channel_groups(grid), GRADIENT_BLOCKS * multiprocessors);
+    const int tiles = (int)nl_blocks(tiling.count * channel_groups(grid), blocks);
     return {tiling, tiles, nl_blocks(tiling.count, tiles)};
 }
 
 template <int SIDE, typename Tokens>
 cudaError_t launch_gradients(const gradient_args<nl_tensor> &p, cudaStream_t stream)
 {
-    static_assert(4 * MMA_CHANNELS * (taps<SIDE>::COUNT + 1) <=
-                      TOKEN_BYTES * (SLAB_COLUMNS + 2 * MMA_COLUMNS),
-                  "sums fit where tokens were");
     const unsigned blocks = nl_blocks(p.tiling.count, p.tiles) * channel_groups(p.grid);
     const int bytes = p.tiling.shared_bytes(2);
     gradient_args<Tokens> a = {{}, {}, {}, p.grid, p.tiling, p.tiles, p.weight, p.parts};

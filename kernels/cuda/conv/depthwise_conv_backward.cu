@@ -204,8 +204,8 @@ extern "C" nl_status nl_cuda_depthwise_conv_backward(nl_device *device,
     const bool mma = vectors && a->dout.dtype == NL_BF16 && nl_depthwise::serves(kernel);
     const bool tiles = vectors && a->dout.dtype == NL_F32 && kernel == NL_SIDE;
     const nl_tiling tiling = tiling_of(grid);
-    const nl_depthwise::weight_parts cut =
-        nl_depthwise::weight_parts_of(kernel, grid, cuda->multiprocessors);
+    const nl_depthwise::weight_parts cut = nl_depthwise::weight_parts_of(
+        kernel, grid, nl_depthwise::gradient_blocks() * cuda->multiprocessors);
     const int64_t count = mma ? cut.count : tiles ? tiling.count : a->batch;
     if (nl_tensor_count(&a->dout) == 0)
         return NL_OK;

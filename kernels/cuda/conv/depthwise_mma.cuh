@@ -43,6 +43,12 @@ template <int SIDE> struct taps {
 /* ---- Tokens in shared memory: tiles [rows, MMA_COLUMNS, MMA_CHANNELS], slabs [rows, SLAB_COLUMNS, MMA_CHANNELS], of 1,024 bytes'
  * alignment. */
 
+/* The calling warp's eight channels of MMA_CHANNELS; blocks with more warps have several for the same. */
+__device__ __forceinline__ int warp_unit()
+{
+    return threadIdx.x / 32 % MMA_WARPS;
+}
+
 /* Byte where a unit of a token lies. */
 template <int COLUMNS> __device__ __forceinline__ int unit_at(int row, int column, int unit)
 {
@@ -135,9 +141,6 @@ struct token_rows {
             });
     }
 
-    /* What is loaded later may come to the L2 cache. */
-    __device__ __forceinline__ void prefetch(const token_place &) const {}
-
     /* What all threads have written to the tile; until it is `stored` it stays there. */
     __device__ __forceinline__ void store(const unsigned char *tile, const nl_token_grid &grid,
                                           const token_place &place, int rows) const
@@ -169,6 +172,18 @@ __device__ __forceinline__ void load_diagonals(uint32_t (&diagonal)[taps<SIDE>::
     }
 }
 
+/* The tile that follows. */
+__device__ __forceinline__ void go_on(nl_tile &tile, const mma_tiling &tiling,
+                                      const nl_token_grid &grid)
+{
+    if ((tile.column += MMA_COLUMNS) >= grid.width) {
+        tile.column = 0;
+        if ((tile.first += tiling.rows) >= grid.height)
+            tile.first = 0, tile.image++;
+        tile.last = min(tile.first + tiling.rows, grid.height);
+    }
+}
+
 /* Where a tile's slab begins. */
 template <int SIDE> __device__ __forceinline__ token_place reached(const nl_tile &tile, int channel)
 {
@@ -183,7 +198,7 @@ __device__ __forceinline__ void convolve(const nl_token_grid &grid, const nl_til
                                          uint32_t slab, unsigned char *base)
 {
     constexpr int REACH = taps<SIDE>::REACH, PAIRS = taps<SIDE>::PAIRS;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = warp_unit(), lane = threadIdx.x % 32;
     const int begin = max(tile.first - REACH, 0), end = tile.last + REACH;
     float sum[SIDE][4]; /* output row o, of r - REACH to r + REACH, in place (o - begin) % SIDE */
     uint32_t at

@@ -14,6 +14,9 @@ cudaError_t conv_sm90(int64_t kernel, const conv_args<nl_tensor> &args, cudaStre
 cudaError_t gradients_sm90(int64_t kernel, const gradient_args<nl_tensor> &args,
                            cudaStream_t stream);
 
+/* Blocks of the gradients' kernel that a multiprocessor of the current card has at a time, Hopper or not. */
+int gradient_blocks();
+
 } // namespace nl_depthwise
 
 #endif
