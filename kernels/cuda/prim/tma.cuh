@@ -96,14 +96,6 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, in
                  "l"(map), "r"(barrier), "r"(column), "r"(token), "r"(head), "r"(image)
                  : "memory");
 }
-/* A box to the L2 cache alone. */
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap *map, int column, int token,
-                                             int head, int image)
-{
-    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map),
-                 "r"(column), "r"(token), "r"(head), "r"(image)
-                 : "memory");
-}
 __device__ __forceinline__ void tma_store(const CUtensorMap *map, int column, int token, int head,
                                           int image, uint32_t from)
 {
