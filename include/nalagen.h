@@ -145,7 +145,7 @@ NL_API nl_status nl_model_class(nl_model *model, const char *text, int *index);
 typedef struct nl_sampling { /* cleared: the model's defaults */
     size_t size;
     const char *sampler;   /* ddpm ddim dpmpp-2m dpmpp-2m-sde unipc euler midpoint heun heun2 rk4
-                            ab2 dopri5 sde-euler sde-heun flow; NULL: the model's default */
+                            ab2 dopri5 sde-euler sde-heun flow flow-sde; NULL: the model's default */
     int64_t steps;         /* steps taken; 0: the sampler's default */
     const char *respacing; /* of a DiT: "250", "ddim50", or NULL: from steps */
     double

@@ -39,7 +39,7 @@ bool nl_takes_guidance(const nl_config *config)
 bool nl_takes_sampler(const nl_config *config, nl_method method)
 {
     return nl_method_is_diffusion(method) == (config->architecture == NL_ARCH_DIT) &&
-           (method != NL_METHOD_FLOW || config->flow_map);
+           (!nl_method_is_flow(method) || config->flow_map);
 }
 
 static nl_status choose_model(const nl_queue *queue, nl_context *context, const cJSON *body,

@@ -544,6 +544,40 @@ static void test_flow_map(void **state)
     nl_context_destroy(context);
 }
 
+/* Every jump but the last ends half way between its step's end, s, and the data, and noise leads back, so that there is as much noise as
+ * on the path: 1 - s. */
+static void test_flow_map_with_noise(void **state)
+{
+    (void)state;
+    nl_context *context = test_context("reference");
+    float start[COUNT], result[COUNT], noise[6 * COUNT];
+    start_numbers(start, COUNT);
+    for (int i = 0; i < NL_COUNT(noise); i++)
+        noise[i] = start[(7 * i + 1) % COUNT] - start[i % COUNT];
+    for (int steps = 1; steps <= 7; steps++) {
+        stand_in network = {.output = flow_output, .noise = noise};
+        nl_sampler_options options =
+            transport_options(NL_METHOD_FLOW_SDE, steps, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        assert_ok(context,
+                  stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
+        assert_int_equal(network.calls, steps);
+        assert_int_equal(network.draws, steps - 1);
+        assert_true(network.last_s == 1);
+        for (int i = 0; i < COUNT; i++) {
+            double x = start[i];
+            for (int k = 0; k < steps; k++) {
+                double t = (double)k / steps, s = (k + 1.0) / steps, end = (1 + s) / 2;
+                x += (2 * x + t) * (end - t);
+                double keep = s / end, variance = (1 - s) * (1 - s) - pow(keep * (1 - end), 2);
+                if (k + 1 < steps)
+                    x = keep * x + sqrt(variance) * noise[k * COUNT + i];
+            }
+            assert_true(fabs(result[i] - x) <= 1e-5 * (1 + fabs(x)));
+        }
+    }
+    nl_context_destroy(context);
+}
+
 /* 5000 steps of the classical Runge-Kutta method in double. */
 static void solve_exactly(const direct_sampler *direct, double t0, double t1, const float *start,
                           float *end)
@@ -915,23 +949,15 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_rows),
-        cmocka_unit_test(test_sde_forms_directly),
-        cmocka_unit_test(test_time_shift),
-        cmocka_unit_test(test_rho),
-        cmocka_unit_test(test_evaluations),
-        cmocka_unit_test(test_adams),
-        cmocka_unit_test(test_adams_at_a_switch),
-        cmocka_unit_test(test_flow_map),
-        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_dopri5_checkpoint),
-        cmocka_unit_test(test_dopri5_is_per_image),
-        cmocka_unit_test(test_dopri5_rejects_nan),
-        cmocka_unit_test(test_dopri5_tolerance),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cancelling),
-        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_golden_rows),         cmocka_unit_test(test_sde_forms_directly),
+        cmocka_unit_test(test_time_shift),          cmocka_unit_test(test_rho),
+        cmocka_unit_test(test_evaluations),         cmocka_unit_test(test_adams),
+        cmocka_unit_test(test_adams_at_a_switch),   cmocka_unit_test(test_flow_map),
+        cmocka_unit_test(test_flow_map_with_noise), cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_dopri5_checkpoint),   cmocka_unit_test(test_dopri5_is_per_image),
+        cmocka_unit_test(test_dopri5_rejects_nan),  cmocka_unit_test(test_dopri5_tolerance),
+        cmocka_unit_test(test_not_finite),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cancelling),          cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -156,17 +156,18 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
     int method;
     *resolved = *given;
     if (!given->sampler)
-        resolved->sampler = dit ? "ddpm" : config->flow_map ? "flow" : "heun";
+        resolved->sampler = dit ? "ddpm" : config->flow_map ? "flow-sde" : "heun";
     NL_CHECK(find_name(context, "sampler", resolved->sampler, nl_method_names, &method));
     if (dit != nl_method_is_diffusion((nl_method)method))
         return nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
                        resolved->sampler, dit ? "DiT" : "SiT",
                        nl_method_list(dit, list, sizeof(list)));
-    if (method == NL_METHOD_FLOW && !config->flow_map)
+    if (nl_method_is_flow((nl_method)method) && !config->flow_map)
         return nl_fail(
             context, NL_ERROR_USAGE,
-            "sampler flow takes the steps that a flow map predicts, and this model is none "
-            "(nalagen distill makes one): use heun");
+            "sampler %s takes the steps that a flow map predicts, and this model is none "
+            "(nalagen distill makes one): use heun",
+            resolved->sampler);
     NL_CHECK(check_of_method(context, (nl_method)method, given));
     if (config->guided && given->cfg_scale > 0 && given->cfg_scale != 1)
         return nl_fail(

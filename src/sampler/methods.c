@@ -31,6 +31,11 @@ bool nl_method_is_sde(nl_method method)
     return nl_methods[method].family == NL_FAMILY_SDE;
 }
 
+bool nl_method_is_flow(nl_method method)
+{
+    return nl_methods[method].family == NL_FAMILY_FLOW;
+}
+
 const char *nl_method_list(bool diffusion, char *text, size_t size)
 {
     int left = 0;

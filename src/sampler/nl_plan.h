@@ -22,12 +22,14 @@ typedef struct nl_drift {
     nl_linear_form form;
 } nl_drift;
 
-/* One update of a transport with a fixed step. */
+/* One update of a transport with a fixed step: x' = keep (x + (h + beyond) sum b_i k_i) + noise n, n normal. */
 typedef struct nl_move {
     double t, h;
+    double beyond,
+        keep; /* 0 and 1; flow-sde: how far behind the step what is predicted ends, and what noise then leaves of it */
     const nl_tableau *tableau;
     nl_drift drift[4]; /* of each stage */
-    double noise;      /* sqrt(2 w h); 0 without noise */
+    double noise;      /* of an SDE sqrt(2 w h); 0 without noise */
     double
         before; /* Adams: weight of the first drift of the step before, beside 1 - before of this one's; or 0 */
 } nl_move;
@@ -53,7 +55,7 @@ typedef struct nl_run {
     nl_tensor x; /* the state, the caller's */
     int64_t batch;
     float *t;           /* [batch], as the network sees it */
-    float s;            /* of a flow map: where the step ends */
+    float s;            /* of a flow map: where what it predicts ends */
     const bool *active; /* [batch]: images whose evaluations count; NULL: all */
     nl_tensor bad;      /* I32 [1] on the device: the first step that left NaN or infinity, or 0 */
     int32_t seen[2]; /* `bad` after the last step (of even and of odd number) that was waited for */

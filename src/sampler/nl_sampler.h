@@ -55,7 +55,8 @@ typedef enum nl_family {
     X(NL_METHOD_DOPRI5, "dopri5", ADAPTIVE, 0, NEVER, none, none)                                  \
     X(NL_METHOD_SDE_EULER, "sde-euler", SDE, 250, ALWAYS, euler, euler)                            \
     X(NL_METHOD_SDE_HEUN, "sde-heun", SDE, 250, ALWAYS, trapezoid, trapezoid)                      \
-    X(NL_METHOD_FLOW, "flow", FLOW, 4, NEVER, euler, euler)
+    X(NL_METHOD_FLOW, "flow", FLOW, 4, NEVER, euler, euler)                                        \
+    X(NL_METHOD_FLOW_SDE, "flow-sde", FLOW, 4, ALWAYS, euler, euler)
 
 typedef enum nl_method { NL_METHODS(NL_LIST_CONSTANT) } nl_method;
 enum { NL_METHOD_COUNT = 0 NL_METHODS(NL_LIST_COUNT) };
@@ -72,6 +73,7 @@ extern const nl_method_row nl_methods[];
 extern const char *const nl_method_names[]; /* ended by NULL */
 bool nl_method_is_diffusion(nl_method method);
 bool nl_method_is_sde(nl_method method);
+bool nl_method_is_flow(nl_method method);
 /* "ddpm, ddim or ...", or all others: for messages. */
 const char *nl_method_list(bool diffusion, char *text, size_t size);
 

@@ -227,7 +227,7 @@ cleanup:
 nl_status nl_run_evaluate(nl_run *run, const nl_tensor *x, const nl_tensor *prediction)
 {
     const nl_sample_job *job = run->job;
-    bool flow = nl_methods[run->sampler->options.method].family == NL_FAMILY_FLOW;
+    bool flow = nl_method_is_flow(run->sampler->options.method);
     nl_status status =
         job->model.call(job->model.user, x, run->t, flow ? &run->s : NULL, prediction);
     if (status == NL_OK && job->evaluations)

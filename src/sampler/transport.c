@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Transports with fixed steps: probability-flow ODEs and SDEs (docs/public-code.md B3 to B5), Adams-Bashforth 2. */
+/* Transports with fixed steps: probability-flow ODEs and SDEs (docs/public-code.md B3 to B5), Adams-Bashforth 2, flow maps. */
 #include <math.h>
 
 #include "nl_plan.h"
@@ -98,6 +98,22 @@ static bool begins_anew(const nl_sampler *sampler, int k)
            switched(options->guide_interval, before, t);
 }
 
+/* How far towards the data, of what is left behind a step, flow-sde goes with the flow map before noise leads it back: measured on
+ * the model that ships (bench/results/few-steps.md). */
+static const double BEYOND = 0.5;
+
+/* What is predicted, at the end of it, is alpha data + sigma noise there: keep makes its alpha that of the step's end, t, and noise its
+ * sigma. */
+static void plan_noise_of_flow(const nl_sampler *sampler, double t, nl_move *move)
+{
+    nl_path path = sampler->options.path;
+    move->beyond = BEYOND * (sampler->t1 - t);
+    nl_path_point end = nl_path_at(path, t + move->beyond), step = nl_path_at(path, t);
+    move->keep = step.alpha / end.alpha;
+    double kept = move->keep * end.sigma;
+    move->noise = sqrt(step.sigma * step.sigma - kept * kept);
+}
+
 static nl_status plan_moves(nl_sampler *sampler)
 {
     const nl_sampler_options *options = &sampler->options;
@@ -113,7 +129,8 @@ static nl_status plan_moves(nl_sampler *sampler)
         double next = even ? sampler->t0 + (k + 1) * h : uneven_time(sampler, k + 1);
         if (!even)
             h = next - t;
-        *move = (nl_move){.t = t, .h = h, .tableau = last ? method->last_tableau : method->tableau};
+        *move = (nl_move){
+            .t = t, .h = h, .keep = 1, .tableau = last ? method->last_tableau : method->tableau};
         if (adams && begins_anew(sampler, k))
             move->tableau = method->last_tableau;
         else if (adams)
@@ -127,6 +144,8 @@ static nl_status plan_moves(nl_sampler *sampler)
             move->noise = sqrt(
                 2 * h *
                 nl_path_diffusion(options->path, options->sde_form, options->sde_norm, move->t));
+        if (options->method == NL_METHOD_FLOW_SDE && !last)
+            plan_noise_of_flow(sampler, t + h, move);
         t = next;
     }
     return NL_OK;
@@ -166,15 +185,15 @@ static nl_status evaluate_drift(nl_run *run, const nl_drift *drift, const nl_ten
     return NL_OK;
 }
 
-/* y = x + h sum_j weights_j k_j (+ scale noise) */
-static nl_status advance(nl_run *run, double h, int stages, const double *weights,
+/* y = keep (x + h sum_j weights_j k_j) (+ scale noise) */
+static nl_status advance(nl_run *run, double keep, double h, int stages, const double *weights,
                          const nl_tensor *k, double scale, const nl_tensor *noise,
                          const nl_tensor *y)
 {
-    double coefficients[NL_MAX_TERMS] = {1};
+    double coefficients[NL_MAX_TERMS] = {keep};
     nl_tensor x[NL_MAX_TERMS] = {run->x};
     for (int stage = 0; stage < stages; stage++) {
-        coefficients[stage + 1] = h * weights[stage];
+        coefficients[stage + 1] = keep * h * weights[stage];
         x[stage + 1] = k[stage];
     }
     if (scale != 0) {
@@ -187,7 +206,7 @@ static nl_status advance(nl_run *run, double h, int stages, const double *weight
 typedef struct nl_workspace {
     nl_tensor k[4];
     nl_tensor stage;  /* with more than one stage */
-    nl_tensor noise;  /* SDE */
+    nl_tensor noise;  /* SDE, flow-sde */
     nl_tensor before; /* Adams: the first drift of the step before */
 } nl_workspace;
 
@@ -199,25 +218,25 @@ static nl_status run_move(nl_run *run, int index, const nl_workspace *work)
     const nl_sample_job *job = run->job;
     double noise = move->noise;
     bool last = index == run->sampler->move_count - 1;
-    run->s = (float)(last ? run->sampler->t1 : move->t + move->h);
-    if (nl_sampler_needs_noise(run->sampler))
+    run->s = (float)(last ? run->sampler->t1 : move->t + move->h + move->beyond);
+    if (noise != 0 || nl_method_is_sde(run->sampler->options.method))
         NL_CHECK(job->noise.call(job->noise.user, index, &work->noise));
     if (nl_method_is_sde(run->sampler->options.method) &&
         tableau->stages > 1) { /* every stage starts from the state with its noise */
-        NL_CHECK(advance(run, 0, 0, NULL, NULL, noise, &work->noise, &run->x));
+        NL_CHECK(advance(run, 1, 0, 0, NULL, NULL, noise, &work->noise, &run->x));
         noise = 0;
     }
     for (int stage = 0; stage < tableau->stages; stage++) {
         const nl_tensor *x = stage ? &work->stage : &run->x;
         if (stage)
-            NL_CHECK(advance(run, move->h, stage, tableau->a[stage], work->k, 0, NULL, x));
+            NL_CHECK(advance(run, 1, move->h, stage, tableau->a[stage], work->k, 0, NULL, x));
         NL_CHECK(evaluate_drift(run, &move->drift[stage], x, &work->k[stage]));
     }
     if (move->before != 0)
-        return advance(run, move->h, 2, (double[]){1 - move->before, move->before},
+        return advance(run, 1, move->h, 2, (double[]){1 - move->before, move->before},
                        (nl_tensor[]){work->k[0], work->before}, 0, NULL, &run->x);
-    return advance(run, move->h, tableau->stages, tableau->b, work->k, noise, &work->noise,
-                   &run->x);
+    return advance(run, move->keep, move->h + move->beyond, tableau->stages, tableau->b, work->k,
+                   noise, &work->noise, &run->x);
 }
 
 nl_status nl_transport_run(nl_run *run)
