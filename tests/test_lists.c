@@ -79,7 +79,7 @@ static void test_methods(void **state)
                         "ddpm, ddim, dpmpp-2m, dpmpp-2m-sde or unipc");
     assert_string_equal(
         nl_method_list(false, text, sizeof(text)),
-        "euler, midpoint, heun, heun2, rk4, ab2, dopri5, sde-euler, sde-heun or flow");
+        "euler, midpoint, heun, heun2, rk4, ab2, dopri5, sde-euler, sde-heun, flow or flow-sde");
 }
 
 static void test_other_names(void **state)

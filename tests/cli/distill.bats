@@ -14,7 +14,7 @@ distilled() {
     "$NALAGEN" info student/model.safetensors --json | json_lines 'x["config"]["flow_map"] == 2 and x["config"]["guided"]'
     run --separate-stderr "$NALAGEN" sample -m student/model.safetensors -c 3 --steps 2 -o a.png --json
     [ "$status" -eq 0 ]
-    json_lines 'x["evaluations"] == 2 and x["sampler"] == "flow"' <<<"$output"
+    json_lines 'x["evaluations"] == 2 and x["sampler"] == "flow-sde"' <<<"$output"
     "$NALAGEN" sample --from a.png -m student/model.safetensors -o b.png -q
     cmp a.png b.png
     "$NALAGEN" sample -m student/model.safetensors -c 3 --sampler heun --steps 3 -o many.png -q
