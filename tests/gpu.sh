@@ -10,7 +10,7 @@
 #   SANITIZER_SECONDS=200         at most as long for each tool
 set -u
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
-build=${1:-$root/build-cuda}
+build=$(CDPATH='' cd -- "${1:-$root/build-cuda}" && pwd) || exit 2
 out=${OUT:-$root/out/gpu}
 python=${PYTHON:-python3}
 parts=" ${PARTS:-correctness peer speed training sanitizers} "

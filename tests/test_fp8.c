@@ -159,8 +159,8 @@ static void test_error(void **state)
         print_message(
             "model %d: relative error %.4f in FP8, %.4f in BF16; from the CPU's FP8 %.4f\n", i,
             error, of_half, oracle);
-        /* BF16 in place of FP8 would be 1 times; an H200 has 1.87 for the last model. */
-        assert_true(error > 1.5 * of_half && error < 0.06);
+        /* BF16 in place of FP8 would be 1 times; an H200 has 1.53 for the last model. */
+        assert_true(error > 1.25 * of_half && error < 0.06);
         assert_true(oracle < (test_on_cpu() ? 1e-6 : 0.03));
         assert_true(twice < 1e-6);
     }

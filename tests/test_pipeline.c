@@ -669,6 +669,41 @@ static void defaults_by_kind_of_model(void **state)
     }
 }
 
+static void defaults_of_flow_maps(void **state)
+{
+    (void)state;
+    const struct {
+        nl_sampling given;
+        const char *sampler;
+        int steps;
+        double shift;
+    } cases[] = {
+        {{0}, "flow-sde", 4, 0},
+        {{.steps = 1}, "flow-sde", 1, 0},
+        {{.steps = 2}, "flow-sde", 2, 0.7},
+        {{.steps = 3}, "flow-sde", 3, 0.7},
+        {{.steps = 3, .time_shift = 1}, "flow-sde", 3, 1},
+        {{.steps = 3, .rho = 7}, "flow-sde", 3, 0},
+        {{.sampler = "flow"}, "flow", 4, 0},
+        {{.sampler = "flow", .steps = 2}, "flow", 2, 0},
+    };
+    nl_context *context = NULL;
+    nl_context_options options = ON(0);
+    nl_config config;
+    assert_ok(NULL, nl_context_create(&options, &context));
+    nl_config_init(&config);
+    config.flow_map = true;
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        nl_sampling resolved;
+        assert_ok(context, nl_sampling_resolve(context, &config, NULL, &cases[i].given, &resolved));
+        assert_string_equal(resolved.sampler, cases[i].sampler);
+        assert_int_equal(resolved.steps, cases[i].steps);
+        assert_true(resolved.time_shift == cases[i].shift);
+    }
+    nl_config_free(context, &config);
+    nl_context_destroy(context);
+}
+
 static void classes_hashes_and_sizes(void **state)
 {
     (void)state;
@@ -946,6 +981,7 @@ int main(void)
         cmocka_unit_test(of_other_samplers),
         cmocka_unit_test(sampling_left_out),
         cmocka_unit_test(defaults_by_kind_of_model),
+        cmocka_unit_test(defaults_of_flow_maps),
         cmocka_unit_test(classes_hashes_and_sizes),
         cmocka_unit_test(pixels_pass_through),
         cmocka_unit_test(golden_sample_shipped),

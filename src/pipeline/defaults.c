@@ -96,6 +96,7 @@ static nl_status check_guidance(nl_context *context, const nl_sampling *given)
 }
 
 enum { GUIDE_SCALE = 2 };
+static const double SHIFT_OF_FEW = 0.7; /* time_shift of flow-sde with two steps or three */
 
 static nl_status resolve_guide(nl_context *context, const nl_config *guide,
                                const nl_sampling *given, nl_sampling *resolved)
@@ -189,6 +190,9 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
         resolved->steps =
             NL_MIN(resolved->steps,
                    config->diffusion_steps - (nl_methods[method].family == NL_FAMILY_MULTISTEP));
+    bool few = resolved->steps == 2 || resolved->steps == 3;
+    if (method == NL_METHOD_FLOW_SDE && few && given->time_shift == 0 && given->rho == 0)
+        resolved->time_shift = SHIFT_OF_FEW;
     NL_CHECK(resolve_guide(context, guide, given, resolved));
     bool guidable = config->num_classes && nl_config_learnt_null(config);
     bool autoguided = guide && resolved->guide_scale != 1;

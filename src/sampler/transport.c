@@ -98,16 +98,19 @@ static bool begins_anew(const nl_sampler *sampler, int k)
            switched(options->guide_interval, before, t);
 }
 
-/* How far towards the data, of what is left behind a step, flow-sde goes with the flow map before noise leads it back: measured on
- * the model that ships (bench/results/few-steps.md). */
-static const double BEYOND = 0.5;
+/* How far of what is left behind a step flow-sde goes with the flow map before noise leads it back: with many steps by a rate, so
+ * that they come to an SDE. Measured on the model that ships (bench/results/few-steps.md). */
+static double share_beyond(int steps)
+{
+    return fmin(0.5, 2.4 / steps);
+}
 
 /* What is predicted, at the end of it, is alpha data + sigma noise there: keep makes its alpha that of the step's end, t, and noise its
  * sigma. */
 static void plan_noise_of_flow(const nl_sampler *sampler, double t, nl_move *move)
 {
     nl_path path = sampler->options.path;
-    move->beyond = BEYOND * (sampler->t1 - t);
+    move->beyond = share_beyond(sampler->move_count) * (sampler->t1 - t);
     nl_path_point end = nl_path_at(path, t + move->beyond), step = nl_path_at(path, t);
     move->keep = step.alpha / end.alpha;
     double kept = move->keep * end.sigma;
