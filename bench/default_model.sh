@@ -138,7 +138,7 @@ nearest() { # NAME
         mv "$out/nearest.tmp" "$out/nearest.json"
     }
 }
-on 0 judge few "$out/model.safetensors" --sampler flow --steps 4
+on 0 judge few "$out/model.safetensors" --sampler flow-sde --steps 4
 on 1 judge teacher "$out/teacher.safetensors" --sampler heun --steps 10 --cfg-scale 1 --internal-guidance 2
 on 2 judge many "$out/model.safetensors" --sampler heun --steps 10
 [ -z "${OTHER:-}" ] || on 3 judge other "$OTHER"
