@@ -58,14 +58,15 @@ const nl_option nl_sampling_options[] = {
      .help =
          "heun, dopri5, ...; DiT: ddpm, dpmpp-2m, ...\nDiT: ddpm ddim dpmpp-2m dpmpp-2m-sde "
          "unipc\nSiT: euler midpoint heun heun2 rk4 ab2 dopri5\nsde-euler sde-heun flow flow-sde",
-     .detail = "heun's last step is Euler at the end of the "
-               "interval; heun2's is not (the explicit trapezoid). ab2 is Adams-Bashforth 2: an "
-               "evaluation a step, but two in the first, the last and where guidance switches. "
-               "flow takes whole steps of a "
-               "flow map (nalagen distill), flow-sde goes half of what is left beyond each and "
-               "back by new noise. dpmpp-2m is DPM-Solver++ (2M), dpmpp-2m-sde its SDE, "
-               "unipc UniPC of order 2: pictures of a DiT in 10 to 20 steps, on the levels that "
-               "diffusers' schedulers take."},
+     .detail =
+         "heun's last step is Euler at the end of the "
+         "interval; heun2's is not (the explicit trapezoid). ab2 is Adams-Bashforth 2: an "
+         "evaluation a step, but two in the first, the last and where guidance switches. "
+         "flow takes whole steps of a "
+         "flow map (nalagen distill), flow-sde goes beyond each by a share of what is left and "
+         "back by new noise. dpmpp-2m is DPM-Solver++ (2M), dpmpp-2m-sde its SDE, "
+         "unipc UniPC of order 2: pictures of a DiT in 10 to 20 steps, on the levels that "
+         "diffusers' schedulers take."},
     {"steps", 0, NL_OPTION_INT, FIELD(sampling.steps), "N", 1, 10000,
      .where = NL_COMMON | NL_IN_BOTH, .help = "steps taken (the public SiT code's N is N - 1 here)",
      .detail = "The public SiT code counts the points instead of the steps. SDEs: N counts the "
