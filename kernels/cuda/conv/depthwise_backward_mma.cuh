@@ -127,10 +127,10 @@ __device__ __forceinline__ void write_part(const gradient_args<Tokens> &a, const
         part[(int64_t)a.grid.channels * COUNT + first + i] = sums[i * (COUNT + 1) + COUNT];
 }
 
-/* grid (parts times groups of channels) */
-template <int SIDE, typename Tokens>
+/* For any card: all warps convolve a tile, then correlate it. grid (parts times groups of channels) */
+template <int SIDE>
 __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
-    gradient_kernel(const __grid_constant__ gradient_args<Tokens> a)
+    gradient_kernel(const __grid_constant__ gradient_args<token_rows> a)
 {
     constexpr int COUNT = taps<SIDE>::COUNT;
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
     const uint32_t dout = x + a.tiling.tile_bytes();
     const int channel = first + threadIdx.x / 32 * 8;
     const bool mine = channel < a.grid.channels;
-    typename Tokens::arrivals arrivals(memory + a.tiling.token_bytes(2));
+    token_rows::arrivals arrivals(memory + a.tiling.token_bytes(2));
     weight_sums<SIDE> sums = {};
     for (int i = 0; i < a.tiles; i++) {
         const int64_t index = block.tile * a.tiles + i;
@@ -149,10 +149,10 @@ __global__ void __launch_bounds__(MMA_THREADS, GRADIENT_BLOCKS)
         const nl_tile tile = nl_tile_at(a.tiling, a.grid, MMA_COLUMNS, index);
         const token_place place = {tile.image, tile.first, tile.column, first};
         arrivals.expect(a.tiling.token_bytes(2));
-        a.dout.template load<SLAB_COLUMNS>(dout, a.grid, reached<SIDE>(tile, first),
-                                           a.tiling.slab_rows, arrivals);
-        a.dx.template load<MMA_COLUMNS>(dx, a.grid, place, rows, arrivals);
-        a.x.template load<MMA_COLUMNS>(x, a.grid, place, rows, arrivals);
+        a.dout.load<SLAB_COLUMNS>(dout, a.grid, reached<SIDE>(tile, first), a.tiling.slab_rows,
+                                  arrivals);
+        a.dx.load<MMA_COLUMNS>(dx, a.grid, place, rows, arrivals);
+        a.x.load<MMA_COLUMNS>(x, a.grid, place, rows, arrivals);
         uint32_t diagonal[COUNT];
         if (mine)
             load_diagonals<SIDE, true>(diagonal, a.weight + channel * COUNT);
@@ -186,28 +186,27 @@ inline weight_parts weight_parts_of(int64_t kernel, const nl_token_grid &grid, i
     return {tiling, tiles, nl_blocks(tiling.count, tiles)};
 }
 
-template <int SIDE, typename Tokens>
+template <int SIDE>
 cudaError_t launch_gradients(const gradient_args<nl_tensor> &p, cudaStream_t stream)
 {
     const unsigned blocks = nl_blocks(p.tiling.count, p.tiles) * channel_groups(p.grid);
     const int bytes = p.tiling.shared_bytes(2);
-    gradient_args<Tokens> a = {{}, {}, {}, p.grid, p.tiling, p.tiles, p.weight, p.parts};
+    gradient_args<token_rows> a = {{}, {}, {}, p.grid, p.tiling, p.tiles, p.weight, p.parts};
     if (!a.dout.set(p.dout, p.grid, SLAB_COLUMNS, p.tiling.slab_rows) ||
         !a.x.set(p.x, p.grid, MMA_COLUMNS, p.tiling.rows) ||
         !a.dx.set(p.dx, p.grid, MMA_COLUMNS, p.tiling.rows))
         return cudaErrorNotSupported;
-    const cudaError_t error = nl_allow_shared(gradient_kernel<SIDE, Tokens>, bytes);
+    const cudaError_t error = nl_allow_shared(gradient_kernel<SIDE>, bytes);
     if (error == cudaSuccess)
-        gradient_kernel<SIDE, Tokens><<<blocks, MMA_THREADS, bytes, stream>>>(a);
+        gradient_kernel<SIDE><<<blocks, MMA_THREADS, bytes, stream>>>(a);
     return error;
 }
 
 /* kernel: one that is served. */
-template <typename Tokens>
-cudaError_t run_gradients(int64_t kernel, const gradient_args<nl_tensor> &p, cudaStream_t stream)
+inline cudaError_t run_gradients(int64_t kernel, const gradient_args<nl_tensor> &p,
+                                 cudaStream_t stream)
 {
-    return kernel == 3 ? launch_gradients<3, Tokens>(p, stream)
-                       : launch_gradients<5, Tokens>(p, stream);
+    return kernel == 3 ? launch_gradients<3>(p, stream) : launch_gradients<5>(p, stream);
 }
 
 } // namespace nl_depthwise

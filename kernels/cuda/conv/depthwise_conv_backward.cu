@@ -174,7 +174,7 @@ static cudaError_t launch_mma(const nl_token_grid &grid, const nl_depthwise::wei
     const gradient_args<nl_tensor> args = {
         a->dout, a->x, a->dx, grid, cut.tiling, cut.tiles, (const float *)a->weight.data, parts};
     const cudaError_t error = gradients_sm90(kernel, args, stream);
-    return error == cudaErrorNotSupported ? run_gradients<token_rows>(kernel, args, stream) : error;
+    return error == cudaErrorNotSupported ? run_gradients(kernel, args, stream) : error;
 }
 
 template <typename T>
