@@ -186,15 +186,22 @@ inline weight_parts weight_parts_of(int64_t kernel, const nl_token_grid &grid, i
     return {tiling, tiles, nl_blocks(tiling.count, tiles)};
 }
 
+/* a's tensors of p's, in the boxes that a kernel copies; false for those that Tokens do not take. */
+template <typename Tokens>
+bool set_tokens(const gradient_args<nl_tensor> &p, gradient_args<Tokens> *a)
+{
+    return a->dout.set(p.dout, p.grid, SLAB_COLUMNS, p.tiling.slab_rows) &&
+           a->x.set(p.x, p.grid, MMA_COLUMNS, p.tiling.rows) &&
+           a->dx.set(p.dx, p.grid, MMA_COLUMNS, p.tiling.rows);
+}
+
 template <int SIDE>
 cudaError_t launch_gradients(const gradient_args<nl_tensor> &p, cudaStream_t stream)
 {
     const unsigned blocks = nl_blocks(p.tiling.count, p.tiles) * channel_groups(p.grid);
     const int bytes = p.tiling.shared_bytes(2);
     gradient_args<token_rows> a = {{}, {}, {}, p.grid, p.tiling, p.tiles, p.weight, p.parts};
-    if (!a.dout.set(p.dout, p.grid, SLAB_COLUMNS, p.tiling.slab_rows) ||
-        !a.x.set(p.x, p.grid, MMA_COLUMNS, p.tiling.rows) ||
-        !a.dx.set(p.dx, p.grid, MMA_COLUMNS, p.tiling.rows))
+    if (!set_tokens(p, &a))
         return cudaErrorNotSupported;
     const cudaError_t error = nl_allow_shared(gradient_kernel<SIDE>, bytes);
     if (error == cudaSuccess)

@@ -230,10 +230,7 @@ template <int SIDE> cudaError_t launch_pipe(const gradient_args<nl_tensor> &p, c
     const unsigned blocks = nl_blocks(p.tiling.count, p.tiles) * channel_groups(p.grid);
     const int bytes = STAGES * stage_bytes(p.tiling) + (int)sizeof(stage_barriers);
     gradient_args<token_boxes> a = {{}, {}, {}, p.grid, p.tiling, p.tiles, p.weight, p.parts};
-    if (bytes > nl_shared_limit() ||
-        !a.dout.set(p.dout, p.grid, SLAB_COLUMNS, p.tiling.slab_rows) ||
-        !a.x.set(p.x, p.grid, MMA_COLUMNS, p.tiling.rows) ||
-        !a.dx.set(p.dx, p.grid, MMA_COLUMNS, p.tiling.rows))
+    if (bytes > nl_shared_limit() || !set_tokens(p, &a))
         return cudaErrorNotSupported;
     const cudaError_t error = nl_allow_shared(gradient_pipe_kernel<SIDE>, bytes);
     if (error == cudaSuccess)
