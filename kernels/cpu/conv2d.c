@@ -115,6 +115,8 @@ static nl_status conv2d_folded(nl_device *device, const nl_conv2d_args *args)
 nl_status NL_CPU(conv2d)(nl_device *device, const nl_conv2d_args *args)
 {
     nl_conv2d_args apart = *args;
+    if (NL_CPU(winograd_takes)(args))
+        return NL_CPU(winograd)(device, args);
     if (folds(args))
         return conv2d_folded(device, args);
     if (args->doubled.data) {

@@ -55,6 +55,10 @@ void NL_CPU(column_sums)(nl_device *device, const nl_tensor *x, int64_t columns,
 nl_status NL_CPU(convolve_tokens)(nl_device *device, const nl_depthwise_conv_args *args,
                                   bool turned);
 
+/* conv2d of 3 x 3 in fp32 with fewer multiplications, and whether it is such a one; in winograd.c. */
+bool NL_CPU(winograd_takes)(const nl_conv2d_args *args);
+nl_status NL_CPU(winograd)(nl_device *device, const nl_conv2d_args *args);
+
 /* Whether products by BF16 weights are made in BF16; otherwise they are in F32, the weight widened. */
 static inline bool nl_cpu_multiplies_bf16(const nl_device *device)
 {
