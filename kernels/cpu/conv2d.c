@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions by oneDNN, also of doubled pictures and into strided pixels. */
+/* Convolutions by winograd.c or oneDNN, also of doubled pictures and into strided pixels. */
 #include "feature_maps.h"
 
 #include <string.h>

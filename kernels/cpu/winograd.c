@@ -3,8 +3,8 @@
  * Convolutions of 3 x 3 with a quarter of the multiplications: Winograd's minimal filtering, F(4 x 4, 3 x 3) of Lavin and
  * Gray (2016). Filtering is a product of polynomials. Both factors, 6 x 6 numbers of the picture and the kernel, are taken at
  * six points in each direction, multiplied there, which is 36 products in place of 144, summed over the channels, and 4 x 4
- * pixels interpolated. At 0, +-3/4, +-3/2 and infinity roundings are 2.6 times those of the plain sum; at the usual 0, +-1,
- * +-2 they are five times (docs/pitfalls.md). oneDNN has it for AVX-512 alone, in an order of channels of its own.
+ * pixels interpolated. At 0, +-3/4, +-3/2 and infinity roundings are two to three times those of the plain sum, at the
+ * usual 0, +-1, +-2 twice as much again (docs/pitfalls.md). oneDNN has it for AVX-512 alone, in an order of channels of its own.
  */
 #include "feature_maps.h"
 
