@@ -14,6 +14,9 @@ enum { POINTS = 6, PARTS = POINTS * POINTS, OUT = 4 };
  * do not fall on the same lines of it. Tiles of an image from which on the kernel's transform is worth its time. */
 enum { TILES = 32, GAP = 16, WORTHWHILE = 36 };
 
+/* Floats of a transformed kernel that is at work: a larger one is taken some outputs at a time. */
+enum { KERNEL = PARTS * 512 * 64 };
+
 #define A  0.75f
 #define B  1.5f
 #define AA (A * A)
@@ -22,12 +25,12 @@ enum { TILES = 32, GAP = 16, WORTHWHILE = 36 };
 typedef struct pass {
     const nl_conv2d_args *args;
     int64_t channels, outputs;
+    int64_t first, some;   /* outputs at work */
     int64_t height, width; /* of y */
     int64_t tall, wide;    /* tiles of an image */
-    int64_t row,
-        out_row;         /* floats from a tile to the next: PARTS rows of channels, or of outputs */
-    const float *weight; /* [PARTS, channels, outputs] */
-    const float *nothing; /* [channels]: zeros, beside the picture */
+    int64_t row, out_row;  /* floats from a tile to the next: PARTS rows of channels, of outputs */
+    float *weight;         /* [PARTS, channels, some] */
+    const float *nothing;  /* [channels]: zeros, beside the picture */
 } pass;
 
 /* step, at_step: from a number to the next. Divided by what interpolation leaves out. */
@@ -44,18 +47,18 @@ NL_INLINE void kernel_at_points(const nl_vec *g, int step, nl_vec *at, int at_st
     at[5 * at_step] = g2;
 }
 
-/* weight [O, C, 3, 3] -> to [PARTS, C, O], of NL_COLUMN_UNIT channels. */
-NL_INLINE void transform_weight(bool half, const nl_tensor *weight, int64_t channel, float *to)
+/* weight [O, C, 3, 3] -> p->weight, of NL_COLUMN_UNIT channels. */
+NL_INLINE void transform_weight(bool half, const pass *p, int64_t channel)
 {
-    int64_t outputs = weight->shape[0], channels = weight->shape[1];
-    for (int64_t o = 0; o < outputs; o += NL_LANES)
+    const void *weight = p->args->weight.data;
+    for (int64_t o = 0; o < p->some; o += NL_LANES)
         for (int64_t c = channel; c < channel + NL_COLUMN_UNIT; c++) {
-            float taps[9][NL_LANES];
+            float taps[9][NL_LANES], *to = p->weight + c * p->some + o;
             nl_vec g[9], rows[POINTS * 3], at[POINTS];
             for (int64_t lane = 0; lane < NL_LANES; lane++)
                 for (int i = 0; i < 9; i++)
-                    taps[i][lane] =
-                        nl_get_element(half, weight->data, ((o + lane) * channels + c) * 9 + i);
+                    taps[i][lane] = nl_get_element(
+                        half, weight, ((p->first + o + lane) * p->channels + c) * 9 + i);
             for (int i = 0; i < 9; i++)
                 g[i] = nl_load(taps[i]);
             for (int i = 0; i < 3; i++)
@@ -63,7 +66,7 @@ NL_INLINE void transform_weight(bool half, const nl_tensor *weight, int64_t chan
             for (int i = 0; i < POINTS; i++) {
                 kernel_at_points(rows + 3 * i, 1, at, 1);
                 for (int j = 0; j < POINTS; j++)
-                    nl_store(to + ((POINTS * i + j) * channels + c) * outputs + o, at[j]);
+                    nl_store(to + (POINTS * i + j) * p->channels * p->some, at[j]);
             }
         }
 }
@@ -130,18 +133,18 @@ static void transform_picture(const pass *p, place at, float *to)
     }
 }
 
-/* from [PARTS, O] -> the pixels of a tile, as far as they are in the picture. */
+/* from [PARTS, some] -> the pixels of a tile, as far as they are in the picture. */
 static void finish_tile(const pass *p, place at, const float *from)
 {
     const nl_conv2d_args *a = p->args;
     int64_t rows = NL_MIN(OUT, p->height - at.row), columns = NL_MIN(OUT, p->width - at.column);
-    for (int64_t o = 0; o < p->outputs; o += NL_LANES) {
+    for (int64_t o = p->first; o < p->first + p->some; o += NL_LANES) {
         nl_vec m[PARTS], half[OUT * POINTS], y[OUT * OUT];
         nl_vec bias = {0};
         if (a->bias.data)
             bias = nl_load((const float *)a->bias.data + o);
         for (int i = 0; i < PARTS; i++)
-            m[i] = nl_load(from + i * p->outputs + o);
+            m[i] = nl_load(from + i * p->some + o - p->first);
         for (int i = 0; i < POINTS; i++)
             interpolate(m + i, POINTS, half + i, POINTS);
         for (int i = 0; i < OUT; i++)
@@ -167,9 +170,9 @@ static void run_tiles(const pass *p, int64_t first, int64_t count, float *points
     int64_t rows = nl_cpu_pad(count, NL_ROW_UNIT);
     memset(points + count * p->row, 0, (size_t)((rows - count) * p->row) * sizeof(float));
     for (int64_t i = 0; i < PARTS; i++)
-        nl_small_product(false, rows, p->outputs, p->channels, points + i * p->channels, p->row, 1,
-                         p->weight + i * p->channels * p->outputs, p->outputs,
-                         products + i * p->outputs, p->out_row);
+        nl_small_product(false, rows, p->some, p->channels, points + i * p->channels, p->row, 1,
+                         p->weight + i * p->channels * p->some, p->some, products + i * p->some,
+                         p->out_row);
     for (int64_t i = 0; i < count; i++)
         finish_tile(p, place_of(p, first + i), products + i * p->out_row);
 }
@@ -197,29 +200,33 @@ nl_status NL_CPU(winograd)(nl_device *device, const nl_conv2d_args *args)
     pass p = {.args = args, .channels = w[1], .outputs = w[0], .height = y[1], .width = y[2]};
     p.tall = tiles_of(p.height);
     p.wide = tiles_of(p.width);
+    int64_t most = NL_MAX(KERNEL / (PARTS * p.channels) / NL_COLUMN_UNIT, 1) * NL_COLUMN_UNIT;
+    most = NL_MIN(most, p.outputs);
     p.row = PARTS * p.channels + GAP;
-    p.out_row = PARTS * p.outputs + GAP;
+    p.out_row = PARTS * most + GAP;
     int64_t tiles = y[0] * p.tall * p.wide;
     int team = nl_cpu_team(device, tiles * p.row);
     int64_t block = NL_MIN(TILES, nl_cpu_pad((tiles + team - 1) / team, NL_ROW_UNIT));
-    int64_t weights = PARTS * p.channels * p.outputs, of_thread = block * (p.row + p.out_row);
+    int64_t weights = PARTS * p.channels * most, of_thread = block * (p.row + p.out_row);
     void *scratch;
     NL_CHECK(nl_cpu_scratch(
         device, (weights + p.channels + team * of_thread) * (int64_t)sizeof(float), &scratch));
-    float *weight = scratch, *nothing = weight + weights, *of_threads = nothing + p.channels;
-    memset(nothing, 0, (size_t)p.channels * sizeof(float));
-    p.weight = weight;
-    p.nothing = nothing;
-#pragma omp parallel num_threads(team)
+    p.weight = scratch;
+    float *nothing = p.weight + weights, *of_threads = nothing + p.channels;
+    p.nothing = memset(nothing, 0, (size_t)p.channels * sizeof(float));
+#pragma omp parallel num_threads(team) firstprivate(p)
     {
         float *points = of_threads + omp_get_thread_num() * of_thread;
         float *products = points + block * p.row;
+        for (; p.first < p.outputs; p.first += most) {
+            p.some = NL_MIN(most, p.outputs - p.first);
 #pragma omp for schedule(static)
-        for (int64_t c = 0; c < p.channels; c += NL_COLUMN_UNIT)
-            NL_FOR_HALF(args->weight.dtype == NL_BF16, transform_weight, &args->weight, c, weight);
+            for (int64_t c = 0; c < p.channels; c += NL_COLUMN_UNIT)
+                NL_FOR_HALF(args->weight.dtype == NL_BF16, transform_weight, &p, c);
 #pragma omp for schedule(dynamic)
-        for (int64_t first = 0; first < tiles; first += block)
-            run_tiles(&p, first, NL_MIN(block, tiles - first), points, products);
+            for (int64_t first = 0; first < tiles; first += block)
+                run_tiles(&p, first, NL_MIN(block, tiles - first), points, products);
+        }
     }
     return NL_OK;
 }
