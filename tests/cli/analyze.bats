@@ -54,7 +54,7 @@ for layer in a["layers"]:
     tiny -c 1 -o b >/dev/null
     tiny -c 1 --seed 1 -o c >/dev/null
     diff -r a b
-    ! cmp -s a/points.npy c/points.npy
+    ! cmp -s a/points.npy c/points.npy || false
 }
 
 @test "analyze: JSON on standard output, nothing else" {

@@ -161,7 +161,7 @@ np.save('many.npy', np.random.default_rng(1).standard_normal((600, 4, 8, 8)).ast
     "$NALAGEN" decode many.npy -o whole.npz --vae vae --device cpu -q -b 5
     "$NALAGEN" decode many.npy -o out.npz --vae vae --device cpu -q -b 5 --threads 1 &
     pid=$!
-    for _ in $(seq 300); do [ -s out.npz.journal ] && break; sleep 0.02; done
+    for _ in $(seq 1500); do [ -s out.npz.journal ] && break; sleep 0.02; done
     sleep 0.3
     kill -TERM $pid
     code=0; wait $pid || code=$?

@@ -393,7 +393,8 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     cp run/checkpoints/step-0001000.safetensors run/checkpoints/step-0001500.safetensors
     touch run/done
     watch >more
-    [ "$(wc -l <more)" -eq 1 ] && json_lines "x['step'] == 1500" <more
+    [ "$(wc -l <more)" -eq 1 ]
+    json_lines "x['step'] == 1500" <more
     watch >more
     [ ! -s more ]
     [ "$(wc -l <run/metrics.jsonl)" -eq 4 ]
@@ -404,7 +405,8 @@ open('$1', 'wb').write(struct.pack('<Q', len(text)) + text + body + bytes(3 * le
     evaluate --watch run "${sampling[@]}" --ref a.npz --once | json_lines "x['evaluation']['reference'] == 'a.npz'"
     # and so are other samples
     watch -n 13 >more
-    [ "$(wc -l <more)" -eq 3 ] && json_lines "x['evaluation']['n'] == 13 and x['options']['number'] == 13" <more
+    [ "$(wc -l <more)" -eq 3 ]
+    json_lines "x['evaluation']['n'] == 13 and x['options']['number'] == 13" <more
     watch -n 13 >more
     [ ! -s more ]
     # a place for the results is looked for first

@@ -35,7 +35,8 @@ picture_or_reason() {
         starts=yes
         picture_or_reason limited $limit
     done
-    [ $made -eq 3 ] && [ $refused -gt 3 ]
+    [ $made -eq 3 ]
+    [ $refused -gt 3 ]
 }
 
 # A control group with this limit of memory in MiB, where this machine lets one be made: in $group, "" where not.
@@ -68,7 +69,8 @@ in_group() {
         picture_or_reason in_group || { rmdir "$group"; false; }
         rmdir "$group"
     done
-    [ $made -gt 0 ] && [ $refused -gt 1 ]
+    [ $made -gt 0 ]
+    [ $refused -gt 1 ]
 }
 
 @test "ulimit -v: statistics come, or exit code 4 and why" {
@@ -88,7 +90,8 @@ in_group() {
         *) false ;;
         esac || { echo "$limit: code $code"; cat told; return 1; }
     done
-    [ $made -gt 0 ] && [ $refused -gt 0 ]
+    [ $made -gt 0 ]
+    [ $refused -gt 0 ]
 }
 
 @test "a disk that has no room for the result is said before the work" {

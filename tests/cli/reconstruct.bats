@@ -121,12 +121,13 @@ assert np.load('fitted.npz')['arr_0'].shape == (5, 16, 24, 3)"
     for i in $(seq 400); do cp in/a.png many/$i.png; done
     "$NALAGEN" reconstruct many -o out -b 2 --size 256 --threads 1 -q --vae "$vae" 2>err &
     pid=$!
-    for _ in $(seq 300); do compgen -G 'out/*.png' >/dev/null && break; sleep 0.02; done
+    for _ in $(seq 1500); do compgen -G 'out/*.png' >/dev/null && break; sleep 0.02; done
     kill -TERM $pid
     code=0; wait $pid || code=$?
     [ "$code" -eq 130 ]
     count=$(find out -name '*.png' | wc -l)
-    [ "$count" -gt 0 ] && [ "$count" -lt 400 ]
+    [ "$count" -gt 0 ]
+    [ "$count" -lt 400 ]
     [ "$(find out -type f | wc -l)" -eq "$count" ]
     for file in out/*.png; do is_png "$file"; done
 }

@@ -86,5 +86,5 @@ tiny() { # dit|sit OPTION...
     done
     tiny dit --sampler dpmpp-2m-sde --steps 4 -n 1 -s 6 -o other.png --no-metadata
     tiny dit --sampler dpmpp-2m-sde --steps 4 -n 1 -s 5 -o one.png --no-metadata
-    ! cmp -s one.png other.png
+    ! cmp -s one.png other.png || false
 }

@@ -110,6 +110,20 @@ src/image/bad.c includes src/data/d.h" ] || { echo "$output"; false; }
     done
 }
 
+# bash goes on after "! command" and after the first of "one && other": such a line says nothing.
+@test "every check of a suite can fail" {
+    cd "$NL_SOURCE_DIR/tests"
+    heard='\|\| |&& (break|continue|return|echo|script=)|\[\[ .* && .*\]\]|\$\(.* && .*\)|\\$'
+    mute() {
+        grep -rnE '^ *(! |(\[|cmp |grep |json_lines ).* && )' "$1" --include='*.bats' --include='*.bash' | grep -vE "$heard"
+    }
+    found=$(mute cli) || true
+    [ -z "$found" ] || { echo "$found"; false; }
+    mkdir "$BATS_TEST_TMPDIR/a"
+    printf '    %s\n' '! cmp a b' '[ -e a ] && [ -e b ]' '! cmp a b || false' '[ -e a ] && break' >"$BATS_TEST_TMPDIR/a/a.bats"
+    [ "$(mute "$BATS_TEST_TMPDIR/a" | wc -l)" -eq 2 ]
+}
+
 @test "no test signals processes by name" {
     ! grep -rnE '(pkill|killall|pgrep)' "$NL_SOURCE_DIR"/tests --include='*.bats' --include='*.bash' --include='*.sh' \
         --include='*.py' --include='*.c' | grep -v 'tree.bats'
