@@ -206,7 +206,7 @@ nl_status NL_CPU(winograd)(nl_device *device, const nl_conv2d_args *args)
     p.out_row = PARTS * most + GAP;
     int64_t tiles = y[0] * p.tall * p.wide;
     int team = nl_cpu_team(device, tiles * p.row);
-    int64_t block = NL_MIN(TILES, nl_cpu_pad((tiles + team - 1) / team, NL_ROW_UNIT));
+    int64_t block = NL_MIN(TILES, nl_cpu_pad(tiles / team + 1, NL_ROW_UNIT));
     int64_t weights = PARTS * p.channels * most, of_thread = block * (p.row + p.out_row);
     void *scratch;
     NL_CHECK(nl_cpu_scratch(
