@@ -21,9 +21,7 @@ static void spread(nl_device *device, const char *from, const nl_tensor *y)
 
 static bool folds(const nl_conv2d_args *args)
 {
-    return args->doubled.data && args->weight.shape[2] == 3 && args->weight.shape[3] == 3 &&
-           args->stride == 1 && args->pad_top == 1 && args->pad_left == 1 &&
-           args->pad_bottom == 1 && args->pad_right == 1 && !args->residual.data &&
+    return args->doubled.data && nl_every_3x3(args) && !args->residual.data &&
            nl_tensor_contiguous(&args->y);
 }
 

@@ -14,7 +14,8 @@ enum { POINTS = 6, PARTS = POINTS * POINTS, OUT = 4 };
  * do not fall on the same lines of it. Tiles of an image from which on the kernel's transform is worth its time. */
 enum { TILES = 32, GAP = 16, WORTHWHILE = 36 };
 
-/* Floats of a transformed kernel that is at work: a larger one is taken some outputs at a time. */
+/* Floats of a transformed kernel that is at work: a larger one is taken some outputs at a time, and the picture is
+ * transformed anew for them, a twentieth of their products. */
 enum { KERNEL = PARTS * 512 * 64 };
 
 #define A  0.75f
@@ -187,9 +188,8 @@ bool NL_CPU(winograd_takes)(const nl_conv2d_args *a)
 {
     const int64_t *w = a->weight.shape;
     return tiles_of(a->y.shape[1]) * tiles_of(a->y.shape[2]) >= WORTHWHILE &&
-           a->x.dtype == NL_F32 && a->y.dtype == NL_F32 && w[2] == 3 && w[3] == 3 &&
-           a->stride == 1 && a->pad_top == 1 && a->pad_left == 1 && a->pad_bottom == 1 &&
-           a->pad_right == 1 && w[0] % NL_COLUMN_UNIT == 0 && w[1] % NL_COLUMN_UNIT == 0 &&
+           a->x.dtype == NL_F32 && a->y.dtype == NL_F32 && nl_every_3x3(a) &&
+           w[0] % NL_COLUMN_UNIT == 0 && w[1] % NL_COLUMN_UNIT == 0 &&
            (a->activation == NL_ACT_NONE || a->activation == NL_ACT_RELU);
 }
 
