@@ -312,15 +312,16 @@ def both_ways(model, mode, run, what, with_eager):
 
 
 @torch.no_grad()
-def forward(name, size, nala, batch, dtype, mode, best):
+def forward(name, size, nala, batch, tokens, dtype, mode, best):
     _, width, heads = SIZES[size]
-    batch = 2 if TINY else batch
-    model = Backbone(size, nala).to(DEVICE, DTYPE)
+    what = row_name((forward, name, size, nala, batch, tokens, dtype))
+    batch, tokens = (2, 64) if TINY else (batch, tokens)
+    model = Backbone(size, nala, tokens).to(DEVICE, DTYPE)
+    side = 2 * math.isqrt(tokens)
     if dtype == "fp8":
         in_fp8(model)
-    x, t, y = randn(batch, 4, 32, 32), torch.rand(batch, device=DEVICE), torch.zeros(batch, dtype=torch.long, device=DEVICE)
-    back_end = "default" if nala else best.get(("forward", 256, width // heads), "default")
-    what = row_name((forward, name, size, nala, batch, dtype))
+    x, t, y = randn(batch, 4, side, side), torch.rand(batch, device=DEVICE), torch.zeros(batch, dtype=torch.long, device=DEVICE)
+    back_end = "default" if nala else best.get(("forward", tokens, width // heads), "default")
     with sdpa_kernel(BACK_ENDS[back_end] or list(filter(None, BACK_ENDS.values())) + [SDPBackend.MATH]):
         calls = both_ways(model, mode, lambda call: call(x, t, y), what, dtype != "fp8" and mode == FIRST_MODE)
         yield
@@ -329,14 +330,15 @@ def forward(name, size, nala, batch, dtype, mode, best):
             note(f"{what} {kind}{'' if nala else ' ' + back_end}", rate, "images/s")
 
 
-def train(name, nala, batch, tokens, mode, best):
+def train(name, size, nala, batch, tokens, mode, best):
     """A step of flow matching: velocity, uniform times, label dropout."""
-    batch = 2 if TINY else batch
-    model = Backbone("S", nala, tokens).to(DEVICE)
+    _, width, heads = SIZES[size]
+    what = row_name((train, name, size, nala, batch, tokens))
+    batch, tokens = (2, 64) if TINY else (batch, tokens)
+    model = Backbone(size, nala, tokens).to(DEVICE)
     side = 2 * math.isqrt(tokens)
     images, classes = torch.randn(batch, 4, side, side, device=DEVICE), torch.randint(0, 1000, (batch,), device=DEVICE)
-    back_end = "default" if nala else best.get(("forward+backward", tokens, 64), "default")
-    what = f"train {name}-S/2 batch {batch}" + (f" x {tokens} tokens" if tokens != 256 else "")
+    back_end = "default" if nala else best.get(("forward+backward", tokens, width // heads), "default")
     states = {}
 
     def step(call):
@@ -425,15 +427,18 @@ def inception(precision, mode, best):
 
 
 FORWARD = [("SiT", "S", 256), ("SiT", "B", 128), ("DiT", "XL", 64)]
+LONG = (1024, 4096, 16384, 65536)  # tokens of a picture; 65,536 in a batch
 # The most important first.
-ROWS = [*((forward, ("NaLa" if nala else "") + kind, size, nala, batch, "bf16")
+ROWS = [*((forward, ("NaLa" if nala else "") + kind, size, nala, batch, 256, "bf16")
           for kind, size, batch in FORWARD for nala in (True, False)),
-        *((forward, ("NaLa" if nala else "") + "DiT", "XL", nala, 64, "fp8") for nala in (True, False)),
-        *((train, name, name != "SiT", 256, 256) for name in ("NaLaSiT", "SiT")),
-        *((attention, 65536 // n, n) for n in (256, 1024, 4096, 16384, 65536)), (limits,),
-        *((forward, ("NaLa" if nala else "") + kind, size, nala, batch, "fp8")
+        *((forward, ("NaLa" if nala else "") + "DiT", "XL", nala, 64, 256, "fp8") for nala in (True, False)),
+        *((train, name, "S", name != "SiT", 256, 256) for name in ("NaLaSiT", "SiT")),
+        *((attention, 65536 // n, n) for n in (256, *LONG)), (limits,),
+        *((forward, ("NaLa" if nala else "") + kind, size, nala, batch, 256, "fp8")
           for kind, size, batch in FORWARD[:2] for nala in (True, False)),
-        *((train, name, name != "SiT", 65536 // n, n) for n in (1024, 4096) for name in ("NaLaSiT", "SiT")),
+        *((train, name, "S", name != "SiT", 65536 // n, n) for n in LONG[:3] for name in ("NaLaSiT", "SiT")),
+        *((forward, name, "S", name != "SiT", 65536 // n, n, "bf16") for n in LONG for name in ("NaLaSiT", "SiT")),
+        (train, "NaLaSiT", "XL", True, 64, 256),
         (decode, 256, 32), (decode, 256, 1), (decode, 2048, 1), *((inception, p) for p in ("fp16", "tf32", "fp32"))]
 FIRST_MODE = None  # the one whose job measures eager, too
 
@@ -441,14 +446,17 @@ FIRST_MODE = None  # the one whose job measures eager, too
 def row_name(row):
     """As far as all its measurements share it: what --only looks at."""
     if row[0] is forward:
-        _, name, size, _, batch, dtype = row
-        return f"forward {name}-{size}/2 {batch} x 256 tokens{' fp8' if dtype == 'fp8' else ''}"
+        _, name, size, _, batch, tokens, dtype = row
+        return f"forward {name}-{size}/2 {batch} x {tokens} tokens{' fp8' if dtype == 'fp8' else ''}"
+    if row[0] is train:
+        _, name, size, _, batch, tokens = row
+        return f"train {name}-{size}/2 batch {batch}" + (f" x {tokens} tokens" if tokens != 256 else "")
     return " ".join(str(part) for part in (row[0].__name__, *row[1:]))
 
 
 # ---- Jobs: a row in one mode, a process each. It says "ready" when it has compiled, and its results when it has measured.
 
-MOST_JOBS = 32  # that are there at a time, all rows in one mode among them: each takes some gigabytes of the host's memory
+MOST_JOBS = 32  # that are there at a time: each takes some gigabytes of the host's memory
 
 
 def configure(device, tiny, first_mode):
