@@ -312,9 +312,10 @@ def both_ways(model, mode, run, what, with_eager):
 
 
 @torch.no_grad()
-def forward(name, size, nala, batch, tokens, dtype, mode, best):
+def forward(name, size, batch, tokens, dtype, mode, best):
     _, width, heads = SIZES[size]
-    what = row_name((forward, name, size, nala, batch, tokens, dtype))
+    nala = name.startswith("NaLa")
+    what = row_name((forward, name, size, batch, tokens, dtype))
     batch, tokens = (2, 64) if TINY else (batch, tokens)
     model = Backbone(size, nala, tokens).to(DEVICE, DTYPE)
     side = 2 * math.isqrt(tokens)
@@ -330,10 +331,11 @@ def forward(name, size, nala, batch, tokens, dtype, mode, best):
             note(f"{what} {kind}{'' if nala else ' ' + back_end}", rate, "images/s")
 
 
-def train(name, size, nala, batch, tokens, mode, best):
+def train(name, size, batch, tokens, mode, best):
     """A step of flow matching: velocity, uniform times, label dropout."""
     _, width, heads = SIZES[size]
-    what = row_name((train, name, size, nala, batch, tokens))
+    nala = name.startswith("NaLa")
+    what = row_name((train, name, size, batch, tokens))
     batch, tokens = (2, 64) if TINY else (batch, tokens)
     model = Backbone(size, nala, tokens).to(DEVICE)
     side = 2 * math.isqrt(tokens)
@@ -426,19 +428,19 @@ def inception(precision, mode, best):
         note(f"inception 299 px batch {batch} {precision} {kind}", 1e3 * batch / milliseconds(lambda: call(x)), "images/s")
 
 
-FORWARD = [("SiT", "S", 256), ("SiT", "B", 128), ("DiT", "XL", 64)]
+# Name, size, batch.
+SMALL = [("NaLaSiT", "S", 256), ("SiT", "S", 256), ("NaLaSiT", "B", 128), ("SiT", "B", 128)]
+LARGE = [("NaLaDiT", "XL", 64), ("DiT", "XL", 64)]
 LONG = (1024, 4096, 16384, 65536)  # tokens of a picture; 65,536 in a batch
 # The most important first.
-ROWS = [*((forward, ("NaLa" if nala else "") + kind, size, nala, batch, 256, "bf16")
-          for kind, size, batch in FORWARD for nala in (True, False)),
-        *((forward, ("NaLa" if nala else "") + "DiT", "XL", nala, 64, 256, "fp8") for nala in (True, False)),
-        *((train, name, "S", name != "SiT", 256, 256) for name in ("NaLaSiT", "SiT")),
+ROWS = [*((forward, *network, 256, "bf16") for network in SMALL + LARGE),
+        *((forward, *network, 256, "fp8") for network in LARGE),
+        *((train, name, "S", 256, 256) for name in ("NaLaSiT", "SiT")),
         *((attention, 65536 // n, n) for n in (256, *LONG)), (limits,),
-        *((forward, ("NaLa" if nala else "") + kind, size, nala, batch, 256, "fp8")
-          for kind, size, batch in FORWARD[:2] for nala in (True, False)),
-        *((train, name, "S", name != "SiT", 65536 // n, n) for n in LONG[:3] for name in ("NaLaSiT", "SiT")),
-        *((forward, name, "S", name != "SiT", 65536 // n, n, "bf16") for n in LONG for name in ("NaLaSiT", "SiT")),
-        (train, "NaLaSiT", "XL", True, 64, 256),
+        *((forward, *network, 256, "fp8") for network in SMALL),
+        *((train, name, "S", 65536 // n, n) for n in LONG[:3] for name in ("NaLaSiT", "SiT")),
+        *((forward, name, "S", 65536 // n, n, "bf16") for n in LONG for name in ("NaLaSiT", "SiT")),
+        (train, "NaLaSiT", "XL", 64, 256),
         (decode, 256, 32), (decode, 256, 1), (decode, 2048, 1), *((inception, p) for p in ("fp16", "tf32", "fp32"))]
 FIRST_MODE = None  # the one whose job measures eager, too
 
@@ -446,10 +448,10 @@ FIRST_MODE = None  # the one whose job measures eager, too
 def row_name(row):
     """As far as all its measurements share it: what --only looks at."""
     if row[0] is forward:
-        _, name, size, _, batch, tokens, dtype = row
+        _, name, size, batch, tokens, dtype = row
         return f"forward {name}-{size}/2 {batch} x {tokens} tokens{' fp8' if dtype == 'fp8' else ''}"
     if row[0] is train:
-        _, name, size, _, batch, tokens = row
+        _, name, size, batch, tokens = row
         return f"train {name}-{size}/2 batch {batch}" + (f" x {tokens} tokens" if tokens != 256 else "")
     return " ".join(str(part) for part in (row[0].__name__, *row[1:]))
 
