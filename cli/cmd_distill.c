@@ -48,6 +48,9 @@ static const nl_option options[] = {
      .help = "weight of a discriminator's term beside it (0)",
      .detail = "The fake's middle head tells noisy samples of --data from the student's, which "
                "move to where it cannot. Needs --teacher-internal."},
+    {"one-step", 0, NL_OPTION_FLAG, TRAIN(one_step), .where = RECORD,
+     .help = "match one jump from noise to data, and nothing else",
+     .detail = "The student makes pictures in one step alone. The teacher may be a flow map."},
     {.include = nl_train_rows},
     {0},
 };

@@ -438,6 +438,9 @@ typedef struct nl_train_options {
     /* Beside distribution matching: weight of the adversarial term, whose discriminator is the fake's middle head (0: none);
      * of a student with a middle head, from whole pictures. */
     double adversarial;
+    /* Distribution matching of the one jump from noise to data, and no target beside it: the student makes its pictures in one
+     * step and in no other way. Its teacher may be a flow map. */
+    bool one_step;
 } nl_train_options;
 
 /* After NL_INIT: the public recipe. */

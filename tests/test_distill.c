@@ -269,6 +269,11 @@ static void numbers_of_draws(void **state)
     assert_true(fabs(from[2] / (double)COUNT - 0.25) < 0.0154);
     assert_true(fabs(from[3] / (double)COUNT - 0.25) < 0.0154);
     assert_true(fabs(mean - 0.5) < 0.01);
+    options.alone = true;
+    nl_matching_fill(&options, samples, labels, 3, COUNT, 1, &rows);
+    for (int i = 0; i < COUNT; i++)
+        assert_true(last[i] == 0 && last[COUNT + i] == 1 && end[i][NL_LOSS_NOISE] == 1);
+    options.alone = false;
     float one_t = t[100], others[2];
     rows.t = others;
     nl_matching_fill(&options, samples + 100, labels, 3, 1, 1, &rows); /* alone as among others */
@@ -317,7 +322,7 @@ typedef struct matching {
     float loss[N];
 } matching;
 
-static void open_matching(matching *m, double guidance, double adversarial)
+static void open_matching(matching *m, double guidance, double adversarial, bool alone)
 {
     static const int64_t samples[N] = {0, 1, 2, 5}, count = N;
     static float data[N * E];
@@ -329,6 +334,7 @@ static void open_matching(matching *m, double guidance, double adversarial)
                                    .high = 0.9,
                                    .internal = guidance == 1 ? 0 : 1.7,
                                    .adversarial = adversarial,
+                                   .alone = alone,
                                    .channels = 3,
                                    .updates = 1,
                                    .size = N,
@@ -362,7 +368,13 @@ static void close_matching(matching *m)
     nl_dit_destroy(m->teacher);
 }
 
-/* Where the last jump of a sample begins: one step of `flow` there from noise where it is 1/2, two of unequal length to 3/4. */
+/* Where the last jumps begin. */
+static const float *beginning(const matching *m)
+{
+    return m->matcher.options.alone ? m->matched.noise.data : m->matched.start.data;
+}
+
+/* That of a sample: one step of `flow` there from noise where it is 1/2, two of unequal length to 3/4. */
 static void check_beginning(const matching *m, int sample)
 {
     float x[E], u[E], t0 = ((float *)m->matcher.last.data)[sample];
@@ -375,7 +387,7 @@ static void check_beginning(const matching *m, int sample)
             x[j] += (times[step + 1] - times[step]) * u[j];
     }
     for (int j = 0; j < E; j++)
-        assert_true(fabsf(x[j] - ((float *)m->matched.start.data)[sample * E + j]) < 1e-5f);
+        assert_true(fabsf(x[j] - beginning(m)[sample * E + j]) < 1e-5f);
 }
 
 /* The student's samples with its present weights, from where the last jump begins, times `direction`: mean over the
@@ -386,7 +398,7 @@ static double along(const matching *m, const float *direction)
     double sum = 0;
     for (int i = 0; i < N; i++) {
         float u[E], two[2] = {times[i], times[N + i]};
-        ask(m->student.model, (float *)m->matched.start.data + i * E, two, 2,
+        ask(m->student.model, beginning(m) + i * E, two, 2,
             ((int32_t *)m->matcher.labels.data)[i], 0, u);
         for (int j = 0; j < E; j++)
             sum += 0.7 / N / E * direction[i * E + j] * (1 - times[i]) * u[j];
@@ -425,18 +437,18 @@ static void add_fooling(const matching *m, int sample, double weight, float *dir
         direction[j] += (float)(weight * t * slope[j] / mean);
 }
 
-static void moves_along_the_gradient(double adversarial)
+static void moves_along_the_gradient(double adversarial, bool alone)
 {
     matching m;
     static float direction[N * E];
     double difference = 0, norm = 0, farthest = 0;
-    open_matching(&m, 3, adversarial);
+    open_matching(&m, 3, adversarial, alone);
     assert_ok(context, nl_match_student(&m.matcher, context->device, &m.matched, &m.losses, NULL));
     for (int i = 0; i < N; i++) {
         check_beginning(&m, i);
         farthest = fmax(farthest, ((float *)m.matcher.last.data)[i]);
     }
-    assert_true(farthest == 0.75);
+    assert_true(farthest == (alone ? 0 : 0.75));
     for (int i = 0; i < N; i++) { /* g, by the two predictions of data */
         const float *x = (float *)m.matched.x.data + i * E;
         const float *at = (float *)m.matched.mixed.data + i * E;
@@ -486,20 +498,21 @@ static void moves_along_the_gradient(double adversarial)
 static void matching_moves_samples_along_its_gradient(void **state)
 {
     (void)state;
-    moves_along_the_gradient(0);
+    moves_along_the_gradient(0, false);
 }
 
 static void and_along_that_of_a_discriminator(void **state)
 {
     (void)state;
-    moves_along_the_gradient(0.4);
+    moves_along_the_gradient(0.4, false);
+    moves_along_the_gradient(0.4, true);
 }
 
 static void a_fake_that_is_the_teacher_moves_nothing(void **state)
 {
     (void)state;
     matching m;
-    open_matching(&m, 1, 0);
+    open_matching(&m, 1, 0, false);
     assert_ok(context, nl_match_student(&m.matcher, context->device, &m.matched, &m.losses, NULL));
     nl_tensor gradient = nl_dit_flat(m.student.gradient);
     for (int64_t i = 0; i < nl_tensor_count(&gradient); i++)
@@ -644,7 +657,8 @@ static void refused(const nl_train_options *options, const char *why)
 static void cut_runs_are_the_whole_one(nl_train_options options)
 {
     options.match = 1;
-    options.match_from = 0.3; /* the fake alone in step 3, both in steps 4 to 6 */
+    if (!options.one_step)
+        options.match_from = 0.3; /* the fake alone in step 3, both in steps 4 to 6 */
     options.fake_updates = 2;
     options.accumulate = 2;
     assert_ok(context, nl_train(context, &options, NULL));
@@ -653,7 +667,10 @@ static void cut_runs_are_the_whole_one(nl_train_options options)
     for (int every = 2; every <= 4; every++) {
         char out[64], model[96], name[96];
         snprintf(out, sizeof(out), "matched %s to %d",
-                 options.adversarial > 0 ? "by a discriminator" : "alone", every);
+                 options.one_step          ? "in one step"
+                 : options.adversarial > 0 ? "by a discriminator"
+                                           : "alone",
+                 every);
         snprintf(model, sizeof(model), "%s/model.safetensors", out);
         options.out = in_folder(out);
         options.save_every = every;
@@ -703,6 +720,45 @@ static void so_it_does_with_a_discriminator(void **state)
     options.match = 1;
     options.internal_guidance = 0;
     refused(&options, "--teacher-internal");
+}
+
+/* Learnt from a flow map, which has its guidance inside already. */
+static nl_train_options one_step_run(const char *out)
+{
+    nl_train_options options = adversarial_run(out);
+    options.teacher = in_folder("matched adversarially/model.safetensors");
+    options.internal_guidance = 0;
+    options.validation = NULL;
+    options.validate_every = -1;
+    options.match = 1;
+    options.one_step = true;
+    return options;
+}
+
+static void one_step_alone_resumes_exactly(void **state)
+{
+    (void)state;
+    nl_train_options options = one_step_run("matched in one step");
+    cut_runs_are_the_whole_one(options);
+    options = one_step_run("refused");
+    options.teacher = in_folder("matched in one step/model.safetensors");
+    refused(&options, "knows no velocities");
+    const struct {
+        const char *what;
+        double match, from, floor;
+        const char *validation;
+    } idle[] = {{"--one-step does nothing without --match", 0, 0.5, 0.02, NULL},
+                {"--match-from does nothing without the target", 1, 0.2, 0.02, NULL},
+                {"--alpha-floor does nothing without the target", 1, 0.5, 0.1, NULL},
+                {"--val does nothing without the target", 1, 0.5, 0.02, in_folder("data")}};
+    for (int i = 0; i < NL_COUNT(idle); i++) {
+        options = one_step_run("refused");
+        options.match = idle[i].match;
+        options.match_from = idle[i].from;
+        options.alpha_floor = idle[i].floor;
+        options.validation = idle[i].validation;
+        refused(&options, idle[i].what);
+    }
 }
 
 /* ---- A distribution that one jump of target A does not reach: pictures that are dark or bright, and nothing between. */
@@ -770,7 +826,10 @@ static void matching_brings_one_jump_to_what_there_is(void **state)
                                 .width = TINY,
                                 .latent_scale = 1};
     nl_train_options options = nl_train_defaults;
-    int counts[2];
+    static const char *const runs[] = {"kinds without", "kinds with", "kinds in one step"};
+    enum { RUNS = NL_COUNT(runs) };
+    int counts[RUNS];
+    char model[64];
     write_two_kinds();
     assert_ok(context, nl_encode_dataset(context, &encode, &result));
     options.model = "NaLaSiT-2x32x1/2";
@@ -783,11 +842,11 @@ static void matching_brings_one_jump_to_what_there_is(void **state)
     options.ema = "0.98";
     options.log_every = options.save_every = options.sample_every = options.validate_every = 0;
     assert_ok(context, nl_train(context, &options, NULL));
-    for (int match = 0; match < 2; match++) {
+    for (int match = 0; match < RUNS; match++) {
         nl_train_options few = nl_distill_defaults;
         few.teacher = in_folder("teacher of kinds/model.safetensors");
         few.data = options.data;
-        few.out = in_folder(match ? "kinds with" : "kinds without");
+        few.out = in_folder(runs[match]);
         few.guidance = 1;
         few.batch = 32;
         few.steps = 240;
@@ -798,16 +857,22 @@ static void matching_brings_one_jump_to_what_there_is(void **state)
         few.log_every = few.save_every = few.sample_every = few.validate_every = 0;
         if (match) {
             few.match = 3;
-            few.match_from = 0.3;
             few.fake_rate = 3e-3;
         }
+        if (match == 1)
+            few.match_from = 0.3;
+        if (match == 2) {
+            few.teacher = in_folder("kinds without/model.safetensors");
+            few.one_step = true;
+        }
         assert_ok(context, nl_train(context, &few, NULL));
-        counts[match] =
-            between(match ? "kinds with/model.safetensors" : "kinds without/model.safetensors");
+        snprintf(model, sizeof(model), "%s/model.safetensors", runs[match]);
+        counts[match] = between(model);
     }
-    if (!(counts[0] > 20 && counts[1] < counts[0] / 2))
-        fail_msg("of %d pictures %d are between dark and bright, without the term %d", ASKED,
-                 counts[1], counts[0]);
+    if (!(counts[0] > 20 && counts[1] < counts[0] / 2 && counts[2] < counts[0] / 2))
+        fail_msg("of %d pictures %d are between dark and bright, in one step alone %d, without the "
+                 "term %d",
+                 ASKED, counts[1], counts[2], counts[0]);
 }
 
 static void what_does_not_fit_is_refused(void **state)
@@ -915,6 +980,7 @@ int main(void)
         cmocka_unit_test(student_begins_as_the_teacher_guided_from_within),
         cmocka_unit_test(matching_resumes_exactly),
         cmocka_unit_test(so_it_does_with_a_discriminator),
+        cmocka_unit_test(one_step_alone_resumes_exactly),
         cmocka_unit_test(matching_brings_one_jump_to_what_there_is),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };

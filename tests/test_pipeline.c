@@ -700,6 +700,18 @@ static void defaults_of_flow_maps(void **state)
         assert_int_equal(resolved.steps, cases[i].steps);
         assert_true(resolved.time_shift == cases[i].shift);
     }
+    config.one_step = true;
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        nl_sampling resolved;
+        bool taken = cases[i].given.steps < 2;
+        assert_int_equal(
+            nl_sampling_resolve(context, &config, NULL, &cases[i].given, &resolved),
+            taken ? NL_OK : NL_ERROR_USAGE);
+        assert_true(!taken || resolved.steps == 1);
+    }
+    nl_sampling heun = {.sampler = "heun"}, resolved;
+    assert_int_equal(nl_sampling_resolve(context, &config, NULL, &heun, &resolved), NL_ERROR_USAGE);
+    assert_non_null(strstr(nl_last_error(context), "in one step"));
     nl_config_free(context, &config);
     nl_context_destroy(context);
 }

@@ -92,6 +92,7 @@ typedef struct nl_config {
     /* A flow map u(x, t, s) (docs/formats.md): so many first blocks see t, the others and the head s; 0: a network of one
      * time. guided: what it predicts has guidance inside. */
     int flow_map;
+    bool one_step; /* of it u(x, 0, 1) is known alone */
     bool guided;
     int middle_head; /* after so many blocks a second head predicts the same; 0: there is none */
     /* Of a flow map with a middle head: what it predicts is middle + internal_guidance (head - middle). 0: has no such. */

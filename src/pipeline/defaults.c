@@ -163,12 +163,16 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
         return nl_fail(context, NL_ERROR_USAGE, "sampler %s does not fit a %s: use %s",
                        resolved->sampler, dit ? "DiT" : "SiT",
                        nl_method_list(dit, list, sizeof(list)));
-    if (nl_method_is_flow((nl_method)method) && !config->flow_map)
+    bool flow = nl_method_is_flow((nl_method)method);
+    if (flow && !config->flow_map)
         return nl_fail(
             context, NL_ERROR_USAGE,
             "sampler %s takes the steps that a flow map predicts, and this model is none "
             "(nalagen distill makes one): use heun",
             resolved->sampler);
+    if (config->one_step && (!flow || given->steps > 1))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "this model makes its pictures in one step: leave out the sampler and steps");
     NL_CHECK(check_of_method(context, (nl_method)method, given));
     if (config->guided && given->cfg_scale > 0 && given->cfg_scale != 1)
         return nl_fail(
@@ -185,7 +189,7 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
         return nl_fail(context, NL_ERROR_USAGE, "%s chooses its steps: give --atol and --rtol",
                        resolved->sampler);
     if (!given->steps && !given->respacing)
-        resolved->steps = nl_methods[method].default_steps;
+        resolved->steps = config->one_step ? 1 : nl_methods[method].default_steps;
     if (dit && !given->respacing) /* one that goes two levels at a time leaves the lowest out */
         resolved->steps =
             NL_MIN(resolved->steps,

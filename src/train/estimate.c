@@ -40,7 +40,7 @@ void nl_trainer_match_now(nl_trainer *trainer)
 nl_status nl_trainer_dry_run(nl_trainer *trainer)
 {
     nl_context *context = trainer->context;
-    double seconds, matching, from = trainer->options->match_from;
+    double seconds, matching, from = trainer->matcher.options.from;
     char figure[NL_FIGURE], images[NL_FIGURE];
     NL_CHECK(time_step(trainer, &seconds));
     double rate = (double)trainer->point.batch / seconds,

@@ -40,15 +40,17 @@ static nl_status generate(const nl_matcher *matcher, nl_device *device, const nl
                           nl_dit_saved *saved)
 {
     const nl_dit *student = matcher->student->model;
+    const nl_tensor *start = matcher->options.alone ? &m->noise : &m->start;
     nl_tensor labels = nl_matcher_labels(matcher);
-    NL_CHECK(jump(matcher, device, 0, &m->noise, &m->u, &m->x));
-    NL_CHECK(jump(matcher, device, 1, &m->x, &m->u, &m->start));
-    NL_CHECK(saved
-                 ? nl_dit_forward_saving(student, device, &m->start, &matcher->last, &labels, NULL,
-                                         matcher->options.checkpointing, NULL, &m->u, NULL, saved)
-                 : nl_dit_forward(student, device, &m->start, &matcher->last, &labels, NULL, &m->u,
-                                  NULL));
-    NL_CHECK(NL_OP(device, diffuse, .data = m->start, .noise = m->u, .coefficients = matcher->end,
+    if (!matcher->options.alone) {
+        NL_CHECK(jump(matcher, device, 0, &m->noise, &m->u, &m->x));
+        NL_CHECK(jump(matcher, device, 1, &m->x, &m->u, &m->start));
+    }
+    NL_CHECK(
+        saved ? nl_dit_forward_saving(student, device, start, &matcher->last, &labels, NULL,
+                                      matcher->options.checkpointing, NULL, &m->u, NULL, saved)
+              : nl_dit_forward(student, device, start, &matcher->last, &labels, NULL, &m->u, NULL));
+    NL_CHECK(NL_OP(device, diffuse, .data = *start, .noise = m->u, .coefficients = matcher->end,
                    .y = m->x));
     return NL_OP(device, diffuse, .data = m->x, .noise = m->other, .coefficients = matcher->mix,
                  .y = m->mixed);

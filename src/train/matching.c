@@ -43,7 +43,7 @@ void nl_matching_fill(const nl_matching_options *o, const int64_t *samples, cons
         uint32_t words[4];
         int64_t at = i * NL_LOSS_COLUMNS;
         nl_philox(o->seed, (uint64_t)samples[i], stream_of(draw, 0), 0, words);
-        double t0 = words[0] >> 31 ? words[0] >> 30 & 1 ? 0.75 : 0.5 : 0;
+        double t0 = words[0] >> 31 && !o->alone ? words[0] >> 30 & 1 ? 0.75 : 0.5 : 0;
         double t = least_time + (most_time - least_time) * ((words[1] + 0.5) * 0x1p-32);
         double way[NL_MATCHING_JUMPS + 1] = {0, fmin(t0, 0.5), t0};
         for (int j = 0; j < NL_MATCHING_JUMPS; j++) {

@@ -5,6 +5,8 @@
  *
  *     start = noise + t0 u(noise, 0, t0), x = start + (1 - t0) u(start, t0, 1), t0 = 0 or 1/2
  *
+ * or, alone, one jump and nothing else, without the target.
+ *
  * A second network of the teacher's kind, the fake, which begins as the teacher, learns the velocity of such samples by
  * ordinary flow matching, several updates for each of the student's. At t x + (1 - t) noise' the fake says where the
  * student's samples are, the guided teacher where they should be: x moves by the difference (operation matching_loss).
@@ -33,6 +35,7 @@ typedef struct nl_matching_options {
     int channels;         /* of samples as encoded: C, or 2 C with moments */
     uint64_t seed;        /* of all draws */
     float gradient_scale; /* 1 / global batch */
+    bool alone;           /* one jump from noise to data, and no target beside the term */
     bool checkpointing;
 } nl_matching_options;
 
@@ -61,7 +64,7 @@ typedef struct nl_matching_rows {
 } nl_matching_rows;
 
 /* Numbers of draw `draw` of a step (0: the student's; 1, ...: the fake's), by (seed, sample number, draw): t0 = 0 for
- * half of the samples, 1/2 and 3/4 for a quarter each, t uniform in [0.02, 0.98]. samples, labels [count]. */
+ * half of the samples (alone: for all), 1/2 and 3/4 for a quarter each, t uniform in [0.02, 0.98]. samples, labels [count]. */
 void nl_matching_fill(const nl_matching_options *options, const int64_t *samples,
                       const int32_t *labels, int32_t null_class, int64_t count, int draw,
                       const nl_matching_rows *rows);

@@ -20,26 +20,33 @@ static double rate_now(const nl_trainer *trainer)
            fmax(nl_seconds() - trainer->clock, 1e-9);
 }
 
+/* NaN of none. */
+static double mean(double sum, int64_t count)
+{
+    return count ? sum / (double)count : NAN;
+}
+
 /* The means since then, of what was collected. */
 static void tell(const nl_trainer *trainer, double rate)
 {
     const nl_run_point *point = &trainer->point;
-    double finite = (double)point->finite_steps;
-    char of[24] = "", match[32] = "", fake[32] = "", discriminator[40] = "", figure[NL_FIGURE];
+    char of[24] = "", loss[32] = "", match[32] = "", fake[32] = "", discriminator[40] = "",
+         figure[NL_FIGURE];
     if (trainer->steps)
         snprintf(of, sizeof(of), "/%lld", (long long)trainer->steps);
+    if (!trainer->options->one_step)
+        snprintf(loss, sizeof(loss), "  loss %.5f", mean(point->loss_sum, point->finite_steps));
     if (point->matched_steps)
         snprintf(match, sizeof(match), "  match %.5f",
-                 point->match_sum / (double)point->matched_steps);
+                 mean(point->match_sum, point->matched_steps));
     if (point->fake_updates)
-        snprintf(fake, sizeof(fake), "  fake %.5f", point->fake_sum / (double)point->fake_updates);
+        snprintf(fake, sizeof(fake), "  fake %.5f", mean(point->fake_sum, point->fake_updates));
     if (point->fake_updates && trainer->options->adversarial > 0)
         snprintf(discriminator, sizeof(discriminator), "  discriminator %.4f",
-                 point->discriminator_sum / (double)point->fake_updates);
-    nl_log(trainer->context, NL_LOG_INFO, "step %lld%s  loss %.5f  grad norm %.4f%s%s%s  %s",
-           (long long)point->step, of, finite > 0 ? point->loss_sum / finite : NAN,
-           finite > 0 ? point->norm_sum / finite : NAN, match, fake, discriminator,
-           nl_rate_text(rate, "image", figure));
+                 mean(point->discriminator_sum, point->fake_updates));
+    nl_log(trainer->context, NL_LOG_INFO, "step %lld%s%s  grad norm %.4f%s%s%s  %s",
+           (long long)point->step, of, loss, mean(point->norm_sum, point->finite_steps), match,
+           fake, discriminator, nl_rate_text(rate, "image", figure));
 }
 
 static nl_status write_log(nl_trainer *trainer)
@@ -47,23 +54,21 @@ static nl_status write_log(nl_trainer *trainer)
     NL_CHECK(nl_trainer_collect(trainer));
     nl_run_point *point = &trainer->point;
     enum { OF_MATCHING = 3, NUMBERS = 9 + OF_MATCHING };
-    double finite = (double)point->finite_steps, rate = rate_now(trainer);
+    double rate = rate_now(trainer), match = mean(point->match_sum, point->matched_steps);
     double peak = nl_peak_flops(trainer->device) * trainer->group->size;
     nl_number numbers[NUMBERS] = {
         {"epoch", (double)point->step * (double)point->batch / (double)point->samples},
-        {"loss", finite > 0 ? point->loss_sum / finite : NAN},
-        {"grad_norm", finite > 0 ? point->norm_sum / finite : NAN},
+        {"loss", trainer->options->one_step ? match : mean(point->loss_sum, point->finite_steps)},
+        {"grad_norm", mean(point->norm_sum, point->finite_steps)},
         {"lr", nl_train_rate(trainer->options, point->step - 1, nl_trainer_done(trainer))},
         {"images_per_second", rate},
         {"mfu", peak > 0 ? 3 * nl_forward_flops(&trainer->config) * rate / peak : NAN},
         {"memory", (double)trainer->context->memory_used},
         {"skipped", (double)point->skipped},
         {"seconds", nl_trainer_seconds(trainer)},
-        {"match_loss",
-         point->matched_steps ? point->match_sum / (double)point->matched_steps : NAN},
-        {"fake_loss", point->fake_updates ? point->fake_sum / (double)point->fake_updates : NAN},
-        {"discriminator_loss",
-         point->fake_updates ? point->discriminator_sum / (double)point->fake_updates : NAN},
+        {"match_loss", match},
+        {"fake_loss", mean(point->fake_sum, point->fake_updates)},
+        {"discriminator_loss", mean(point->discriminator_sum, point->fake_updates)},
     };
     int count = NL_COUNT(numbers) - (point->matches ? 0 : OF_MATCHING) -
                 (point->matches && !(trainer->options->adversarial > 0));

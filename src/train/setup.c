@@ -107,6 +107,7 @@ static nl_status check_idle(nl_context *context, const nl_train_options *o)
     bool validates = o->validation || o->hold_out > 0, draws = o->sample_every != 0;
     bool normal = nl_same_text(o->times, "logit-normal"), matches = o->match > 0;
     bool maps = o->teacher && !nl_converts(o);
+    static const char target[] = "the target's loss, which --one-step leaves out";
     bool guides = o->guidance != 1 || (matches && o->match_guidance > 0 && o->match_guidance != 1);
     const nl_idle options[] = {
         {"cooldown", o->cooldown != usual->cooldown, nl_same_text(o->schedule, "cooldown"),
@@ -125,6 +126,12 @@ static nl_status check_idle(nl_context *context, const nl_train_options *o)
         {"sample-steps", o->sample_steps != 0, draws, "grids: --sample-every 0 asks for none"},
         {"cfg-scale", o->cfg_scale > 0, draws, "grids: --sample-every 0 asks for none"},
         {"match-from", o->match_from != usual->match_from, matches, "--match"},
+        {"one-step", o->one_step, matches, "--match"},
+        {"match-from", o->match_from != usual->match_from, !o->one_step, target},
+        {"alpha-floor", o->alpha_floor != usual->alpha_floor, !o->one_step, target},
+        {"adaptive", o->adaptive != usual->adaptive, !o->one_step, target},
+        {"val", o->validation != NULL, !o->one_step, target},
+        {"hold-out", o->hold_out > 0, !o->one_step, target},
         {"match-cfg", o->match_guidance != 0, matches, "--match"},
         {"adversarial", o->adversarial != 0, matches, "--match"},
         {"fake-lr", o->fake_rate != 0, matches, "--match"},
@@ -302,6 +309,7 @@ static void forget_distillation(nl_config *config)
     if (config->internal_guidance)
         config->middle_head = 0;
     config->flow_map = 0;
+    config->one_step = false;
     config->guided = false;
     config->internal_guidance = 0;
 }
@@ -384,6 +392,8 @@ static nl_status take_configuration(nl_context *context, const nl_train_options 
         return refuse_key(context, "stored_position", "there is no table to go with it");
     if (config->flow_map != before.flow_map)
         return refuse_key(context, "flow_map", made);
+    if (config->one_step != before.one_step)
+        return refuse_key(context, "one_step", made);
     if (config->guided != before.guided)
         return refuse_key(context, "guided", made);
     if (config->internal_guidance != before.internal_guidance)
@@ -431,6 +441,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
                            (long long)options->flow_map, config->depth,
                            nl_plural(config->depth, "block", "blocks")));
         config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
+        config->one_step = options->one_step;
         config->guided = options->guidance != 1 || nl_guides_inside(options->internal_guidance);
         config->class_dropout_prob = 0;
         keep_middle_head(options, config);

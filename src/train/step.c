@@ -78,6 +78,12 @@ static nl_status middle_loss(const nl_part *part, const nl_tensor *dmiddle)
                           &loss, dmiddle, middle_weight * stepper->gradient_scale);
 }
 
+/* The student has no target: its gradient is that of matching. */
+static bool matches_alone(const nl_stepper *stepper)
+{
+    return stepper->matcher && stepper->matcher->options.alone;
+}
+
 static nl_status run_part(void *user)
 {
     nl_part *part = user;
@@ -94,6 +100,8 @@ static nl_status run_part(void *user)
     nl_dropout dropout = {stepper->dropout, stepper->seed, feed->samples};
     if (part->zero)
         NL_TRY(NL_OP(device, zero, .x = nl_dit_flat(state->gradient)));
+    if (matches_alone(stepper))
+        return NL_OP(device, zero, .x = stepper->part_loss);
     NL_TRY(nl_noised_mix(feed, state->model, device, noised));
     NL_TRY(nl_arena_tensor(device, NL_F32, 4, noised->prediction.shape, &dprediction));
     NL_TRY(nl_dit_forward_saving(state->model, device, &noised->x, nl_noised_times(feed),
@@ -215,8 +223,10 @@ static nl_status step_part(nl_stepper *stepper, int number, bool reduce)
     int64_t mark = nl_arena_mark(device);
     nl_part part = {.stepper = stepper, .device = device, .zero = number == 0, .reduce = reduce};
     NL_TRY(nl_feed_next(feed));
-    NL_TRY(nl_noised_take(feed, &stepper->state->model->config, device, &part.noised));
-    NL_TRY(nl_noised_draw(feed, device, stepper->seed, &part.noised));
+    if (!matches_alone(stepper)) {
+        NL_TRY(nl_noised_take(feed, &stepper->state->model->config, device, &part.noised));
+        NL_TRY(nl_noised_draw(feed, device, stepper->seed, &part.noised));
+    }
     NL_TRY(replay(stepper, NL_STEP_PART, &part));
     NL_TRY(keep_losses(stepper, &stepper->part_loss, &stepper->losses, feed->first));
 cleanup:
@@ -284,8 +294,9 @@ nl_status nl_stepper_measure(nl_stepper *stepper, int64_t *bytes)
     nl_device_measuring(stepper->device, &measuring);
     int64_t mark = nl_arena_mark(&measuring);
     nl_part part = {.stepper = stepper, .device = &measuring, .zero = true};
-    NL_CHECK(
-        nl_noised_take(stepper->feed, &stepper->state->model->config, &measuring, &part.noised));
+    if (!matches_alone(stepper))
+        NL_CHECK(nl_noised_take(stepper->feed, &stepper->state->model->config, &measuring,
+                                &part.noised));
     NL_CHECK(run_part(&part));
     nl_arena_release(&measuring, mark);
     if (stepper->matcher) {

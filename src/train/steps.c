@@ -86,7 +86,8 @@ nl_status nl_trainer_collect(nl_trainer *trainer)
             if (report->skipped >= trainer->options->max_skipped)
                 return nl_trainer_give_up(trainer, report->skipped);
         } else {
-            trainer->last_loss = report->loss;
+            trainer->last_loss =
+                trainer->options->one_step ? trainer->results[i].match : report->loss;
             point->loss_sum += report->loss;
             point->norm_sum += report->norm;
             point->finite_steps++;

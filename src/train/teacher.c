@@ -32,11 +32,15 @@ static nl_status check_alone(nl_trainer *trainer, const nl_checkpoint *checkpoin
                              const nl_config *teacher)
 {
     nl_context *context = trainer->context;
-    if (teacher->flow_map)
+    const nl_train_options *options = trainer->options;
+    if (teacher->one_step)
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "%s: makes pictures in one step and knows no velocities to learn from",
+                       checkpoint->path);
+    if (teacher->flow_map && !options->one_step)
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: is a flow map itself: the teacher is a network of one time",
                        checkpoint->path);
-    const nl_train_options *options = trainer->options;
     if (!nl_converts(options))
         NL_CHECK(nl_trainer_check_flow_map(context, checkpoint->path, teacher));
     bool guides =
@@ -64,6 +68,7 @@ static nl_status check(nl_trainer *trainer, const nl_checkpoint *checkpoint,
     nl_context *context = trainer->context;
     nl_config student = trainer->config;
     student.flow_map = teacher->flow_map;
+    student.one_step = teacher->one_step;
     student.guided = teacher->guided;
     student.middle_head = teacher->middle_head;
     student.internal_guidance = teacher->internal_guidance;

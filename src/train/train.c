@@ -346,7 +346,8 @@ static nl_status open_matcher(const nl_trainer *trainer, nl_train_state *state, 
     const nl_train_options *options = trainer->options;
     nl_matching_options matching = {
         .weight = options->match,
-        .from = options->match_from,
+        .from = options->one_step ? 0 : options->match_from,
+        .alone = options->one_step,
         .guidance = options->match_guidance > 0 ? options->match_guidance : options->guidance,
         .low = options->guidance_interval[0],
         .high = options->guidance_interval[1],

@@ -79,6 +79,32 @@ distilled() {
     [ "$status" -eq 2 ]
 }
 
+@test "one step alone is learnt from a flow map, and is no other way to a picture" {
+    distilled
+    "$NALAGEN" distill --teacher student/model.safetensors --teacher-cfg 1 -d data -o one --steps 3 --batch 8 --device cpu -q --match 1 --one-step --log-every 1
+    json_lines 'x["fake_loss"] > 0 and x["loss"] == x["match_loss"] and (x["step"] == 1 or x["loss"] > 0)' <one/log.jsonl
+    "$NALAGEN" plot one -o one.svg -q
+    "$NALAGEN" info one/model.safetensors --json | json_lines 'x["config"]["flow_map"] == 2 and x["config"]["one_step"]'
+    "$NALAGEN" sample -m one/model.safetensors -c 3 -o a.png --json | json_lines 'x["evaluations"] == 1 and x["steps"] == 1'
+    "$NALAGEN" sample --from a.png -m one/model.safetensors -o b.png -q
+    cmp a.png b.png
+    for other in "--steps 2" "--sampler heun"; do
+        # shellcheck disable=SC2086
+        run "$NALAGEN" sample -m one/model.safetensors -c 3 $other -o c.png
+        [ "$status" -eq 2 ]
+        [[ $output == *"makes its pictures in one step"* ]]
+    done
+    # what it knows no more: velocities for others to learn from, steps between; what stays: weights to begin with
+    run "$NALAGEN" distill --teacher one/model.safetensors --teacher-cfg 1 -d data -o no --steps 1 --batch 8 --device cpu -q --match 1 --one-step
+    [ "$status" -eq 2 ]
+    [[ $output == *"knows no velocities"* ]]
+    "$NALAGEN" distill --teacher teacher/model.safetensors --init one/model.safetensors -d data -o again --steps 1 --batch 8 --device cpu -q
+    "$NALAGEN" train --init one/model.safetensors -d data -o on --steps 1 --batch 8 --device cpu -q
+    for run in again on; do
+        "$NALAGEN" info $run/model.safetensors --json | json_lines '"one_step" not in x["config"]'
+    done
+}
+
 @test "training that begins from a flow map makes an ordinary model, to be guided from without" {
     distilled
     "$NALAGEN" train --init student/model.safetensors -d data -o on --steps 2 --batch 8 --device cpu -q

@@ -40,16 +40,20 @@ teardown() {
     paste -d'\n' one/log.jsonl two/log.jsonl | tail -n 6 | json_lines 'x["match_loss"] > 0 and x["fake_loss"] > 0'
 }
 
-@test "so they do with a discriminator" {
+@test "so they do with a discriminator, and of one step alone" {
     data
     train --steps 2 --config '{"middle_head": 1}' --out teacher -q
-    options=(distill --teacher teacher/model.safetensors --teacher-cfg 1 --teacher-internal 2 --data data --batch 8 --device cpu --threads 1 --lr 1e-3
-        --log-every 1 --match 1 --match-from 0 --adversarial 0.5)
-    train --steps 6 --out one -q
-    ranks 2 --steps 6 --out two -q
-    same_curves 1e-4
-    paste -d' ' one/log.jsonl two/log.jsonl | sed 's/\(.*\) {\(.*\)/[\1, {\2]/' |
-        json_lines 'abs(x[0]["discriminator_loss"] - x[1]["discriminator_loss"]) < 1e-4'
+    for way in "--match-from 0" --one-step; do
+        # shellcheck disable=SC2206
+        options=(distill --teacher teacher/model.safetensors --teacher-cfg 1 --teacher-internal 2 --data data --batch 8 --device cpu --threads 1
+            --lr 1e-3 --log-every 1 --match 1 --adversarial 0.5 $way)
+        rm -rf one two
+        train --steps 6 --out one -q
+        ranks 2 --steps 6 --out two -q
+        same_curves 1e-4
+        paste -d' ' one/log.jsonl two/log.jsonl | sed 's/\(.*\) {\(.*\)/[\1, {\2]/' |
+            json_lines 'abs(x[0]["discriminator_loss"] - x[1]["discriminator_loss"]) < 1e-4'
+    done
 }
 
 @test "a batch that the processes cannot share is refused" {
