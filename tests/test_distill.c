@@ -398,8 +398,8 @@ static double along(const matching *m, const float *direction)
     double sum = 0;
     for (int i = 0; i < N; i++) {
         float u[E], two[2] = {times[i], times[N + i]};
-        ask(m->student.model, beginning(m) + i * E, two, 2,
-            ((int32_t *)m->matcher.labels.data)[i], 0, u);
+        ask(m->student.model, beginning(m) + i * E, two, 2, ((int32_t *)m->matcher.labels.data)[i],
+            0, u);
         for (int j = 0; j < E; j++)
             sum += 0.7 / N / E * direction[i * E + j] * (1 - times[i]) * u[j];
     }

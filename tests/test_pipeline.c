@@ -704,9 +704,8 @@ static void defaults_of_flow_maps(void **state)
     for (int i = 0; i < NL_COUNT(cases); i++) {
         nl_sampling resolved;
         bool taken = cases[i].given.steps < 2;
-        assert_int_equal(
-            nl_sampling_resolve(context, &config, NULL, &cases[i].given, &resolved),
-            taken ? NL_OK : NL_ERROR_USAGE);
+        assert_int_equal(nl_sampling_resolve(context, &config, NULL, &cases[i].given, &resolved),
+                         taken ? NL_OK : NL_ERROR_USAGE);
         assert_true(!taken || resolved.steps == 1);
     }
     nl_sampling heun = {.sampler = "heun"}, resolved;

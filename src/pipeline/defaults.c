@@ -171,8 +171,9 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
             "(nalagen distill makes one): use heun",
             resolved->sampler);
     if (config->one_step && (!flow || given->steps > 1))
-        return nl_fail(context, NL_ERROR_USAGE,
-                       "this model makes its pictures in one step: leave out the sampler and steps");
+        return nl_fail(
+            context, NL_ERROR_USAGE,
+            "this model makes its pictures in one step: leave out the sampler and steps");
     NL_CHECK(check_of_method(context, (nl_method)method, given));
     if (config->guided && given->cfg_scale > 0 && given->cfg_scale != 1)
         return nl_fail(
