@@ -107,18 +107,20 @@ static void *wait_for_signals(void *user)
     char byte;
     stop_signal_set(&set);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-    for (int count = 0;;) {
+    for (double first = 0;;) {
         ssize_t size = read(stopping[0], &byte, 1);
         if (size < 0 && errno == EINTR)
             continue;
         if (size < 1 || !byte)
             return NULL;
         nl_queue_stop(stopper->queue);
-        if (count++)
-            nl_queue_cancel_all(stopper->queue, false);
-        else
+        if (first == 0) {
+            first = nl_seconds();
             nl_log(stopper->context, NL_LOG_INFO,
                    "stopping when what was asked for is made; once more stops at once");
+        } else if (nl_asks_again(first)) {
+            nl_queue_cancel_all(stopper->queue, false);
+        }
     }
 }
 

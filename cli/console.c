@@ -17,6 +17,7 @@
 static nl_context *volatile interrupt_context;
 static const nl_console *volatile interrupt_console;
 static volatile sig_atomic_t interrupt_count;
+static volatile double interrupt_first; /* when the first came, of nl_seconds */
 /* oneDNN's generated products (2.6) keep numbers below the stack pointer, where the frame of a signal would lie. */
 static char interrupt_stack[1 << 16];
 static double born; /* when the program's first console was made */
@@ -81,15 +82,22 @@ static void say_stopping(void)
     errno = error;
 }
 
+bool nl_asks_again(double first)
+{
+    return nl_seconds() - first >= 0.5;
+}
+
 static void interrupt(int signal_number)
 {
     /* SIGHUP comes from the kernel and from the shell, SIGXCPU again and again: a second one is no impatience. */
     bool asked = signal_number != SIGHUP && signal_number != PASSED_ON;
-    if (!interrupt_count && interrupt_context) {
-        nl_cancel(interrupt_context);
-        say_stopping();
-    }
-    if (interrupt_count && asked) {
+    if (!interrupt_count) {
+        interrupt_first = nl_seconds();
+        if (interrupt_context) {
+            nl_cancel(interrupt_context);
+            say_stopping();
+        }
+    } else if (asked && nl_asks_again(interrupt_first)) {
         signal(signal_number, SIG_DFL);
         raise(signal_number);
     }

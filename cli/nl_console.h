@@ -64,8 +64,11 @@ nl_status nl_finish_stdout(nl_context *context);
  * this one where interrupts are caught; otherwise it ends the process. Before there are other threads. */
 void nl_hold_time_limit(void);
 /* From now on the first SIGINT, SIGTERM, SIGUSR1, SIGHUP or SIGXCPU cancels `context`'s work and says so on `console`; a second one of the first
- * three ends the process. */
+ * three ends the process, if nl_asks_again. */
 void nl_catch_interrupt(const nl_console *console, nl_context *context);
+/* Whether a signal after the `first` (of nl_seconds) is a second one: timeout(1) sends each to the program and then to its
+ * group, and batch systems do so too, so what comes within half a second is the same one. */
+bool nl_asks_again(double first);
 void nl_release_interrupt(void);
 /* Holds these signals back and lets them in again. held: what was held back before. */
 void nl_hold_interrupt(sigset_t *held);

@@ -32,6 +32,16 @@ start() {
     "$NALAGEN" info --json l.npy | json_lines "x['shape'][0] == $(grep -c png list)"
 }
 
+@test "two signals one right behind the other, as timeout sends them, are one" {
+    need_model
+    start --latents l.npy
+    kill -TERM $pid
+    kill -INT $pid
+    code=0; wait $pid || code=$?
+    [ "$code" -eq 130 ]
+    "$NALAGEN" info --json l.npy | json_lines "x['shape'][0] == $(grep -c png list)"
+}
+
 @test "Ctrl-C while waiting for requests" {
     need_model
     mkfifo in

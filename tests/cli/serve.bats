@@ -230,7 +230,8 @@ c.request("POST", "/api/jobs", '{"steps": 10000, "sampler": "euler", "n": 64}', 
 assert c.getresponse().status == 202
 PY
     kill "$server"
-    sleep 0.3
+    kill -INT "$server" # right behind: the same one
+    sleep 1
     kill -0 "$server"
     kill "$server"
     wait "$server"
