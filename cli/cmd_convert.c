@@ -11,7 +11,7 @@
 
 typedef struct nl_convert_options {
     bool help, force, quiet, verbose;
-    const char *dtype, *format, *key, *config, *arch;
+    const char *dtype, *format, *key, *config, *arch, *one_step;
 } nl_convert_options;
 
 #define FIELD(member) offsetof(nl_convert_options, member)
@@ -40,6 +40,11 @@ static const nl_option options_table[] = {
      .help = "JSON configuration in place of the checkpoint's"},
     {"arch", 0, NL_OPTION_CHOICE, FIELD(arch), "NAME", .choices = nl_architecture_names,
      .help = "DiT, SiT, NaLaDiT, NaLaSiT; if the file is silent"},
+    {"one-step", 0, NL_OPTION_FILE, FIELD(one_step), "FILE",
+     .help = "run or model of distill --one-step, to hold it too",
+     .detail =
+         "IN is the flow map. OUT makes u(x, 0, 1), the one step from noise to data, by FILE's "
+         "weights (\"one_step\": \"beside\"), and all others by IN's."},
     {"force", 'f', NL_OPTION_FLAG, FIELD(force), .help = "overwrite OUT"},
     {.include = nl_common_options},
     {0},
@@ -149,7 +154,40 @@ cleanup:
     return status;
 }
 
-static nl_status convert_backbone(const nl_conversion *conversion, const nl_checkpoint *checkpoint)
+/* --one-step: from now on what it names stands beside the checkpoint, in place of what did. */
+static nl_status take_one_step(const nl_conversion *conversion, nl_checkpoint *checkpoint,
+                               nl_config *config)
+{
+    nl_context *context = conversion->context;
+    const char *path = conversion->options->one_step, *key;
+    nl_checkpoint *student = NULL;
+    nl_config other;
+    nl_status status;
+    nl_config_init(&other);
+    NL_TRY(nl_open_backbone(context, path, NULL, &student));
+    NL_TRY(nl_read_config(student, &(nl_model_options){0}, &other));
+    if (other.one_step != NL_ONE_STEP_ALONE)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE,
+                       "--one-step %s: it was not made by distill --one-step (\"one_step\" is %s)",
+                       path, nl_one_step_names[other.one_step]));
+    other.one_step = config->one_step;
+    if ((key = nl_config_difference(config, &other)))
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--one-step %s: it differs from %s in \"%s\"", path,
+                       conversion->in, key));
+    if (nl_config_other_class(config, &other) >= 0)
+        NL_TRY(nl_fail(context, NL_ERROR_USAGE, "--one-step %s: it has other classes than %s", path,
+                       conversion->in));
+    nl_checkpoint_close(checkpoint->beside);
+    checkpoint->beside = student;
+    student = NULL;
+    config->one_step = NL_ONE_STEP_BESIDE;
+cleanup:
+    nl_checkpoint_close(student);
+    nl_config_free(context, &other);
+    return status;
+}
+
+static nl_status convert_backbone(const nl_conversion *conversion, nl_checkpoint *checkpoint)
 {
     const nl_convert_options *options = conversion->options;
     nl_model_options model = {.config_path = options->config, .architecture = options->arch};
@@ -162,6 +200,8 @@ static nl_status convert_backbone(const nl_conversion *conversion, const nl_chec
     nl_status status = nl_read_config(checkpoint, &model, &config);
     if (status != NL_OK)
         return status;
+    if (options->one_step)
+        NL_TRY(take_one_step(conversion, checkpoint, &config));
     if (spelling == NL_SPELLING_DIFFUSERS)
         NL_TRY(write_diffusers(conversion, checkpoint, &config));
     else
@@ -179,10 +219,13 @@ static nl_status convert_autoencoder(const nl_conversion *conversion,
 {
     nl_checkpoint *second = NULL;
     nl_status status;
-    if (is_format(conversion, "dit") || conversion->options->config || conversion->options->arch)
-        return nl_fail(conversion->context, NL_ERROR_USAGE,
-                       "%s is an autoencoder: --format dit, --config and --arch are for backbones",
-                       conversion->in);
+    if (is_format(conversion, "dit") || conversion->options->config || conversion->options->arch ||
+        conversion->options->one_step)
+        return nl_fail(
+            conversion->context, NL_ERROR_USAGE,
+            "%s is an autoencoder: --format dit, --config, --arch and --one-step are for "
+            "backbones",
+            conversion->in);
     NL_TRY(nl_open_other_half(conversion->context, conversion->in, &second));
     if (is_format(conversion, "diffusers"))
         NL_TRY(write_diffusers_vae(conversion, checkpoint, second));
@@ -214,6 +257,9 @@ static nl_status convert_file(const nl_conversion *conversion)
                        "%s is a folder: only --format diffusers writes one; name a file such as "
                        "model.safetensors",
                        conversion->out);
+    if (options->one_step && !is_format(conversion, "nalagen"))
+        return nl_fail(context, NL_ERROR_USAGE,
+                       "--one-step: only --format nalagen holds a second set of weights");
     if (!names_folder(conversion->out))
         NL_TRY(nl_output_check(context, conversion->out, options->force, ""));
     if (is_format(conversion, "torch-names")) {
@@ -264,6 +310,7 @@ const nl_command nl_convert_command = {
              "  too, and has no SiT; torch-names adds pos_embed for strict loading.\n",
     .examples = "  nalagen convert DiT-XL-2-256x256.pt dit-xl-2.safetensors --dtype bf16\n"
                 "  nalagen convert 0400000.pt sit.safetensors --key model --dtype int8\n"
-                "  nalagen convert model.safetensors for-pytorch.safetensors --format dit\n",
+                "  nalagen convert model.safetensors for-pytorch.safetensors --format dit\n"
+                "  nalagen convert model.safetensors both.safetensors --one-step run\n",
     .run = nl_convert_main,
 };

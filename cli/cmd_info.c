@@ -47,8 +47,9 @@ static void add_types(const nl_checkpoint *checkpoint, cJSON *object)
 {
     int64_t tensors[NL_DTYPE_COUNT] = {0};
     cJSON *types = cJSON_AddObjectToObject(object, "tensors");
-    for (int64_t i = 0; i < checkpoint->count; i++)
-        tensors[checkpoint->entries[i].dtype] += NL_MAX(checkpoint->entries[i].part_count, 1);
+    for (const nl_checkpoint *part = checkpoint; part; part = part->beside)
+        for (int64_t i = 0; i < part->count; i++)
+            tensors[part->entries[i].dtype] += NL_MAX(part->entries[i].part_count, 1);
     for (int t = 0; t < NL_DTYPE_COUNT; t++)
         if (tensors[t])
             cJSON_AddNumberToObject(types, nl_dtype_name((nl_dtype)t), (double)tensors[t]);

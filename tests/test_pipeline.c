@@ -700,7 +700,15 @@ static void defaults_of_flow_maps(void **state)
         assert_int_equal(resolved.steps, cases[i].steps);
         assert_true(resolved.time_shift == cases[i].shift);
     }
-    config.one_step = true;
+    config.one_step = NL_ONE_STEP_BESIDE;
+    for (int i = 0; i < NL_COUNT(cases); i++) {
+        nl_sampling resolved;
+        assert_ok(context, nl_sampling_resolve(context, &config, NULL, &cases[i].given, &resolved));
+        assert_int_equal(resolved.steps, cases[i].steps);
+        bool two = cases[i].steps == 2 && cases[i].shift != 0;
+        assert_true(resolved.time_shift == (two ? 0.5 : cases[i].shift));
+    }
+    config.one_step = NL_ONE_STEP_ALONE;
     for (int i = 0; i < NL_COUNT(cases); i++) {
         nl_sampling resolved;
         bool taken = cases[i].given.steps < 2;

@@ -544,7 +544,8 @@ static void test_flow_map(void **state)
     nl_context_destroy(context);
 }
 
-/* Every jump but the last ends between its step's end, s, and the data, half way with few steps, and noise leads back, so that there is as
+/* Every jump but the last ends between its step's end, s, and the data, half way with few steps (the first at the data, if it is
+ * whole), and noise leads back, so that there is as
  * much noise as on the path: 1 - s. */
 static void test_flow_map_with_noise(void **state)
 {
@@ -554,10 +555,13 @@ static void test_flow_map_with_noise(void **state)
     start_numbers(start, COUNT);
     for (int i = 0; i < NL_COUNT(noise); i++)
         noise[i] = start[(7 * i + 1) % COUNT] - start[i % COUNT];
-    for (int steps = 1; steps <= 7; steps++) {
+    for (int run = 0; run < 14; run++) {
+        int steps = 1 + run / 2;
+        bool whole = run % 2;
         stand_in network = {.output = flow_output, .noise = noise};
         nl_sampler_options options =
             transport_options(NL_METHOD_FLOW_SDE, steps, NL_PATH_LINEAR, NL_PREDICTION_VELOCITY);
+        options.whole_first = whole;
         assert_ok(context,
                   stand_in_sample(context, &options, &network, 4, shape, start, NULL, result));
         assert_int_equal(network.calls, steps);
@@ -567,7 +571,8 @@ static void test_flow_map_with_noise(void **state)
             double x = start[i];
             for (int k = 0; k < steps; k++) {
                 double t = (double)k / steps, s = (k + 1.0) / steps;
-                double end = s + (steps < 5 ? 0.5 : 2.4 / steps) * (1 - s);
+                double share = k == 0 && whole ? 1 : steps < 5 ? 0.5 : 2.4 / steps;
+                double end = s + share * (1 - s);
                 x += (2 * x + t) * (end - t);
                 double keep = s / end, variance = (1 - s) * (1 - s) - pow(keep * (1 - end), 2);
                 if (k + 1 < steps)

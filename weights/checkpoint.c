@@ -131,17 +131,23 @@ static nl_status select_model(nl_checkpoint *checkpoint)
     return nl_checkpoint_take(checkpoint, "model");
 }
 
+/* NAME of an entry "key.NAME"; NULL of others. */
+static const char *name_under(const nl_entry *entry, const char *key)
+{
+    size_t length = strlen(key);
+    return starts_with(entry->name, key) && entry->name[length] == '.' ? entry->name + length + 1
+                                                                       : NULL;
+}
+
 /* A key that named no dict: the tensors whose names begin with it and a dot. */
 nl_status nl_checkpoint_select(nl_checkpoint *checkpoint, const char *key)
 {
     nl_context *context = checkpoint->context;
     int64_t kept = 0;
-    size_t length = strlen(key);
     for (int64_t i = 0; i < checkpoint->count; i++) {
         nl_entry entry = checkpoint->entries[i];
-        if (!starts_with(entry.name, key) || entry.name[length] != '.')
+        if (!(entry.name = name_under(&entry, key)))
             continue;
-        entry.name += length + 1;
         checkpoint->entries[kept++] = entry;
     }
     if (kept == 0)
@@ -245,6 +251,43 @@ cleanup:
     return status;
 }
 
+nl_status nl_checkpoint_set_aside(nl_checkpoint *checkpoint, const char *key)
+{
+    nl_context *context = checkpoint->context;
+    nl_status status = NL_OK;
+    nl_checkpoint *beside = NULL;
+    char *path = NULL;
+    int64_t count = 0, left = 0;
+    for (int64_t i = 0; i < checkpoint->count; i++)
+        count += name_under(&checkpoint->entries[i], key) != NULL;
+    if (count == 0)
+        return NL_OK;
+    NL_TRY(nl_format(context, &path, "%s: %s", checkpoint->path, key));
+    NL_TRY(create(context, path, key, checkpoint->mapping, true, &beside));
+    NL_TRY(NL_NEW_ARRAY(context, "a checkpoint's table", count, &beside->entries));
+    beside->shards = checkpoint->shards;
+    beside->shard_count = checkpoint->shard_count;
+    beside->checksums = checkpoint->checksums;
+    beside->checksum_count = checkpoint->checksum_count;
+    for (int64_t i = 0; i < checkpoint->count; i++) {
+        nl_entry entry = checkpoint->entries[i];
+        const char *name = name_under(&entry, key);
+        if (!name) {
+            checkpoint->entries[left++] = entry;
+            continue;
+        }
+        entry.name = name;
+        beside->entries[beside->count++] = entry;
+    }
+    checkpoint->count = left;
+    checkpoint->beside = beside;
+    beside = NULL;
+cleanup:
+    nl_checkpoint_close(beside);
+    nl_free(context, path);
+    return status;
+}
+
 nl_status nl_checkpoint_open_shard(nl_context *context, const char *path, const char *key,
                                    nl_checkpoint **checkpoint)
 {
@@ -305,15 +348,17 @@ void nl_checkpoint_close(nl_checkpoint *checkpoint)
     if (!checkpoint)
         return;
     nl_context *context = checkpoint->context;
-    for (int i = 0; i < checkpoint->shard_count; i++)
+    nl_checkpoint_close(checkpoint->beside);
+    for (int i = 0; i < checkpoint->shard_count && !checkpoint->borrowed; i++)
         nl_checkpoint_close(checkpoint->shards[i]);
-    if (!checkpoint->borrowed)
+    if (!checkpoint->borrowed) {
         nl_unmap(context, &checkpoint->mapping);
+        nl_free(context, checkpoint->shards);
+    }
     for (nl_block *block = checkpoint->blocks, *next; block; block = next) {
         next = block->next;
         nl_free(context, block);
     }
-    nl_free(context, checkpoint->shards);
     nl_free(context, checkpoint->entries);
     nl_free(context, checkpoint->metadata);
     nl_free(context, checkpoint->key);

@@ -30,7 +30,7 @@ struct nl_checkpoint {
     nl_context *context;
     char *path;
     nl_mapping mapping;
-    bool borrowed; /* the mapping's bytes are the caller's */
+    bool borrowed; /* mapping and shards are another's */
     int64_t count;
     nl_entry *entries;    /* sorted by name; the ".scale" companions are folded in, not listed */
     char **metadata;      /* pairs of key and value, ended by NULL; of torch files the numbers and
@@ -48,6 +48,7 @@ struct nl_checkpoint {
     nl_checksum *
         checksums; /* that a safetensors file of ours carries of its tensors; of a folder its shards have them */
     int64_t checksum_count;
+    nl_checkpoint *beside; /* what nl_checkpoint_set_aside has taken out, or NULL */
 };
 
 /* Tells the format from the content: safetensors, torch (zip and before 1.6), or a folder of such
@@ -68,6 +69,9 @@ void nl_checkpoint_close(nl_checkpoint *checkpoint); /* NULL is allowed */
 bool nl_checkpoint_has_average(const nl_checkpoint *checkpoint);
 /* Leaves the tensors whose names begin with the key and a dot, without them. */
 nl_status nl_checkpoint_select(nl_checkpoint *checkpoint, const char *key);
+
+/* Moves the tensors whose names begin with the key and a dot, without them, into checkpoint->beside, where there are any. */
+nl_status nl_checkpoint_set_aside(nl_checkpoint *checkpoint, const char *key);
 
 const nl_entry *nl_checkpoint_find(const nl_checkpoint *checkpoint, const char *name);
 const char *nl_checkpoint_metadata(const nl_checkpoint *checkpoint, const char *key);

@@ -33,6 +33,7 @@ const char *const nl_mlp_names[] = {NL_MLPS(NL_ROW) NULL};
 #define NL_ROW(NAME, name, prefix) prefix "DiT", prefix "SiT",
 const char *const nl_architecture_names[] = {NL_MIXERS(NL_ROW) NULL};
 #undef NL_ROW
+const char *const nl_one_step_names[] = {NL_ONE_STEPS(NL_LIST_NAME) NULL};
 const char *const nl_schedule_names[] = {NL_SCHEDULES(NL_LIST_NAME) NULL};
 const char *const nl_predicts_names[] = {NL_PREDICTSES(NL_LIST_NAME) NULL};
 const char *const nl_variance_names[] = {NL_VARIANCES(NL_LIST_NAME) NULL};

@@ -371,6 +371,11 @@ nl_status nl_config_from_checkpoint(const nl_checkpoint *checkpoint, const char 
                             : infer(checkpoint, &shapes, architecture, config);
     if (status == NL_OK && !json)
         status = nl_config_read_position(checkpoint, config);
+    if (status == NL_OK && checkpoint->beside && config->one_step != NL_ONE_STEP_BESIDE)
+        status = nl_fail(checkpoint->context, NL_ERROR_INPUT,
+                         "%s holds tensors \"one_step\", and its configuration does not say so "
+                         "(\"one_step\": \"beside\")",
+                         checkpoint->path);
     if (status != NL_OK)
         nl_config_free(checkpoint->context, config);
     return status;

@@ -62,7 +62,7 @@ static const nl_field fields[] = {
     {"num_heads", KIND_INT, AT(num_heads), 1, 4096, NULL, TO_ALL, ALWAYS},
     {"patch_size", KIND_INT, AT(patch_size), 1, 8, NULL, TO_ALL, ALWAYS},
     {"flow_map", KIND_INT, AT(flow_map), 0, 1024, NULL, TO_SIT, 1},
-    {"one_step", KIND_BOOL, AT(one_step), 0, 1, NULL, TO_SIT, 1},
+    {"one_step", KIND_CHOICE, AT(one_step), 0, LAST(NL_ONE_STEPS), nl_one_step_names, TO_SIT, 1},
     {"guided", KIND_BOOL, AT(guided), 0, 1, NULL, TO_SIT, 1},
     {"middle_head", KIND_INT, AT(middle_head), 0, 1023, NULL, TO_ALL, 1},
     {"internal_guidance", KIND_DOUBLE, AT(internal_guidance), 0, 1000, NULL, TO_SIT, DBL_MIN},
@@ -427,6 +427,8 @@ nl_status nl_config_check(nl_context *context, const char *where, const nl_confi
                   "flow map uses its middle head by that scale";
     else if (config->one_step && !config->flow_map)
         problem = "one_step belongs to a flow_map";
+    else if (config->one_step == NL_ONE_STEP_BESIDE && config->stored_position)
+        problem = "one_step beside has no pos_embed of its own: stored_position should be false";
     else if (config->flow_map > config->depth)
         problem = "flow_map should not be more than depth";
     else if (config->flow_map &&

@@ -207,7 +207,7 @@ static const char *spelled(const nl_checkpoint *checkpoint, const nl_param *para
     return text;
 }
 
-nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
+static nl_status check_tensors(const nl_dit *dit, const nl_checkpoint *checkpoint)
 {
     nl_status status;
     nl_context *context = checkpoint->context;
@@ -256,6 +256,19 @@ nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
 cleanup:
     nl_free(context, expected);
     return status;
+}
+
+nl_status nl_dit_check(const nl_dit *dit, const nl_checkpoint *checkpoint)
+{
+    NL_CHECK(check_tensors(dit, checkpoint));
+    if (dit->config.one_step != NL_ONE_STEP_BESIDE)
+        return NL_OK;
+    if (!checkpoint->beside)
+        return nl_fail(checkpoint->context, NL_ERROR_INPUT,
+                       "%s: the tensors \"one_step\" are missing, which its configuration says are "
+                       "beside the others",
+                       checkpoint->path);
+    return check_tensors(dit, checkpoint->beside);
 }
 
 nl_status nl_dit_load(nl_dit *dit, const nl_checkpoint *checkpoint)

@@ -262,12 +262,13 @@ cleanup:
     return status;
 }
 
-/* The average of a training checkpoint of ours, and the names of our own. */
+/* The average of a training checkpoint of ours, the second set of weights beside the others, and the names of our own. */
 static nl_status settle(nl_checkpoint **checkpoint, bool average)
 {
     nl_status status = NL_OK;
     if (average && nl_checkpoint_has_average(*checkpoint))
         NL_TRY(nl_checkpoint_select(*checkpoint, "ema"));
+    NL_TRY(nl_checkpoint_set_aside(*checkpoint, NL_ONE_STEP_KEY));
     NL_TRY(nl_dit_rename(*checkpoint));
     return NL_OK;
 cleanup:

@@ -23,6 +23,15 @@ typedef enum nl_architecture {
 /* The MLP of a block (src/dit/mlp_*.c): the value of "mlp". */
 #define NL_MLPS(X) X(GELU, gelu) X(SWIGLU, swiglu) X(MIX, mix)
 
+/* What is known of a flow map's one step u(x, 0, 1): as much as of all others; nothing else is; a second set of the network's
+ * weights makes it, which the file holds as "one_step.NAME". */
+#define NL_ONE_STEPS(X)                                                                            \
+    X(NL_ONE_STEP_NONE, "none")                                                                    \
+    X(NL_ONE_STEP_ALONE, "alone")                                                                  \
+    X(NL_ONE_STEP_BESIDE, "beside")
+
+#define NL_ONE_STEP_KEY "one_step"
+
 #define NL_ROW(NAME, name, prefix) NL_ATTENTION_##NAME,
 typedef enum nl_attention { NL_MIXERS(NL_ROW) NL_ATTENTION_COUNT } nl_attention;
 #undef NL_ROW
@@ -60,6 +69,7 @@ typedef enum nl_mlp { NL_MLPS(NL_ROW) NL_MLP_COUNT } nl_mlp;
 #define NL_AUTOENCODERS(X)                                                                         \
     X(NL_AUTOENCODER_KL, "kl") X(NL_AUTOENCODER_TINY, "tiny") X(NL_AUTOENCODER_NONE, "none")
 
+typedef enum nl_one_step { NL_ONE_STEPS(NL_LIST_CONSTANT) } nl_one_step;
 typedef enum nl_schedule { NL_SCHEDULES(NL_LIST_CONSTANT) } nl_schedule;
 typedef enum nl_spacing { NL_SPACINGS(NL_LIST_CONSTANT) } nl_spacing;
 typedef enum nl_predicts { NL_PREDICTSES(NL_LIST_CONSTANT) } nl_predicts;
@@ -92,7 +102,7 @@ typedef struct nl_config {
     /* A flow map u(x, t, s) (docs/formats.md): so many first blocks see t, the others and the head s; 0: a network of one
      * time. guided: what it predicts has guidance inside. */
     int flow_map;
-    bool one_step; /* of it u(x, 0, 1) is known alone */
+    nl_one_step one_step;
     bool guided;
     int middle_head; /* after so many blocks a second head predicts the same; 0: there is none */
     /* Of a flow map with a middle head: what it predicts is middle + internal_guidance (head - middle). 0: has no such. */
@@ -132,7 +142,8 @@ typedef struct nl_config {
 
 /* By their enumerations, ended by NULL. */
 extern const char *const nl_mixer_names[], *const nl_mlp_names[], *const nl_norm_names[];
-extern const char *const nl_spacing_names[], *const nl_query_norm_names[];
+extern const char *const nl_one_step_names[], *const nl_spacing_names[],
+                                                  *const nl_query_norm_names[];
 extern const char *const nl_schedule_names[], *const nl_predicts_names[],
                                                   *const nl_variance_names[];
 extern const char *const nl_path_names[], *const nl_prediction_names[];

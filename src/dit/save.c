@@ -12,6 +12,7 @@ typedef struct nl_dit_file {
     nl_context *context;
     const nl_dit *dit; /* its table is read, and its parameters when there is no checkpoint */
     const nl_checkpoint *checkpoint; /* or NULL */
+    const nl_checkpoint *beside;     /* of it, for "one_step.NAME", or NULL */
     nl_dtype dtype;                  /* NL_DTYPE_COUNT: as they are */
     nl_dit_spelling spelling;
     nl_saved *tensors;
@@ -21,16 +22,29 @@ typedef struct nl_dit_file {
     int64_t largest;
 } nl_dit_file;
 
-enum { POSITION = -1 }; /* the source that is computed */
+/* Sources are the parameters, then those of the second set, and one that is computed. */
+enum { POSITION = -1 };
+
+static const nl_param *param_of(const nl_dit_file *file, int64_t source)
+{
+    return &file->dit->params[source % file->dit->param_count];
+}
+
+/* Where the checkpoint has it. */
+static const nl_checkpoint *checkpoint_of(const nl_dit_file *file, int64_t source)
+{
+    return source < file->dit->param_count ? file->checkpoint : file->beside;
+}
 
 /* Matrices in the type asked for, vectors in F32; with I8 all but the blocks' matrices in BF16. */
-static nl_dtype saved_dtype(const nl_dit_file *file, const nl_param *param)
+static nl_dtype saved_dtype(const nl_dit_file *file, int64_t source)
 {
+    const nl_param *param = param_of(file, source);
     if (file->dtype == NL_I8)
         return param->matrix && strncmp(param->name, "blocks.", 7) == 0 ? NL_I8 : NL_BF16;
     if (file->dtype != NL_DTYPE_COUNT)
         return param->ndim > 1 ? file->dtype : NL_F32;
-    const nl_entry *entry = nl_checkpoint_find(file->checkpoint, param->name);
+    const nl_entry *entry = nl_checkpoint_find(checkpoint_of(file, source), param->name);
     if (entry->scale && file->spelling == NL_SPELLING_NALAGEN)
         return NL_I8;
     return nl_saved_dtype(entry->part_count ? &entry->parts[0] : entry);
@@ -47,30 +61,32 @@ static nl_saved *add_tensor(nl_dit_file *file, int64_t source, nl_dtype dtype, i
     return saved;
 }
 
-static void add_native(nl_dit_file *file, int index)
+static void add_native(nl_dit_file *file, int64_t source)
 {
-    const nl_param *param = &file->dit->params[index];
-    nl_saved *saved = add_tensor(file, index, saved_dtype(file, param), param->ndim, param->shape);
-    const nl_entry *entry =
-        file->checkpoint ? nl_checkpoint_find(file->checkpoint, param->name) : NULL;
-    memcpy((char *)saved->name, param->name, sizeof(param->name));
+    const nl_param *param = param_of(file, source);
+    const nl_checkpoint *checkpoint = checkpoint_of(file, source);
+    nl_saved *saved =
+        add_tensor(file, source, saved_dtype(file, source), param->ndim, param->shape);
+    const nl_entry *entry = checkpoint ? nl_checkpoint_find(checkpoint, param->name) : NULL;
+    snprintf((char *)saved->name, NL_NAME_SIZE, "%s%s",
+             source < file->dit->param_count ? "" : NL_ONE_STEP_KEY ".", param->name);
     if (entry && saved->dtype == NL_I8 && entry->dtype == NL_I8 && entry->scale &&
         !entry->strides) {
         saved->exact = entry;
-        saved->file = file->checkpoint;
+        saved->file = checkpoint;
     }
 }
 
-static void add_diffusers(nl_dit_file *file, int index)
+static void add_diffusers(nl_dit_file *file, int64_t source)
 {
-    const nl_param *param = &file->dit->params[index];
+    const nl_param *param = param_of(file, source);
     int parts = nl_diffusers_parts(param->name);
     int copies = nl_diffusers_copied(param->name) ? file->dit->config.depth : 1;
     int64_t count = nl_tensor_count(param->tensor) / parts;
     for (int copy = 0; copy < copies; copy++)
         for (int part = 0; part < parts; part++) {
             nl_saved *saved =
-                add_tensor(file, index, saved_dtype(file, param), param->ndim, param->shape);
+                add_tensor(file, source, saved_dtype(file, source), param->ndim, param->shape);
             nl_diffusers_name(param->name, part, copy, (char *)saved->name);
             saved->shape[0] /= parts;
             saved->first = part * count;
@@ -91,15 +107,16 @@ static nl_status list_tensors(nl_dit_file *file)
     nl_status status;
     const nl_dit *dit = file->dit;
     /* the embeddings' six parameters in every block, three parts of qkv's two */
-    int64_t most = dit->param_count + 1 + (int64_t)dit->config.depth * (6 + 4);
+    int64_t sources = (int64_t)dit->param_count * (file->beside ? 2 : 1);
+    int64_t most = sources + 1 + (int64_t)dit->config.depth * (6 + 4);
     NL_TRY(NL_NEW_ZEROS(file->context, "names of tensors", most, &file->tensors));
     NL_TRY(
         NL_NEW_ZEROS(file->context, "names of tensors", (size_t)most * NL_NAME_SIZE, &file->names));
     file->largest = 1;
     if (file->spelling == NL_SPELLING_PUBLIC || dit->config.stored_position)
         add_position(file);
-    for (int i = 0; i < dit->param_count; i++) {
-        file->largest = NL_MAX(file->largest, nl_tensor_count(dit->params[i].tensor));
+    for (int64_t i = 0; i < sources; i++) {
+        file->largest = NL_MAX(file->largest, nl_tensor_count(param_of(file, i)->tensor));
         if (file->spelling == NL_SPELLING_DIFFUSERS)
             add_diffusers(file, i);
         else
@@ -137,11 +154,11 @@ static nl_status read_source(void *user, int64_t source, float *values)
                           config->input_width / config->patch_size, config->hidden_size, values);
         return NL_OK;
     }
-    const nl_param *param = &file->dit->params[source];
-    if (!file->checkpoint)
+    const nl_param *param = param_of(file, source);
+    const nl_checkpoint *checkpoint = checkpoint_of(file, source);
+    if (!checkpoint)
         return download(file, param->tensor, values);
-    return nl_entry_read(file->checkpoint, nl_checkpoint_find(file->checkpoint, param->name),
-                         values);
+    return nl_entry_read(checkpoint, nl_checkpoint_find(checkpoint, param->name), values);
 }
 
 static nl_status check_request(const nl_dit_file *file, const char *path)
@@ -264,6 +281,7 @@ static nl_status convert(const nl_checkpoint *checkpoint, const nl_config *confi
     nl_dit_file file = {.context = context,
                         .dit = &table.dit,
                         .checkpoint = checkpoint,
+                        .beside = checkpoint->beside,
                         .dtype = matrix_dtype,
                         .spelling = spelling};
     NL_TRY(open_table(context, config, &table));

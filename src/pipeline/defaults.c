@@ -96,7 +96,8 @@ static nl_status check_guidance(nl_context *context, const nl_sampling *given)
 }
 
 enum { GUIDE_SCALE = 2 };
-static const double SHIFT_OF_FEW = 0.7; /* time_shift of flow-sde with two steps or three */
+/* time_shift of flow-sde with two steps or three, and with two whose first goes to the data. */
+static const double SHIFT_OF_FEW = 0.7, SHIFT_OF_WHOLE = 0.5;
 
 static nl_status resolve_guide(nl_context *context, const nl_config *guide,
                                const nl_sampling *given, nl_sampling *resolved)
@@ -170,7 +171,7 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
             "sampler %s takes the steps that a flow map predicts, and this model is none "
             "(nalagen distill makes one): use heun",
             resolved->sampler);
-    if (config->one_step && (!flow || given->steps > 1))
+    if (config->one_step == NL_ONE_STEP_ALONE && (!flow || given->steps > 1))
         return nl_fail(
             context, NL_ERROR_USAGE,
             "this model makes its pictures in one step: leave out the sampler and steps");
@@ -190,14 +191,17 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
         return nl_fail(context, NL_ERROR_USAGE, "%s chooses its steps: give --atol and --rtol",
                        resolved->sampler);
     if (!given->steps && !given->respacing)
-        resolved->steps = config->one_step ? 1 : nl_methods[method].default_steps;
+        resolved->steps =
+            config->one_step == NL_ONE_STEP_ALONE ? 1 : nl_methods[method].default_steps;
     if (dit && !given->respacing) /* one that goes two levels at a time leaves the lowest out */
         resolved->steps =
             NL_MIN(resolved->steps,
                    config->diffusion_steps - (nl_methods[method].family == NL_FAMILY_MULTISTEP));
     bool few = resolved->steps == 2 || resolved->steps == 3;
     if (method == NL_METHOD_FLOW_SDE && few && given->time_shift == 0 && given->rho == 0)
-        resolved->time_shift = SHIFT_OF_FEW;
+        resolved->time_shift = config->one_step == NL_ONE_STEP_BESIDE && resolved->steps == 2
+                                   ? SHIFT_OF_WHOLE
+                                   : SHIFT_OF_FEW;
     NL_CHECK(resolve_guide(context, guide, given, resolved));
     bool guidable = config->num_classes && nl_config_learnt_null(config);
     bool autoguided = guide && resolved->guide_scale != 1;
@@ -259,6 +263,7 @@ nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
     if (sampling->time_shift != 0)
         options->time_shift = sampling->time_shift;
     options->rho = sampling->rho;
+    options->whole_first = config->one_step == NL_ONE_STEP_BESIDE;
     for (int end = 0; end < 2 && nl_sampling_scale(sampling) != 1; end++)
         options->cfg_interval[end] = sampling->cfg_interval[end];
     for (int end = 0; end < 2 && sampling->guide_scale != 1; end++)

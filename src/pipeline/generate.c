@@ -26,8 +26,8 @@ typedef struct nl_work {
     int64_t *images;      /* [most] image indices of the batch */
     int64_t *others;      /* [most] those of the pictures that they are mixed with */
     double *weights; /* [2 * most] of the noise: of the pictures themselves, then of the others */
-    const nl_dit *dit, *guide; /* that are asked: the model's, or `mixed` */
-    nl_dit mixed[2];
+    const nl_dit *dit, *one_step, *guide; /* that are asked: the model's, or `mixed` */
+    nl_dit mixed[3];
     int32_t *labels;      /* [2 * most]: of the batch, then as many null classes */
     int64_t *evaluations; /* [most] */
     bool cropped;         /* a part of the picture is asked for */
@@ -70,7 +70,7 @@ static nl_status show(nl_work *work, const nl_tensor *x, float t, const nl_tenso
     return work->observer->see(work->observer->user, &seen);
 }
 
-/* The model's network or its guide's, once; internal guidance is of the model's own alone. */
+/* One of the networks, once; internal guidance is of the model's own alone. */
 static nl_status ask(nl_work *work, const nl_dit *dit, const nl_tensor *x, const float *t,
                      int64_t t_count, const float *s, const nl_tensor *labels,
                      const nl_tensor *prediction)
@@ -96,7 +96,8 @@ static nl_status network(void *user, const nl_tensor *x, const float *t, int64_t
     nl_work *work = user;
     if (work->observer && !work->shown)
         NL_CHECK(show(work, x, t[0], labels));
-    return ask(work, work->dit, x, t, t_count, s, labels, prediction);
+    bool whole = work->one_step && s && t[0] == 0 && *s == 1;
+    return ask(work, whole ? work->one_step : work->dit, x, t, t_count, s, labels, prediction);
 }
 
 /* Of picture i of the batch, or of the one that it is mixed with. */
@@ -223,6 +224,7 @@ static nl_status set_labels(nl_work *work)
     int64_t count = work->count;
     bool mixes = work->request->mixes;
     work->dit = model->dit;
+    work->one_step = model->one_step;
     work->guide = model->guide;
     for (int64_t i = 0; i < count; i++) {
         work->labels[i] = mixes ? (int32_t)i : work->request->labels[work->first + i];
@@ -234,9 +236,13 @@ static nl_status set_labels(nl_work *work)
         weigh_noise(work, i);
     NL_CHECK(mix_labels(work, model->dit, &work->mixed[0]));
     work->dit = &work->mixed[0];
+    if (model->one_step) {
+        NL_CHECK(mix_labels(work, model->one_step, &work->mixed[1]));
+        work->one_step = &work->mixed[1];
+    }
     if (model->guide) {
-        NL_CHECK(mix_labels(work, model->guide, &work->mixed[1]));
-        work->guide = &work->mixed[1];
+        NL_CHECK(mix_labels(work, model->guide, &work->mixed[2]));
+        work->guide = &work->mixed[2];
     }
     return NL_OK;
 }

@@ -114,6 +114,18 @@ static nl_status open_checkpoint(nl_model *model, const nl_model_options *option
     return NL_OK;
 }
 
+/* The second set of weights, which makes the one step. */
+static nl_status load_one_step(nl_model *model, const nl_checkpoint *checkpoint)
+{
+    nl_config config = model->config;
+    if (config.one_step != NL_ONE_STEP_BESIDE)
+        return NL_OK;
+    config.one_step = NL_ONE_STEP_ALONE;
+    NL_CHECK(nl_dit_create(model->context->device, &config, &model->one_step));
+    NL_CHECK(nl_dit_load(model->one_step, checkpoint->beside));
+    return nl_dit_freeze(model->one_step);
+}
+
 nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_model **out)
 {
     nl_model_options taken = {0}, *options = &taken;
@@ -133,6 +145,7 @@ nl_status nl_model_load(nl_context *context, const nl_model_options *given, nl_m
     nl_log(context, NL_LOG_DEBUG, "%s is open", model->path);
     NL_TRY(nl_dit_load(model->dit, checkpoint));
     NL_TRY(nl_dit_freeze(model->dit));
+    NL_TRY(load_one_step(model, checkpoint));
     nl_log(context, NL_LOG_DEBUG, "%lld parameters on %s",
            (long long)nl_dit_parameter_count(model->dit), context->device->name);
     NL_TRY(nl_check_cancelled(context));
@@ -163,6 +176,7 @@ void nl_model_destroy(nl_model *model)
     nl_context *context = model->context;
     nl_vae_destroy(model->vae);
     nl_dit_destroy(model->dit);
+    nl_dit_destroy(model->one_step);
     nl_class_index_free(context, model->class_index);
     nl_dit_destroy(model->guide);
     nl_free(context, model->guide_path);

@@ -12,6 +12,7 @@ struct nl_model {
     nl_context *context;
     nl_config config;
     nl_dit *dit;
+    nl_dit *one_step;            /* makes u(x, 0, 1) in its place, or NULL */
     nl_vae *vae;                 /* NULL: latents only */
     char *path;                  /* of the checkpoint */
     char *config_text;           /* JSON */

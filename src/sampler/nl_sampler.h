@@ -121,6 +121,7 @@ typedef struct nl_sampler_options {
     double sample_eps; /* negative: by docs/public-code.md B3 */
     double
         time_shift; /* fixed steps: u = 1 - t at even times becomes s u / (1 + (s - 1) u); 1: even times */
+    bool whole_first; /* flow-sde: its first step goes to the data before noise leads it back */
     nl_sde_form sde_form;
     double sde_norm;
     nl_last_step last_step;

@@ -110,7 +110,8 @@ static double share_beyond(int steps)
 static void plan_noise_of_flow(const nl_sampler *sampler, double t, nl_move *move)
 {
     nl_path path = sampler->options.path;
-    move->beyond = share_beyond(sampler->move_count) * (sampler->t1 - t);
+    bool whole = sampler->options.whole_first && move == sampler->moves;
+    move->beyond = (whole ? 1 : share_beyond(sampler->move_count)) * (sampler->t1 - t);
     nl_path_point end = nl_path_at(path, t + move->beyond), step = nl_path_at(path, t);
     move->keep = step.alpha / end.alpha;
     double kept = move->keep * end.sigma;

@@ -309,7 +309,7 @@ static void forget_distillation(nl_config *config)
     if (config->internal_guidance)
         config->middle_head = 0;
     config->flow_map = 0;
-    config->one_step = false;
+    config->one_step = NL_ONE_STEP_NONE;
     config->guided = false;
     config->internal_guidance = 0;
 }
@@ -441,7 +441,7 @@ nl_status nl_trainer_configure(nl_context *context, const nl_train_options *opti
                            (long long)options->flow_map, config->depth,
                            nl_plural(config->depth, "block", "blocks")));
         config->flow_map = options->flow_map ? (int)options->flow_map : (2 * config->depth + 2) / 3;
-        config->one_step = options->one_step;
+        config->one_step = options->one_step ? NL_ONE_STEP_ALONE : NL_ONE_STEP_NONE;
         config->guided = options->guidance != 1 || nl_guides_inside(options->internal_guidance);
         config->class_dropout_prob = 0;
         keep_middle_head(options, config);

@@ -92,7 +92,7 @@ nl_config nl_state_fake_config(const nl_config *student)
 {
     nl_config config = *student;
     config.flow_map = 0;
-    config.one_step = false;
+    config.one_step = NL_ONE_STEP_NONE;
     config.internal_guidance = 0;
     config.guided = false;
     if (config.middle_head)

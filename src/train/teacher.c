@@ -33,7 +33,7 @@ static nl_status check_alone(nl_trainer *trainer, const nl_checkpoint *checkpoin
 {
     nl_context *context = trainer->context;
     const nl_train_options *options = trainer->options;
-    if (teacher->one_step)
+    if (teacher->one_step == NL_ONE_STEP_ALONE)
         return nl_fail(context, NL_ERROR_USAGE,
                        "%s: makes pictures in one step and knows no velocities to learn from",
                        checkpoint->path);
@@ -107,6 +107,7 @@ nl_status nl_trainer_take_teacher(nl_trainer *trainer, const nl_checkpoint *chec
     nl_config config;
     NL_TRY(nl_config_from_checkpoint(checkpoint, NULL, &config));
     NL_TRY(check(trainer, checkpoint, &config));
+    trainer->config.guided |= config.guided; /* what it teaches has guidance inside */
     NL_TRY(nl_dit_create(trainer->device, &config, &trainer->teacher));
     NL_TRY(nl_dit_load(trainer->teacher, checkpoint));
     NL_TRY(nl_checkpoint_sha256(checkpoint, trainer->point.teacher_sha256));

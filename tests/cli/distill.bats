@@ -84,7 +84,7 @@ distilled() {
     "$NALAGEN" distill --teacher student/model.safetensors --teacher-cfg 1 -d data -o one --steps 3 --batch 8 --device cpu -q --match 1 --one-step --log-every 1
     json_lines 'x["fake_loss"] > 0 and x["loss"] == x["match_loss"] and (x["step"] == 1 or x["loss"] > 0)' <one/log.jsonl
     "$NALAGEN" plot one -o one.svg -q
-    "$NALAGEN" info one/model.safetensors --json | json_lines 'x["config"]["flow_map"] == 2 and x["config"]["one_step"]'
+    "$NALAGEN" info one/model.safetensors --json | json_lines 'x["config"]["flow_map"] == 2 and x["config"]["one_step"] == "alone" and x["config"]["guided"]'
     "$NALAGEN" sample -m one/model.safetensors -c 3 -o a.png --json | json_lines 'x["evaluations"] == 1 and x["steps"] == 1'
     "$NALAGEN" sample --from a.png -m one/model.safetensors -o b.png -q
     cmp a.png b.png
@@ -103,6 +103,89 @@ distilled() {
     for run in again on; do
         "$NALAGEN" info $run/model.safetensors --json | json_lines '"one_step" not in x["config"]'
     done
+}
+
+@test "one file holds the flow map and its one step, each for what it knows" {
+    distilled
+    "$NALAGEN" distill --teacher student/model.safetensors --teacher-cfg 1 -d data -o one --steps 3 --batch 8 --lr 0.01 --device cpu -q --match 1 --one-step
+    "$NALAGEN" convert student/model.safetensors both.safetensors --one-step one -q
+    "$NALAGEN" info both.safetensors --json | json_lines 'x["complete"] and x["config"]["one_step"] == "beside"'
+    draw() { # MODEL OUT OPTION...
+        "$NALAGEN" sample -m "$1" --latents "$2.npy" -c 3 --seed 1 --vae none -q "${@:3}"
+    }
+    draw both.safetensors whole --steps 1
+    draw one whole-alone
+    cmp whole.npy whole-alone.npy
+    draw both.safetensors walk --steps 1 --walk 3 --to-class 4
+    draw one walk-alone --walk 3 --to-class 4
+    cmp walk.npy walk-alone.npy
+    for how in "--sampler flow --steps 4" "--sampler heun --steps 3"; do
+        steps=${how##* }
+        # shellcheck disable=SC2086
+        draw both.safetensors "many$steps" $how
+        # shellcheck disable=SC2086
+        draw student "alone$steps" $how
+        cmp "many$steps.npy" "alone$steps.npy"
+    done
+    # int8 and back: what is kept is kept, in both sets
+    "$NALAGEN" convert both.safetensors kept.safetensors -q
+    cmp both.safetensors kept.safetensors
+    "$NALAGEN" convert both.safetensors int8.safetensors --dtype int8 -q
+    "$NALAGEN" convert one/model.safetensors one8.safetensors --dtype int8 -q
+    draw int8.safetensors whole8 --steps 1
+    draw one8.safetensors whole8-alone
+    cmp whole8.npy whole8-alone.npy
+    # another one step in place of the first
+    "$NALAGEN" convert both.safetensors other.safetensors --one-step one8.safetensors -q
+    draw other.safetensors other --steps 1
+    cmp other.npy whole8.npy
+    # it teaches as the flow map does, and what begins from it is one set of weights
+    "$NALAGEN" distill --teacher both.safetensors --teacher-cfg 1 -d data -o twice --steps 3 --batch 8 --lr 0.01 --device cpu -q --match 1 --one-step
+    cmp twice/model.safetensors one/model.safetensors
+    "$NALAGEN" train --init both.safetensors -d data -o on --steps 1 --batch 8 --device cpu -q
+    "$NALAGEN" info on/model.safetensors --json | json_lines '"one_step" not in x["config"]'
+}
+
+@test "what is no one step of a flow map's is not held beside it" {
+    distilled
+    "$NALAGEN" distill --teacher student/model.safetensors --teacher-cfg 1 -d data -o one --steps 1 --batch 8 --device cpu -q --match 1 --one-step
+    refused() { # STATUS MESSAGE ARGUMENT...
+        run "$NALAGEN" convert "${@:3}" no.safetensors
+        [ "$status" -eq "$1" ]
+        [[ $output == *"$2"* ]]
+        [ ! -e no.safetensors ]
+    }
+    refused 2 'was not made by distill --one-step ("one_step" is none)' student/model.safetensors --one-step student
+    refused 2 'differs from teacher/model.safetensors in "flow_map"' teacher/model.safetensors --one-step one
+    refused 2 "only --format nalagen holds" student/model.safetensors --one-step one --format dit
+    refused 3 "nowhere" student/model.safetensors --one-step nowhere
+    # files that do not hold what they say
+    "$NALAGEN" convert student/model.safetensors both.safetensors --one-step one -q
+    change() { # IN OUT PYTHON: the header h, its configuration c
+        python3 - "$@" <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+size, = struct.unpack("<Q", data[:8])
+h = json.loads(data[8:8 + size])
+c = json.loads(h["__metadata__"]["nalagen"])
+exec(sys.argv[3])
+h["__metadata__"] = {"nalagen": json.dumps(c)}
+text = json.dumps(h).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size:])
+PY
+    }
+    while IFS='|' read -r file how message; do
+        change "$file" broken.safetensors "$how"
+        run "$NALAGEN" sample -m broken.safetensors -c 3 -o no.png
+        [ "$status" -eq 3 ]
+        [[ $output == *"$message"* ]] || { echo "$output"; false; }
+    done <<'EOF'
+both.safetensors|c["one_step"] = "none"|holds tensors "one_step", and its configuration does not say so
+student/model.safetensors|c["one_step"] = "beside"|the tensors "one_step" are missing
+both.safetensors|h["one_step.x_embedder.proj.bias"]["shape"] = [8, 4]|one_step: 1 tensor does not fit NaLaSiT-2x32x1/4
+both.safetensors|h["one_step.more"] = h["one_step.x_embedder.proj.bias"]; del h["one_step.x_embedder.proj.bias"]|one_step: 2 tensors do not fit
+both.safetensors|c["stored_position"] = True|one_step beside has no pos_embed
+EOF
 }
 
 @test "training that begins from a flow map makes an ordinary model, to be guided from without" {
