@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checkpoints: what opens can be read, found by name, and asked for its configuration. */
+/* Checkpoints: what opens can be read, found by name, parted, and asked for its configuration. */
 #include "nl_config.h"
 #include "nl_fuzz.h"
 
@@ -17,7 +17,7 @@ static void read_all(nl_context *context, const nl_checkpoint *checkpoint)
         FUZZ_CHECK(status == NL_OK || status == NL_ERROR_INPUT);
         nl_free(context, values);
     }
-    for (char **pair = checkpoint->metadata; *pair; pair += 2)
+    for (char **pair = checkpoint->metadata; pair && *pair; pair += 2)
         FUZZ_CHECK(nl_checkpoint_metadata(checkpoint, pair[0]) == pair[1]);
 }
 
@@ -35,6 +35,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         read_all(context, checkpoint);
         nl_status verified = nl_checkpoint_verify(checkpoint, &checksums);
         FUZZ_CHECK(verified == NL_OK || (verified == NL_ERROR_INPUT && checksums > 0));
+        int64_t count = checkpoint->count;
+        if (nl_checkpoint_set_aside(checkpoint, NL_ONE_STEP_KEY) == NL_OK && checkpoint->beside) {
+            read_all(context, checkpoint);
+            read_all(context, checkpoint->beside);
+            FUZZ_CHECK(checkpoint->count + checkpoint->beside->count == count);
+        }
         status = nl_config_from_checkpoint(checkpoint, NULL, &config);
         if (status == NL_OK)
             FUZZ_CHECK(nl_config_check(context, "fuzz", &config) == NL_OK);
