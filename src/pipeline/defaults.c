@@ -263,7 +263,7 @@ nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
     if (sampling->time_shift != 0)
         options->time_shift = sampling->time_shift;
     options->rho = sampling->rho;
-    options->whole_first = config->one_step == NL_ONE_STEP_BESIDE;
+    options->whole_first = config->one_step == NL_ONE_STEP_BESIDE && sampling->steps == 2;
     for (int end = 0; end < 2 && nl_sampling_scale(sampling) != 1; end++)
         options->cfg_interval[end] = sampling->cfg_interval[end];
     for (int end = 0; end < 2 && sampling->guide_scale != 1; end++)

@@ -119,7 +119,7 @@ distilled() {
     draw both.safetensors walk --steps 1 --walk 3 --to-class 4
     draw one walk-alone --walk 3 --to-class 4
     cmp walk.npy walk-alone.npy
-    for how in "--sampler flow --steps 4" "--sampler heun --steps 3"; do
+    for how in "--sampler flow --steps 4" "--sampler heun --steps 2" "--steps 3"; do
         steps=${how##* }
         # shellcheck disable=SC2086
         draw both.safetensors "many$steps" $how
