@@ -281,7 +281,8 @@ static nl_status convert(const nl_checkpoint *checkpoint, const nl_config *confi
     nl_dit_file file = {.context = context,
                         .dit = &table.dit,
                         .checkpoint = checkpoint,
-                        .beside = checkpoint->beside,
+                        .beside =
+                            config->one_step == NL_ONE_STEP_BESIDE ? checkpoint->beside : NULL,
                         .dtype = matrix_dtype,
                         .spelling = spelling};
     NL_TRY(open_table(context, config, &table));

@@ -135,6 +135,11 @@ distilled() {
     draw int8.safetensors whole8 --steps 1
     draw one8.safetensors whole8-alone
     cmp whole8.npy whole8-alone.npy
+    # without it
+    echo '{"one_step": "none"}' >none.json
+    "$NALAGEN" convert both.safetensors flow.safetensors --config none.json -q
+    "$NALAGEN" convert student/model.safetensors student.safetensors -q
+    cmp flow.safetensors student.safetensors
     # another one step in place of the first
     "$NALAGEN" convert both.safetensors other.safetensors --one-step one8.safetensors -q
     draw other.safetensors other --steps 1
