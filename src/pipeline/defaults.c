@@ -99,6 +99,12 @@ enum { GUIDE_SCALE = 2 };
 /* time_shift of flow-sde with two steps or three, and with two whose first goes to the data. */
 static const double SHIFT_OF_FEW = 0.7, SHIFT_OF_WHOLE = 0.5;
 
+/* Whether the first step of flow-sde goes to the data: of two, where a second set of weights makes it. */
+static bool begins_whole(const nl_config *config, int64_t steps)
+{
+    return config->one_step == NL_ONE_STEP_BESIDE && steps == 2;
+}
+
 static nl_status resolve_guide(nl_context *context, const nl_config *guide,
                                const nl_sampling *given, nl_sampling *resolved)
 {
@@ -199,9 +205,8 @@ nl_status nl_sampling_resolve(nl_context *context, const nl_config *config, cons
                    config->diffusion_steps - (nl_methods[method].family == NL_FAMILY_MULTISTEP));
     bool few = resolved->steps == 2 || resolved->steps == 3;
     if (method == NL_METHOD_FLOW_SDE && few && given->time_shift == 0 && given->rho == 0)
-        resolved->time_shift = config->one_step == NL_ONE_STEP_BESIDE && resolved->steps == 2
-                                   ? SHIFT_OF_WHOLE
-                                   : SHIFT_OF_FEW;
+        resolved->time_shift =
+            begins_whole(config, resolved->steps) ? SHIFT_OF_WHOLE : SHIFT_OF_FEW;
     NL_CHECK(resolve_guide(context, guide, given, resolved));
     bool guidable = config->num_classes && nl_config_learnt_null(config);
     bool autoguided = guide && resolved->guide_scale != 1;
@@ -263,7 +268,7 @@ nl_status nl_sampler_options_for(nl_context *context, const nl_config *config,
     if (sampling->time_shift != 0)
         options->time_shift = sampling->time_shift;
     options->rho = sampling->rho;
-    options->whole_first = config->one_step == NL_ONE_STEP_BESIDE && sampling->steps == 2;
+    options->whole_first = begins_whole(config, sampling->steps);
     for (int end = 0; end < 2 && nl_sampling_scale(sampling) != 1; end++)
         options->cfg_interval[end] = sampling->cfg_interval[end];
     for (int end = 0; end < 2 && sampling->guide_scale != 1; end++)
